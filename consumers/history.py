@@ -63,7 +63,7 @@ def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     public = Path(root).absolute() / "index.duckdb"
     if not public.is_file():
         raise Unavailable(
-            f"there is no version index at {public}; start it with `commitlog up --root {root}` or"
+            f"no version index exists at {public}; start one with `commitlog up --root {root}` or"
             f" `commitlog index --root {root}`"
         )
     # Attached to a database of its own: two connections to one path in a process would share the
@@ -370,8 +370,8 @@ def _check_table(root: str | os.PathLike[str], table: str) -> None:
             f" and {len(names) - NEAR_NAMES_MAX} more" if len(names) > NEAR_NAMES_MAX else ""
         )
     else:
-        hint = "The log has no table yet"
-    raise NoSuchTable(f"the version index knows no table {table!r}. {hint}.")
+        hint = "The log has no tables yet"
+    raise NoSuchTable(f"the version index has no table {table!r}. {hint}.")
 
 
 def _positive(limit: int) -> int:

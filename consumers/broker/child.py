@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait  # `select` takes no descriptor above 1,023
 from pathlib import Path
 
-SPAWN_TIMEOUT_SECONDS = 15.0
+from consumers.runtime.patience import START_SECONDS, Patience
+
+LOOK_SECONDS = 1.0
 REAP_TIMEOUT_SECONDS = 10.0
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a Java: any path can be opened, and errors are in English."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
 class BrokerProcess:
@@ -33,6 +40,7 @@ class BrokerProcess:
                 pass_fds=inherited,
                 # A terminal's Ctrl-C is for the parent, which stops the command in its own order.
                 start_new_session=True,
+                env=environment(),
             )
         try:
             self.pid = self._read_pid()
@@ -43,7 +51,10 @@ class BrokerProcess:
 
     def _read_pid(self) -> int:
         assert self._watcher.stdout is not None
-        ready = wait([self._watcher.stdout.fileno()], SPAWN_TIMEOUT_SECONDS)
+        patience = Patience(START_SECONDS, lambda: None, lambda: [self._watcher.pid])
+        ready: list[object] = []
+        while not ready and patience.left:
+            ready = [*wait([self._watcher.stdout.fileno()], LOOK_SECONDS)]
         line = self._watcher.stdout.readline() if ready else b""
         if not line.strip():
             raise OSError("the broker's process could not be started")

@@ -66,7 +66,7 @@ def server_properties(
         # starved machine would fence the only broker there is.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
-        # Alone it has nobody to show a heartbeat to: an idle broker writes nothing.
+        # A single node needs no heartbeat records: an idle broker writes nothing.
         "metadata.max.idle.interval.ms": "0",
         "num.network.threads": "1",
         "num.io.threads": "2",
@@ -117,4 +117,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+    """Return a value for Java, which reads such a file as Latin-1."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n")
+    units = value.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

@@ -22,7 +22,7 @@ def failure(
     if free_bytes < FREE_BYTES_MIN or any(sign in text for sign in NO_ROOM):
         return disk_full(root)
     if "OutOfMemoryError" in text or "Could not reserve enough space" in text:
-        reason = "the broker had too little memory (it needs about 1 GiB)"
+        reason = "the broker had too little memory (about 1 GiB is needed)"
     elif exit_code is None:
         reason = f"the broker did not {doing} in time"
     else:

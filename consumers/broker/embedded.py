@@ -18,18 +18,18 @@ from types import TracebackType
 from typing import Self
 
 from consumers.broker import ports
-from consumers.broker.child import BrokerProcess
+from consumers.broker.child import BrokerProcess, environment
 from consumers.broker.configuration import HOST, JVM_FLAGS
 from consumers.broker.diagnosis import failure, port_in_use
 from consumers.broker.errors import BrokerError, PortInUse
-from consumers.broker.home import Home, full_disk_named, new_id
+from consumers.broker.home import Home, check_path, full_disk_named, new_id
 from consumers.broker.jars import ensure_jars
 from consumers.broker.java import Java, find_java
 from consumers.broker.prepared import QuickStart, ensure_prepared
 from consumers.broker.readiness import wait_until_ready
 from consumers.runtime.patience import START_SECONDS, Patience
 
-FORMAT_TIMEOUT_SECONDS = 60.0
+FORMAT_LOOK_SECONDS = 1.0
 ARCHIVE_TIMEOUT_SECONDS = 120.0
 START_TRIES = 3
 LOG_TAIL_BYTES = 64 * 1024
@@ -88,10 +88,11 @@ class EmbeddedBroker:
         log, on a loaded machine, is progress.
 
         Raises:
-            NoJava, JarsUnavailable, JarMismatch, BrokerRunning, PortInUse, DiskFull, BrokerFailed:
-                each tells what to do; the root is as it was.
+            RootUnsuitable, NoJava, JarsUnavailable, JarMismatch, BrokerRunning, PortInUse,
+                DiskFull, BrokerFailed: each tells what to do; the root is as it was.
         """
         home = Home(root.expanduser().absolute())
+        check_path(home.root)
         tell = on_progress or (lambda message: None)
         with full_disk_named(home.root):
             home.folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +260,7 @@ def _reading(prepared: QuickStart | None) -> tuple[str, ...]:
 
 
 def _prepare(java: Java, jars: Path, root: Path, into: QuickStart) -> None:
-    """Run a broker on a root that nobody needs, and keep what later starts can use."""
+    """Run a broker on a throwaway root, and keep what later starts can use."""
     home = Home(root)
     home.folder.mkdir(parents=True)
     lock = home.lock()
@@ -300,18 +301,28 @@ def _format_once(plan: _Plan) -> None:
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
         command += ["-cp", plan.class_path, "kafka.tools.StorageTool", "format"]
         command += ["--cluster-id", plan.cluster_id, "--config", str(configuration)]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=FORMAT_TIMEOUT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as late:
-            lines = (late.stdout or b"").decode(errors="replace").splitlines()
-            raise _why(home, lines, None, "format its data") from late
-        if done.returncode != 0:
-            lines = done.stdout.decode(errors="replace").splitlines()
-            raise _why(home, lines, done.returncode, "format its data")
+        formatting = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+        )
+        patience = Patience(plan.start_seconds, lambda: None, lambda: [formatting.pid])
+        said, code = _await_end(formatting, patience)
+        if code != 0:
+            raise _why(home, said.decode(errors="replace").splitlines(), code, "format its data")
+
+
+def _await_end(process: subprocess.Popen[bytes], patience: Patience) -> tuple[bytes, int | None]:
+    """Return what a process said and its exit code; None if it was ended for being stuck."""
+    try:
+        while patience.left:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=FORMAT_LOOK_SECONDS)[0], process.returncode
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    process.kill()
+    return process.communicate()[0], None

@@ -31,6 +31,10 @@ class JarMismatch(BrokerError):
         self.jars = jars
 
 
+class RootUnsuitable(BrokerError):
+    """Kafka cannot keep its data at a path like this one: choose another root."""
+
+
 class BrokerRunning(BrokerError):
     """Another broker runs on this root: use that one, stop it, or choose another root.
 

@@ -1,7 +1,7 @@
 """A broker's files under a root: `ROOT/kafka`, its lock, its kept port, its cluster's identity.
 
-Whoever holds the lock owns the folder. The lock lives on an open file that the broker's process
-inherits, so it is held as long as a broker runs, whatever became of the process that started it.
+The holder of the lock owns the folder. The lock is on an open file that the broker's process
+inherits, so it is held as long as a broker runs, even if the process that started it has died.
 """
 
 import base64
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
 from consumers.broker.diagnosis import disk_full
-from consumers.broker.errors import BrokerRunning
+from consumers.broker.errors import BrokerRunning, RootUnsuitable
 
 # A broker whose parent was killed needs a moment to end; then its root is free again.
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -161,7 +161,7 @@ class Home:
         whose = f" (process {broker_pid})" if broker_pid else ""
         port = self.kept_port()
         return BrokerRunning(
-            f"a broker already runs on {self.root}{whose}: use it"
+            f"a broker is already running on {self.root}{whose}: use it"
             + (f" with --bootstrap-servers 127.0.0.1:{port}" if port else "")
             + ", stop it, or choose another root",
             self.root,
@@ -175,6 +175,15 @@ def new_id() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
+
+
+def check_path(root: Path) -> None:
+    """Raise RootUnsuitable if Kafka would take the root's path for several folders."""
+    if "," in str(root):
+        raise RootUnsuitable(
+            f"the embedded broker cannot run on {root}: Kafka splits the path at its comma;"
+            " choose a root without one, or use a cluster (--bootstrap-servers)"
+        )
 
 
 @contextlib.contextmanager

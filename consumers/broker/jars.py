@@ -88,10 +88,10 @@ def _fetch(
         _run_ivy(java, Path(scratch), wanted, fetched, deadline, on_progress)
         if wrong := mismatches(fetched, pins):
             raise JarMismatch(
-                f"fetched jars differ from the pins in {pins_module.pins_path().name}, and were"
-                f" thrown away: {', '.join(wrong)}. Check the repository or mirror that served"
-                " them; only if the pins themselves are meant to change, regenerate them with"
-                " `python -m consumers.broker --pin`",
+                f"fetched jars differ from the pins in {pins_module.pins_path().name}, and "
+                f"were discarded: {', '.join(wrong)}. Check the repository or mirror that "
+                "served them; only if the pins themselves are meant to change, regenerate "
+                "them with `python -m consumers.broker --pin`",
                 wrong,
             )
         # A damaged folder of an earlier fetch is in the way of the rename.
@@ -158,7 +158,7 @@ def _write_ivy_files(scratch: Path, wanted: Sequence[tuple[str, str, str]], clos
 
 
 def _lines_of(command: list[str], deadline: float) -> Iterator[str]:
-    """Yield what a command prints; it is killed at the deadline, or when nobody reads on."""
+    """Yield what a command prints; it is killed at the deadline, or when the reader stops."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

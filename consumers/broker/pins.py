@@ -73,7 +73,7 @@ def kafka_version(pins: Iterable[Pin]) -> str:
 def mismatches(folder: Path, pins: Iterable[Pin]) -> tuple[str, ...]:
     """Names of jars in a folder that are missing, not pinned, or of other content than pinned.
 
-    A jar nobody pinned counts too: the class path is the whole folder.
+    An unpinned jar counts too: the class path is the whole folder.
     """
     expected = {pin.file_name: pin.sha256 for pin in pins}
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()

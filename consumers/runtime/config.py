@@ -39,7 +39,7 @@ ROW_MEMORY_MIN = 512
 NOT_SETTINGS = frozenset(
     PREFIX + name
     for name in (
-        *("CACHE", "CONFIG", "DEBUG", "HTTP_FD", "IVY_SETTINGS", "JAVA", "LOG_FORMAT"),
+        *("CACHE", "CONFIG", "DEBUG", "HTTP_FD", "IVY_SETTINGS", "JAVA", "LANE", "LOG_FORMAT"),
         "SUPERVISOR_FD",
     )
 )
@@ -81,22 +81,26 @@ SETTINGS = (
     Setting("root", "", "folder of this log's broker, tables, index, checkpoints and logs"),
     Setting("bootstrap_servers", "", "a Kafka cluster to use: HOST:PORT,..."),
     Setting("log", "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"),
-    Setting("tables_root", "", "where new tables lie; ROOT/tables if not set"),
-    Setting("places", "", "where what the log records is now: OLD=NEW,..."),
+    Setting("tables_root", "", "where new tables are created; ROOT/tables if not set"),
+    Setting("places", "", "where recorded places are now: OLD=NEW,..."),
     Setting("host", "127.0.0.1", "address of the HTTP server"),
     Setting("port", 2333, "port of the HTTP server; 0 picks one"),
     Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
     Setting("fsync", False, "records and files are on disk before a commit is acknowledged"),
-    Setting("start_seconds", 120, "how long a start may make no progress", least=1),
+    Setting("start_seconds", 120, "how long a start may make no progress, in seconds", least=1),
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
     Setting("maintain", True, "keep tables fast unattended: compaction, indices, manifests"),
-    Setting("quotas", "", "transactions a second by principal: NAME=RATE,...; * is any other one"),
+    Setting("quotas", "", "transactions per second by principal: NAME=RATE,...; * is any other"),
     Setting("iceberg_tables_max", 100, "tables of one Iceberg transaction", least=1),
-    Setting("iceberg_updates_max", 1000, "how many updates it may have for one table", least=1),
+    Setting("iceberg_updates_max", 1000, "updates of a table in an Iceberg commit", least=1),
     Setting("iceberg_timeout", 30, "seconds that an Iceberg commit may take", least=1),
-    Setting("access_file", "", "who may do what over HTTP (TOML); without it, anybody everything"),
+    Setting(
+        "access_file",
+        "",
+        "who may do what over HTTP (TOML); without it, everybody may do everything",
+    ),
     Setting("base_path", "", "path below which the APIs are served"),
     Setting("allowed_locations", "", "prefixes besides the tables root, separated by commas"),
     Setting("storage_file", "", "how to reach tables in object stores (TOML)"),
@@ -164,7 +168,7 @@ class Config:
         """Return the root, made absolute; ConfigurationError if none is set."""
         if self.root is None:
             raise ConfigurationError(
-                f"no root is named: give --root DIR, set {PREFIX}ROOT, or write `root` in {FILE}"
+                f"no root is set: give --root DIR, set {PREFIX}ROOT, or write `root` in {FILE}"
             )
         return self.root
 
@@ -173,13 +177,13 @@ class Config:
         if self.bootstrap_servers:
             return self.bootstrap_servers
         raise ConfigurationError(
-            f"no Kafka cluster is named and {self._what_root_says()}: give --root DIR of a running"
-            f" `commitlog up`, or --bootstrap-servers HOST:PORT (or {PREFIX}ROOT,"
-            f" {PREFIX}BOOTSTRAP_SERVERS, {FILE})"
+            f"no Kafka cluster is set, and {self._what_root_says()}: give --root DIR of a "
+            f"running `commitlog up`, or --bootstrap-servers HOST:PORT (or {PREFIX}ROOT, "
+            f"{PREFIX}BOOTSTRAP_SERVERS, {FILE})"
         )
 
     def _what_root_says(self) -> str:
-        return f"no `commitlog up` ran on {self.root} yet" if self.root else "no root either"
+        return f"`commitlog up` has not run on {self.root} yet" if self.root else "no root either"
 
     def need_tables_root(self) -> str:
         """Return where new tables are put, as the log records it."""
@@ -212,13 +216,10 @@ def load(
     settings |= _kafka_of_environment(environment)
     settings |= kafka or {}
     root = _absolute(values.pop("root"), sources["root"])
-    if root is not None and not values["bootstrap_servers"]:
-        left = read_endpoints(root)
-        if left.get("bootstrap_servers"):
-            values["bootstrap_servers"] = left["bootstrap_servers"]
-            sources["bootstrap_servers"] = str(root / ENDPOINTS)
-            if sources["log"] == "default":
-                values["log"] = left.get("log", values["log"])
+    left = read_endpoints(root) if root is not None else {}
+    for name in ("bootstrap_servers", "log"):
+        if (sources[name] == "default" or not values[name]) and left.get(name):
+            values[name], sources[name] = left[name], f"{root}/{ENDPOINTS}"
     return Config(root=root, kafka=settings, sources=sources, **values)
 
 
@@ -298,7 +299,7 @@ def _read_file(file: Path | None, environment: Mapping[str, str]) -> tuple[Path,
     except FileNotFoundError:
         if named is None:
             return path, {}
-        raise ConfigurationError(f"there is no configuration file {path}") from None
+        raise ConfigurationError(f"the configuration file {path} does not exist") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for name in table:

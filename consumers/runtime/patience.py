@@ -21,7 +21,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 def active_seconds(pid: int) -> float:
-    """Return for how long a process has run or waited for a processor; 0 where nobody can tell."""
+    """Return how long a process has run or waited for a processor; 0 if the system can't tell."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,9 +86,9 @@ def is_in_place(log: Log) -> bool:
     if _is_empty(root) and _has_transactions(log):
         where = f"{bound(root)}, to which {root} is bound" if is_moved(root) else root
         raise RootMoved(
-            f"the tables of log {genesis.log!r} belong in {where}, and nothing is there: they were"
-            " moved or deleted, or a disk isn't mounted. Put them back, or name the place where"
-            f" they are now: --places {named_here().get(root, root)}=NEW"
+            f"the tables of log {genesis.log!r} belong in {where}, and nothing is there: "
+            "they were moved or deleted, or a disk isn't mounted. Put them back, or name "
+            f"their new place: --places {named_here().get(root, root)}=NEW"
         )
     return False
 
@@ -121,26 +122,43 @@ def holds_tables(genesis: Genesis, own: str, named: Mapping[str, str]) -> bool:
     return not is_of_log or _is_marked(own + root[len(prefix) :], genesis.log_id)
 
 
-def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
+def noted_logs(tables_root: str) -> list[tuple[str, str]]:
+    """Return what the marks in a tables root note: ids of logs, with the tables roots they record.
+
+    Raises RootUnusable if it cannot be read.
+    """
+    store = store_for(tables_root)
+    try:
+        marks = [
+            json.loads(store.read(f"{MARKS}/{name}"))
+            for name in store.names(MARKS)
+            if name.endswith(".json")
+        ]
+        return [(str(mark["log_id"]), str(mark["tables_root"])) for mark in marks]
+    except (OSError, ValueError, KeyError) as error:
+        raise RootUnusable(f"the marks in {tables_root} cannot be read: {error!r}") from error
+
+
+def check_own_place(recorded: str, log_id: str, own: str, root: Path) -> None:
     """Raise if a root holds tables that its log looks for elsewhere.
 
     Raises:
         RootMoved: the root was moved or copied.
     """
-    recorded = genesis.tables_root
     if not recorded or _same(bound(recorded), bound(own)):
         return
     folder = local_path(own)
     if folder is None or not folder.is_dir():
         return
-    is_ours = _is_marked(own, genesis.log_id)
+    is_ours = _is_marked(own, log_id)
     if not is_ours and (not any(folder.iterdir()) or _is_marked(recorded)):
         return  # another machine's committer, with a root of its own
     raise RootMoved(
-        f"{root} was moved or copied: its log says that the tables lie in {bound(recorded)}, and"
-        f" they are in {own} too. Commits would be split between both places, so nothing was"
-        f" started. To work with what is in {own}, start with --places {recorded}={own}; or move"
-        " the root back"
+        f"{root} was moved or copied: its log says that the tables are in "
+        f"{bound(recorded)}, but {own} has them too. Commits would be split between both "
+        f"places, so nothing was started. To work with what is in {own}, start with --places "
+        f"{shlex.quote(f'{recorded}={own}')}, and then run `commitlog places bind "
+        f"{shlex.quote(recorded)}`: that spares you the setting. Or move the root back"
     )
 
 
@@ -159,8 +177,8 @@ def another_log(what: str, found: Mapping[str, Any], here: Mapping[str, Any]) ->
     names = [one.get("log", "?") for one in (found, here)]
     whose = f"log {names[0]!r}" if names[0] != names[1] else f"another log {names[0]!r}"
     return WrongLog(
-        f"{what} is of {whose}, not of the one that you are connected to ({'; '.join(differs)}):"
-        " name its log (--log) and cluster, or the root of this log"
+        f"{what} belongs to {whose}, not to the log you are connected to "
+        f"({'; '.join(differs)}): name its log (--log) and cluster, or the root of this log"
     )
 
 
@@ -186,11 +204,11 @@ def check_unused(root: Path, log: str) -> None:
         )
     if left:
         raise RootMoved(
-            f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), and its cluster has no"
-            " such log: the broker's disk was lost, or another cluster is named. No log was made."
-            " Name the cluster that has it; or move the root aside and restore its backup:"
-            f" commitlog restore PLACE --root {root} --remains WHERE-IT-WAS-MOVED. For a new log,"
-            " choose another root"
+            f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), but the cluster "
+            "has no such log: the broker's disk was lost, or this is another cluster. No "
+            "log was made. Name the cluster that has it; or move the root aside and "
+            f"restore its backup: commitlog restore PLACE --root {root} --remains "
+            "WHERE-IT-WAS-MOVED. For a new log, choose another root"
         )
 
 

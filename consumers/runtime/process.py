@@ -1,4 +1,4 @@
-"""What every long-running part has in common: its log, its stop, its end with whoever started it.
+"""What every long-running part has in common: its log, its stop, its end with its parent.
 
 A part that `commitlog up` started holds one end of a socket pair (its lifeline): it says there
 that it is ready, and ends when the other end is gone. On Linux the kernel ends it too, so that a
@@ -104,7 +104,7 @@ def _work_patiently(
 ) -> None:
     """Work until `stop`; begin again, in this process, when Kafka or a leader was away.
 
-    Who was started by hand learns of a wrong address at once: only a supervised part waits for
+    A part started by hand reports a wrong address at once: only a supervised part waits for
     what it has never reached.
     """
     pause, was_ready = WAIT_SECONDS, False
@@ -121,13 +121,13 @@ def _work_patiently(
             if not is_patient:
                 raise
             # The broker of the same supervisor may be what the log is being moved from.
-            logger.error("%s does nothing any more: %s", name, error)
+            logger.error("%s has stopped working: %s", name, error)
             stop.wait()
             return None
         except Unavailable as error:
             if not (is_patient or was_ready):
                 raise
-            logger.warning("%s waits %.2g s and begins again: %s", name, pause, error)
+            logger.warning("%s starts again in %.2g s: %s", name, pause, error)
         if stop.wait(pause):
             return None
         pause = min(2 * pause, WAIT_SECONDS_MAX)
@@ -231,7 +231,7 @@ def _end_with_supervisor(lifeline: socket.socket, stop: threading.Event) -> None
 
 
 class _StandardError(logging.Handler):
-    """Writes from a thread of its own: a reader that doesn't read stops nobody but itself."""
+    """Writes from a thread of its own: a reader that doesn't read stops only itself."""
 
     def __init__(self) -> None:
         super().__init__()

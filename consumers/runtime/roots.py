@@ -1,6 +1,6 @@
 """A root: the folder that one `commitlog up` owns, with its lock.
 
-Whoever holds the lock owns the root. The children inherit it, so that a new `up` waits until the
+The holder of the lock owns the root. The children inherit it, so that a new `up` waits until the
 last process of a killed one is gone.
 """
 
@@ -151,8 +151,8 @@ def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
             raise
     except OSError as error:
         raise PortTaken(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that has"
-            " the port, or choose another one with --port (0 picks a free one)",
+            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process "
+            "that uses the port, or choose another one with --port (0 picks a free one)",
             port=port,
         ) from error
     if root is not None:

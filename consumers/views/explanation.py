@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from commitlog.core.conflicts.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, RULES
+from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from consumers import history
 from consumers.history import Row, Value
 
@@ -38,6 +39,11 @@ _CHANGED = """
 SELECT table_name, key, value FROM properties
 WHERE transaction_id = ? AND partition = ? AND sequence = ? AND NOT is_table AND key IS NOT NULL
 ORDER BY ordinal, key
+"""
+_ROWS_EXPIRED = """
+SELECT sequence, value FROM properties
+WHERE table_name = ? AND is_table AND partition = ? AND key = ? AND try_cast(value AS BIGINT) >= ?
+ORDER BY sequence LIMIT 1
 """
 _FIXED = {
     ".": "compatible, whatever they touched",
@@ -82,6 +88,7 @@ def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
     told["words"] = [
         *_words(row, details, compared, required, expected),
         *(_of_change(one, is_done=row["status"] == "committed") for one in changed),
+        *_of_expired_rows(root, row, details),
     ]
     return told
 
@@ -145,6 +152,19 @@ def _of_change(one: Row, *, is_done: bool) -> str:
     if one["value"] is None:
         return f"{asked} removed {one['key']} of {of}."
     return f"{asked} set {one['key']} of {of} to {one['value']}."
+
+
+def _of_expired_rows(root: str | os.PathLike[str], row: Row, details: list[Row]) -> Iterable[str]:
+    """Say which record had the rows of a write expire."""
+    partition, position = row["partition"], row["sequence"]
+    written = [one["table_name"] for one in details if one["operation"] == "WriteRows"]
+    for table in dict.fromkeys(written):
+        about = [table, partition, ROWS_EXPIRED_THROUGH, position]
+        for one in history.query(root, _ROWS_EXPIRED, about):
+            yield (
+                f"The rows for {table} that were applied have left the log and its archive since: "
+                f"they expired by record {one['sequence']}."
+            )
 
 
 def _of(each: Row) -> str:

@@ -40,7 +40,7 @@ CLUSTER_SECONDS = 10.0
 """So often the cluster is asked though its leaders get on: this process needs it as well."""
 INTERVAL_SECONDS = 1.0
 QUIET_SECONDS = 5.0
-"""How often it looks though nobody asks and all was well."""
+"""How often it looks without being asked while all is well."""
 FRESH_SECONDS = 2.0
 """How long who asks waits for a look."""
 STALE_SECONDS = 10.0
@@ -158,6 +158,12 @@ class Health:
             for partition, sequence in self.sequences.items()
             if self._root is not None
         }
+
+    def index_steps(self) -> dict[str, Any]:
+        """Return how late the index showed transactions, {} if there is none here."""
+        from consumers.views.version_index.lateness import noted_lateness
+
+        return noted_lateness(self._root) if self._root is not None else {}
 
     def check(self) -> tuple[Check, ...]:
         """Look now."""
@@ -324,7 +330,7 @@ def index_check(
     """See that the published index has what is due, per partition."""
     from consumers.views.version_index.layout import last_failure
 
-    advice = "see that `commitlog index` runs, and its log"
+    advice = "check that `commitlog index` is running, and its log"
 
     def look() -> Check | str:
         has = ask(root)

@@ -87,7 +87,7 @@ def plot(
 def _figure(rows: int = 1) -> tuple[Figure, list[Axes]]:
     import matplotlib
 
-    # No window, no state shared with whoever else draws in this process.
+    # No window, and no state shared with other drawings of this process.
     from matplotlib.figure import Figure
 
     matplotlib.rcParams["svg.hashsalt"] = "commitlog"

@@ -1,7 +1,8 @@
 """Keeps an index until it is killed: `ROOT LOG HOW COUNT`; HOW names where it kills itself.
 
-LOG is a file with a log, pickled; its next COUNT records are shown little by little, from the
-index's position on. When that brings it nowhere near the place, it says so and dies all the same.
+LOG is a file with a log, pickled. Its next COUNT records are shown from the index's position on, a
+few at a time: the next ones once the index has those. Then they come one by one until it dies, and
+at the end of the log it says that this brought it nowhere near the place, and dies all the same.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 HOT_TRANSACTIONS_MAX = 150
 GRACE_SECONDS = 3.0
 SEGMENTS_PER_MERGE = 2
-RECORDS_PER_STEP = 2
-STEP_SECONDS = 0.004
-IDLE_SECONDS_MAX = 60.0
+RECORDS_PER_STEP = 10
+PAUSE_SECONDS = 0.004
+LATER_SECONDS = 0.1
+"""Between the records that come one by one: what waits for the grace to pass needs few of them."""
 
 
 def die_at_call(owner: Any, name: str, number: int, *, after: bool) -> None:
@@ -77,31 +79,26 @@ def main() -> None:
         start = index.position(0).outcomes_offset
         whole.answered = answered[: max(start, 1)]
 
-        told = False
-
-        def tell_if_moving() -> None:
-            nonlocal told
-            position = index.position(0).outcomes_offset
-            if not told and (position > start or position >= len(answered)):
-                told = True
-                print("moving", flush=True)
+        def show(records: int) -> None:
+            """Show so many more, and wait until the index has them."""
+            shown = len(whole.answered)
+            whole.answered.extend(answered[shown : shown + records])
+            while index.position(0).outcomes_offset < len(whole.answered):
+                time.sleep(PAUSE_SECONDS)
 
         def reveal() -> None:
-            to_the_end = how == "to the end"
-            end = len(answered) if to_the_end else min(len(answered), start + int(count))
-            step = end if to_the_end else RECORDS_PER_STEP
-            while (shown := len(whole.answered)) < end:
-                whole.answered.extend(answered[shown : min(shown + step, end)])
-                tell_if_moving()
-                time.sleep(STEP_SECONDS)
-            while index.position(0).outcomes_offset < end:
-                tell_if_moving()
-                time.sleep(STEP_SECONDS)
-            tell_if_moving()
-            if to_the_end:
+            if how == "to the end":
+                show(len(answered))
                 stop.set()
-            elif how != "outside":
-                time.sleep(IDLE_SECONDS_MAX)
+                return
+            show(RECORDS_PER_STEP)
+            print("moving", flush=True)
+            while len(whole.answered) < min(len(answered), start + int(count)):
+                show(RECORDS_PER_STEP)
+            while how != "outside" and len(whole.answered) < len(answered):
+                show(1)
+                time.sleep(LATER_SECONDS)
+            if how != "outside":
                 print("it came nowhere near the place", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 

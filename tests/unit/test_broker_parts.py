@@ -9,7 +9,11 @@ import pytest
 
 from commitlog.java import Java, parse_version
 from consumers.broker import BrokerFailed, BrokerHasNoJava, DiskFull, PortInUse, find_java, ports
-from consumers.broker.configuration import parse_properties, server_properties
+from consumers.broker.configuration import (
+    log_configuration,
+    parse_properties,
+    server_properties,
+)
 from consumers.broker.diagnosis import failure
 from consumers.broker.home import META, Home, new_id
 from consumers.broker.jars import cache_root
@@ -126,6 +130,17 @@ def test_settings_win_and_everything_is_on_loopback() -> None:
     assert properties["log.flush.interval.messages"] == "1"
     assert properties["auto.create.topics.enable"] == "false"
     assert set(re.findall(r"//([^:]+):", text)) == {"127.0.0.1"}
+
+
+def test_java_reads_a_root_of_any_letters() -> None:
+    root = Path("/my root/größe $x 🦊")
+    text = server_properties(
+        port=1, controller_port=2, data=root / "data", fsync=False, settings={}
+    ) + log_configuration(root / "broker.log")
+    written = r"/my root/gr\u00f6\u00dfe $x \ud83e\udd8a"
+    assert f"log.dirs={written}/data\n" in text
+    assert f"appender.file.fileName={written}/broker.log\n" in text
+    assert text.isascii()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog.core.log.replica import Decided
-from commitlog.model.operations import IcebergChange
+from commitlog.model.operations import CreateTable, IcebergChange, Summary
 from commitlog.model.records import (
     Code,
     FailedRequirement,
@@ -118,6 +118,66 @@ def test_commits_and_refusals_stand_in_the_tables_history(root: Path) -> None:
     (table,) = history.query(root, "FROM tables")
     assert (table["format"], table["snapshot_id"], table["commits"]) == ("iceberg", 8, 3)
     assert str(table["metadata_location"]).endswith("00003-x.metadata.json")
+
+
+def test_rows_and_bytes_of_all_snapshots_of_a_change_count() -> None:
+    """pyiceberg's overwrite is a deletion and an append; others delete by position."""
+    said = (
+        {"operation": "delete", "deleted-records": "3", "deleted-data-files": "1"},
+        {"operation": "append", "added-records": "2", "added-files-size": "45"},
+        {"operation": "overwrite", "added-position-deletes": "4", "removed-position-deletes": "1"},
+    )
+    updates = [
+        {"action": "add-snapshot", "snapshot": {"snapshot-id": number, "summary": one}}
+        for number, one in enumerate(said)
+    ]
+    summary = read_changes(IcebergChange(T, "[]", json.dumps(updates))).summary
+    assert summary == Summary(rows_added=2, rows_removed=6, bytes_added=45, fragments_removed=1)
+
+
+def test_what_made_nothing_is_not_in_a_tables_history(tmp_path: Path) -> None:
+    made, again = (CreateTable(T, life, "/x", (), exist_ok=True) for life in ("one", "two"))
+    result = OperationResult(T, "one", "CreateTable", version=1, location="/x")
+    told = [
+        Decided(
+            Submitted(0, number, 0, Transaction(f"id-{number}", (operation,))),
+            Outcome(
+                number,
+                f"id-{number}",
+                number,
+                Status.COMMITTED,
+                time_ms=number,
+                results=(result,) if answers is None else (),
+                answers=answers,
+            ),
+            number,
+        )
+        for number, operation, answers in ((1, made, None), (2, again, None), (3, made, 1))
+    ]
+    with VersionIndex.open(tmp_path) as index:
+        index.apply(told, IndexPosition(0, len(told)))
+        index.publish()
+    assert [row["version"] for row in history.history(tmp_path, "ns$facts")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "name"),
+    [
+        (["append"], "append"),
+        (["append", "append"], "append"),
+        (["delete", "append"], "overwrite"),
+        (["overwrite", "append"], "overwrite"),
+        (["delete"], "delete"),
+    ],
+)
+def test_a_change_of_several_snapshots_is_called_what_they_do_together(
+    snapshots: list[str], name: str
+) -> None:
+    updates = [
+        {"action": "add-snapshot", "snapshot": {"snapshot-id": n, "summary": {"operation": one}}}
+        for n, one in enumerate(snapshots)
+    ]
+    assert read_changes(IcebergChange(T, "[]", json.dumps(updates))).name == name
 
 
 def test_a_refused_one_says_all_that_it_required(root: Path) -> None:

@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import Outcome
-from consumers.views.version_index.done import DoneOperation
+from consumers.views.version_index.operation_results import DoneOperation
 
 Row = tuple[object, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]

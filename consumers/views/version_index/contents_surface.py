@@ -324,8 +324,8 @@ ORPHANS = Question(
     "view",
     "",
     "FROM orphans WHERE table_name = 'ns$table'",
-    "Data files that refused attempts wrote and no version has: they may be removed once nobody"
-    " will try the same attempt again.",
+    "Data files that refused attempts wrote and no version has: they may be removed once the"
+    " same attempt will not be tried again.",
     """
     SELECT r.table_name, r.path, r.status, r.time, r.transaction_id, principal, r.partition,
            r.sequence

@@ -1,4 +1,4 @@
-"""How many rows, bytes and fragments each operation added and took away, whoever committed it.
+"""How many rows, bytes and fragments each operation added and took away, for any committer.
 
 What a client says of itself isn't asked: other programs say nothing, and a compaction's new
 fragments hold rows that were there before. What a fragment had is kept for tables whose rows were
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.done import Counts, DoneOperation, Told
+from consumers.views.version_index.operation_results import Counts, DoneOperation, Told
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""

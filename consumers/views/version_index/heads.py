@@ -19,7 +19,12 @@ from commitlog.model.operations import (
 )
 from commitlog.model.table import DELIMITER, format_table_id
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.done import DoneOperation, Told, counts_of, principal
+from consumers.views.version_index.operation_results import (
+    DoneOperation,
+    Told,
+    counts_of,
+    principal,
+)
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
 

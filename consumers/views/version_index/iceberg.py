@@ -7,7 +7,7 @@ another shape than the specification's is left out, and nothing here raises.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def read_changes(operation: IcebergChange) -> IcebergChanges:
     requirements = _objects(operation.requirements)
     snapshots = tuple(_snapshots(updates))
     if snapshots:
-        name = snapshots[-1].operation
+        name = _name_of({one.operation for one in snapshots})
     elif any(one.get("type") == "assert-create" for one in requirements):
         name = "create"
     elif any(one.get("type") == "assert-view-create" for one in requirements):
@@ -80,12 +80,17 @@ def read_changes(operation: IcebergChange) -> IcebergChanges:
     schemas = [one.get("schema") for one in updates if one.get("action") == "add-schema"]
     return IcebergChanges(
         name=name or operation_name(operation),
-        summary=_summary(snapshots[-1].summary) if snapshots else None,
+        summary=_summary([one.summary for one in snapshots]) if snapshots else None,
         snapshots=snapshots,
         refs=tuple(_refs(updates)),
         properties=tuple(_properties(updates)),
         fields=tuple(_fields(_object(schemas[-1]).get("fields"), None, "")) if schemas else (),
     )
+
+
+def _name_of(operations: Set[str]) -> str:
+    """Return what snapshots do together: pyiceberg's overwrite is a deletion and an append."""
+    return next(iter(operations)) if len(operations) == 1 else "overwrite"
 
 
 def _objects(text: str) -> list[Mapping[str, Any]]:
@@ -123,16 +128,23 @@ def _snapshots(updates: list[Mapping[str, Any]]) -> Iterator[IndexedSnapshot]:
             )
 
 
-def _summary(text: str) -> Summary:
-    given: Mapping[str, Any] = json.loads(text)
+def _summary(texts: Sequence[str]) -> Summary:
+    """Sum up what a change's snapshots say: pyiceberg's overwrite is a deletion and an append.
+
+    Rows removed are those of removed data files, and those that deletions by position name, but for
+    the ones that an earlier such deletion had named.
+    """
+    given: list[Mapping[str, Any]] = [json.loads(text) for text in texts]
 
     def number(name: str) -> int:
-        value = str(given.get(name, ""))
-        return min(int(value), INT64_MAX) if value.isascii() and value.isdigit() else 0
+        values = (str(one.get(name, "")) for one in given)
+        total = sum(int(one) for one in values if one.isascii() and one.isdigit())
+        return min(total, INT64_MAX)
 
+    removed = number("deleted-records") + number("added-position-deletes")
     return Summary(
         rows_added=number("added-records"),
-        rows_removed=number("deleted-records"),
+        rows_removed=min(max(removed - number("removed-position-deletes"), 0), INT64_MAX),
         bytes_added=number("added-files-size"),
         fragments_added=number("added-data-files"),
         fragments_removed=number("deleted-data-files"),

@@ -1,6 +1,6 @@
 """Where the version index lies: `ROOT/index.duckdb` for everybody, `ROOT/index/` for its keeper.
 
-Nobody ever writes to the public file: it is replaced as a whole. The private live file and the
+The public file is never written to: it is replaced as a whole. The private live file and the
 segments belong to the one process that holds the lock. The lock is our own, since DuckDB's is lost
 as soon as anything in the process closes another descriptor of the live file.
 """
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def counts(self) -> Path:
-        """What the published file has, for who asks each second: opening that file costs more."""
+        """What the published file has, to be asked each second: opening that file costs more."""
         return self.folder / "published.json"
 
     def prepare(self) -> None:
@@ -117,7 +117,7 @@ def _identity(file: Path) -> list[int]:
 
 
 def note_failure(root: str | os.PathLike[str], message: str) -> None:
-    """Leave why the keeper ends, for whoever finds the index late."""
+    """Leave why the keeper ends, for a reader that finds the index late."""
     with contextlib.suppress(OSError):
         Layout.of(root).failure.write_text(message, encoding="utf-8")
 

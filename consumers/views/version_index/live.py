@@ -259,7 +259,7 @@ def _write_ahead(layout: Layout) -> Path:
 
 
 def _set_aside(layout: Layout) -> None:
-    # One set is kept for whoever wants to look; older ones give way.
+    # One set is kept to be looked at; older ones give way.
     shutil.rmtree(layout.damaged, ignore_errors=True)
     layout.damaged.mkdir()
     for path in (layout.live, _write_ahead(layout)):

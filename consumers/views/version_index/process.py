@@ -21,6 +21,7 @@ from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import Log
 from consumers.partition.follower import Recordings
+from consumers.views.version_index.lateness import Lateness
 from consumers.views.version_index.layout import note_failure
 from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
 
@@ -155,11 +156,11 @@ class IndexedPartition:
             " or replay an archive of it; `commitlog verify` says what else is missing"
         )
 
-    def flush(self, index: VersionIndex) -> None:
-        """Commit what was gathered, with the position after it."""
+    def flush(self, index: VersionIndex) -> list[Decided]:
+        """Commit what was gathered, with the position after it; return it."""
         replica = self._replica
         if not (self.pending or self.terms) or replica.waiting_for is not None:
-            return
+            return []
         if self.pending:
             last = self.pending[-1]
             self._last_outcome_offset = last.answered_offset
@@ -179,7 +180,8 @@ class IndexedPartition:
             changed_at_ms=self._changed_at_ms,
         )
         index.apply(self.pending, position, terms=self.terms, recordings=self._recordings)
-        self.pending, self.terms = [], []
+        committed, self.pending, self.terms = self.pending, [], []
+        return committed
 
     def _recordings(self, outcome: Outcome) -> Mapping[bytes, bytes]:
         if self._outside is None:
@@ -291,6 +293,7 @@ class _Loop:
         publish_interval_seconds: float,
     ):
         self._index = index
+        self._lateness = Lateness(index.layout)
         self._followers = followers
         self._on_progress = on_progress
         self._interval = publish_interval_seconds
@@ -326,11 +329,15 @@ class _Loop:
 
     def _flush(self) -> None:
         for follower in self._followers:
-            follower.flush(self._index)
+            committed = follower.flush(self._index)
+            if not self._catching_up:
+                self._lateness.took(committed)
 
     def _publish(self) -> None:
         started = time.monotonic()
         shown = self._index.publish()
+        if shown:
+            self._lateness.shown()
         now = time.monotonic()
         if self._catching_up:
             self._due = now + CATCH_UP_PUBLISH_SECONDS
@@ -341,6 +348,7 @@ class _Loop:
     def _report(self) -> None:
         done = sum(follower.done for follower in self._followers)
         if done >= self._total:
+            self._flush()  # what was there already isn't late
             self._catching_up = False
             self._due = 0.0
         if self._on_progress is not None:

@@ -33,7 +33,7 @@ def publish(live: Live) -> None:
         os.fsync(target)
     finally:
         os.close(target)
-    # An index that `verify` builds to compare is bound to no log, and nobody asks what it has.
+    # An index that `verify` builds to compare is bound to no log, and never asked what it has.
     for (log_id,) in live.query("SELECT value FROM meta WHERE key = 'log_id'"):
         positions = live.query("SELECT partition, sequence FROM positions")
         sequences = {int(str(partition)): int(str(sequence)) for partition, sequence in positions}

@@ -40,7 +40,7 @@ from commitlog.model.records import (
 from commitlog.model.table import format_table_id
 from consumers.views.version_index.contents import Contents, Recordings, Row
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import (
+from consumers.views.version_index.operation_results import (
     REPEATED,
     Counts,
     DoneOperation,

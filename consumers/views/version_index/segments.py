@@ -97,7 +97,7 @@ class Sealer:
         return changed
 
     def close(self) -> None:
-        """Wait for the worker; what it wrote and nobody took is a leftover."""
+        """Wait for the worker; what it wrote is a leftover unless it was taken."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _begin(self, positions: Mapping[int, int]) -> None:

@@ -21,10 +21,10 @@ from commitlog.model.records import LeaderStarted
 from consumers.runtime.places import another_log
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import read
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import open_live
+from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.publish import publish, published_positions
 from consumers.views.version_index.rows import (
     MICROSECONDS_PER_MS,

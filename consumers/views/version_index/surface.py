@@ -56,14 +56,15 @@ HISTORY = Question(
     "t, n := 50, refused := true",
     "FROM history('ns$table', n := 20)",
     "The last n things that happened to table t, newest first: versions and, unless refused is"
-    " false, refused attempts. Follows the table through renames.",
+    " false, refused attempts. Follows the table through renames. Repeated requests made"
+    " nothing; they stand in `transactions`.",
     f"""
     SELECT version, time, status, operation, principal, read_version, rebased_over, rebased,
            rows_added, rows_removed, bytes_added, fragments_added, fragments_updated,
            fragments_removed, transaction_id, code, message, partition, sequence, ordinal,
            table_name, incarnation, snapshot_id
     FROM operations
-    WHERE {IS_T} AND (refused OR status = 'committed')
+    WHERE {IS_T} AND (status = 'committed' OR (refused AND status <> 'repeated'))
     ORDER BY sequence DESC, ordinal DESC LIMIT n
     """,
 )

@@ -1,4 +1,4 @@
-"""What each operation of a decided transaction came to, read once for rows and heads."""
+"""The result of each operation of a decided transaction, read once for rows and heads."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""How long it took until the index showed a transaction, counted for `/metrics`.
+
+The keeper writes what it counted beside the index after each publication, and the HTTP server reads
+it, in the form in which leaders tell of their steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from commitlog.core.log.replica import Decided
+from commitlog.model.operations import target
+from commitlog.model.records import Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.meters import BOUNDS, COARSE_BOUNDS, Durations, Names
+from consumers.views.version_index.layout import Layout
+
+INDEX = "index"
+"""The step: from Kafka's having a transaction until the index shows it."""
+FILE = "lateness.json"
+
+
+class Lateness:
+    """One keeper's histograms: of all, by table, by principal. Those of commits alone."""
+
+    def __init__(self, layout: Layout, wall_clock: Callable[[], float] = time.time) -> None:
+        """Count from zero."""
+        self._path = layout.folder / FILE
+        self._wall_clock = wall_clock
+        self._unshown: list[tuple[float, str, set[TableId]]] = []
+        self._all = Durations((INDEX,))
+        self._by = {kind: (Names(), Durations(bounds=COARSE_BOUNDS)) for kind in _KINDS}
+
+    def took(self, decided: Iterable[Decided]) -> None:
+        """Remember what the next publication will show."""
+        for one in decided:
+            record, outcome = one.submitted.record, one.outcome
+            is_commit = outcome.status is Status.COMMITTED and outcome.answers is None
+            if is_commit and isinstance(record, Transaction):
+                tables = {table for operation in record.operations if (table := target(operation))}
+                self._unshown.append((one.submitted.append_time_ms, record.principal, tables))
+
+    def shown(self) -> None:
+        """Count what was published just now."""
+        if not self._unshown:
+            return
+        now = self._wall_clock()
+        for append_time_ms, principal, tables in self._unshown:
+            seconds = now - append_time_ms / 1e3
+            self._all.took(seconds, INDEX)
+            named = {"principal": [principal], "table": map(format_table_id, tables)}
+            for kind, values in named.items():
+                names, durations = self._by[kind]
+                durations.took(seconds, *{names.of(value, is_new=True) for value in values})
+        self._unshown = []
+        staged = self._path.with_suffix(".tmp")
+        # A full disk is no reason to stop for a metric: the next publication tells of all.
+        with contextlib.suppress(OSError):
+            staged.write_text(json.dumps(self._to_json()), encoding="utf-8")
+            staged.replace(self._path)
+
+    def _to_json(self) -> dict[str, Any]:
+        by = {f"{kind}_steps": {INDEX: one.to_json()} for kind, (_, one) in self._by.items()}
+        bounds = {"bounds": list(BOUNDS), "coarse_bounds": list(COARSE_BOUNDS)}
+        return {**bounds, "steps": self._all.to_json(), **by}
+
+
+_KINDS = ("table", "principal")
+
+
+def noted_lateness(root: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the keeper of a root's index counted, {} if there is nothing to read."""
+    try:
+        found = json.loads((Layout.of(root).folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("bounds") == list(BOUNDS) else {}
