@@ -8,6 +8,7 @@ everything else to standard error.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -39,18 +40,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError as error:
         print(f"commitlog: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has seen enough.
+        _drop_output()
         return ExitCode.OK
     except BaseException as error:
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return ExitCode.OK  # rich ends with 1 there, which is the code of a failed check
         if isinstance(error, SystemExit | GeneratorExit):
             raise
+        if isinstance(error, OSError):
+            _drop_output_that_fails()
         return _report(error, exit_code(error), arguments)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _drop_output_that_fails() -> None:
+    """Drop what can't be written: Python would try it again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _prepare_output() -> None:
+    """Let any text be printed in any locale, and into streams that the caller closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
@@ -60,14 +88,14 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     if is_json():
         # A part that ends has a line for it; what is a bug has its traceback in one line.
         if code == ExitCode.BUG:
-            logger.error("this is a fault of the program; please report it", exc_info=error)
+            logger.error("this is a bug in commitlog; please report it", exc_info=error)
         return int(code)
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
     if code == ExitCode.BUG:
-        print("commitlog: this is a fault of the program; please report it", file=sys.stderr)
+        print("commitlog: this is a bug in commitlog; please report it", file=sys.stderr)
     elif code != ExitCode.INTERRUPTED:
         print(f"commitlog: {in_one_line(error)}", file=sys.stderr)
     return int(code)
@@ -75,6 +103,7 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """Run and exit: the console script."""
+    _prepare_output()
     code = main()
     if threading.active_count() > 1:
         # Threads deep in C++ (DuckDB, Arrow, Kafka) abort the process when the interpreter is

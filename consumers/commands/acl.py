@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from commitlog.errors import InvalidSettings
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Where
+from consumers.commands.options import HERE, AsJson, Flag, Where
 
 
 def acl(
@@ -17,14 +13,14 @@ def acl(
     /,
     *,
     host: str = "*",
-    apply: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    apply: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List roles and their rights on the cluster, or allow a role's to principals.
+    """List roles and their rights on the cluster, or grant a role to principals.
 
-    With a role and principals, prints the kafka-acls.sh commands that allow just what processes of
-    this role need on the log's topics, for a cluster that refuses everything else.
+    With a role and principals, prints the kafka-acls.sh commands that grant exactly the rights that
+    this role needs on the log's topics.
 
     Parameters
     ----------
@@ -33,9 +29,9 @@ def acl(
     principal
         Who gets the role, for example User:etl.
     host
-        The only address from which they may connect.
+        The only address from which the principals may connect.
     apply
-        Allow it on the cluster, now, instead of printing commands.
+        Create the ACLs on the cluster instead of printing commands.
     """
     from commitlog.adapters.kafka_acls import ROLES, allow, check_principal, commands, rights_of
 
@@ -61,7 +57,7 @@ def acl(
     rights = rights_of(role, config.log, config.kafka.get("group.id", "commitlog"))
     principals = [check_principal(one) for one in principal]
     if not principals:
-        raise InvalidSettings(f"nobody is named: commitlog acl {role} User:NAME ...")
+        raise InvalidSettings(f"no principal is given: commitlog acl {role} User:NAME ...")
     if apply:
         allow(rights, principals, config.need_bootstrap_servers(), config.kafka, host)
         output.note(f"{', '.join(principals)}: {role} of log {config.log}")

@@ -11,7 +11,16 @@ from cyclopts import Parameter
 from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect, partitions_of
+from consumers.commands.options import (
+    HERE,
+    JSON_FLAG,
+    AsCsv,
+    AsJson,
+    Limit,
+    Where,
+    connect,
+    partitions_of,
+)
 from consumers.commands.output import Column, Row, clock, day_and_time
 
 if TYPE_CHECKING:
@@ -63,7 +72,7 @@ def history(
         Column("why", lambda row: row["message"], gives_way=True),
     )
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing=f"{table} has no version yet"
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=f"{table} has no versions yet"
     )
 
 
@@ -82,7 +91,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("location", lambda row: row["location"], gives_way=True),
     )
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing="the log has no table yet"
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing="the log has no tables yet"
     )
 
 
@@ -130,10 +139,10 @@ def id_of(root: Path, transaction: str, partition: int) -> str:
 
 
 def note_unknown(transaction: str) -> None:
-    """Say that the index doesn't know a transaction, and why that may be."""
+    """Report that the index doesn't have a transaction, and possible reasons."""
     output.note(
-        f"the version index knows no transaction {transaction}; if it was submitted, it is"
-        " undecided, or older than the index"
+        f"commitlog: the version index has no transaction {transaction}; if it was submitted, "
+        "it is undecided, or older than the index"
     )
 
 
@@ -143,16 +152,16 @@ def show(
     *,
     where: Where = HERE,
     partition: int = 0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> ExitCode:
     """Show all that is known of one transaction.
 
     Parameters
     ----------
     transaction
-        Its id, or its sequence.
+        The transaction's id or sequence.
     partition
-        Whose sequence it is.
+        The partition of the sequence.
     as_json
         Print a JSON array, one object per decided attempt.
     """
@@ -182,16 +191,16 @@ def log(
     follow: Annotated[
         bool, Parameter(name=["--follow", "-f"], negative="", show_default=False)
     ] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:
-    """Show the newest outcomes as they stand in the log, oldest first.
+    """Show the newest outcomes in the log, oldest first.
 
     Parameters
     ----------
     partition
         Which partition to read.
     follow
-        Go on with what comes, until Ctrl-C.
+        Follow new outcomes until Ctrl-C.
     as_json
         Print a JSON array; with --follow, one JSON object per line.
     """
@@ -250,7 +259,7 @@ def _record_row(answered: Answered) -> dict[str, Any]:
         what = f"log {record.log}, {record.tables_root}"
         return row | {"kind": "genesis", "status": "genesis", "what": what, "epoch": 0}
     if isinstance(record, Retained):
-        what = f"transactions before offset {record.transactions_offset} given up to the archive"
+        what = f"transactions before offset {record.transactions_offset} left to the archive"
         at = {"epoch": None, "sequence": record.sequence}
         return row | at | {"kind": "retained", "status": "retained", "what": what}
     assert isinstance(record, Unreadable)

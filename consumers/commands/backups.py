@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,50 +13,79 @@ from cyclopts.validators import Number
 
 from commitlog.adapters.places import bound
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Where, connect_to_files
+from consumers.commands.exit_codes import ExitCode
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect_to_files
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from consumers.tools.backup.remains import Remains
+    from consumers.tools.backup.restore import Restored
 
 
-def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Copy what is new of the log and its tables, while it runs.
+def backup(
+    place: str, /, *, check: Flag = False, where: Where = HERE, as_json: AsJson = False
+) -> ExitCode:
+    """Back up the log and its tables incrementally, while the service runs.
 
-    The first run copies all, later ones what came since. Everything is read again as it was
-    written, and `backup.json` is written last: a run that was killed leaves the backup as it was.
-    Tables outside the tables root are named, not copied.
+    The first run copies everything, later runs copy only what is new. Each file is read back after
+    it is written, and `backup.json` is written last, so a killed run leaves the previous backup
+    intact. Tables outside the tables root are listed, not copied.
 
     Parameters
     ----------
     place
         A folder, or a location in an object store such as s3://bucket/backup.
+    check
+        Copy nothing; read the whole backup that is there and compare it with what was written.
+        Needs no log. Exits with 1 if a file is missing or damaged.
     """
     from consumers.tools.backup.writer import back_up
 
     config = where.load()
     where_to = _named(place)
+    if check:
+        return _check(where_to, as_json=as_json)
     log = connect_to_files(config)
     try:
         _check_apart(where_to, config.root, log.genesis().tables_root)
-        done = back_up(log, where_to, config.root)
+        with output.counts() as bar:
+            done = back_up(log, where_to, config.root, bar)
     finally:
         log.close()
     if as_json:
         output.print_json(done.to_json())
-        return
+        return ExitCode.OK
     positions = ", ".join(f"{n} of partition {p}" for p, n in done.positions.items())
     output.print_check("log", "ok", f"through position {positions}; {done.outcomes} outcomes new")
     files = f"{done.files} of {done.files_in_all} files copied, {done.bytes:,} bytes"
     output.print_check("tables", "ok", files)
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} is not in the backup", "copy it yourself")
+    return ExitCode.OK
+
+
+def _check(place: str, *, as_json: bool) -> ExitCode:
+    from consumers.tools.backup.check import check
+
+    with output.counts() as bar:
+        done = check(place, bar)
+    if as_json:
+        output.print_json(done.to_json())
+    else:
+        positions = ", ".join(f"1 to {n} of partition {p}" for p, n in done.positions.items())
+        read = f"{done.records} records and {done.files} files, {done.bytes:,} bytes, were read"
+        output.print_check("log", "ok", f"{done.log!r}, positions {positions}; {read}")
+        for one in done.damage:
+            output.print_check("damage", "fail", one, "make a new backup at another place")
+    return ExitCode.REFUSED if done.damage else ExitCode.OK
 
 
 def _named(place: str) -> str:
     """Return where a backup is; ConfigurationError if nothing is named."""
     if not place.strip():
-        raise ConfigurationError("no place is named: give a folder, or a location in a store")
+        raise ConfigurationError(
+            "no destination is given: name a folder, or a location in an object store"
+        )
     return place if "://" in place else os.path.abspath(Path(place).expanduser())
 
 
@@ -64,8 +94,8 @@ def _check_apart(place: str, root: Path | None, tables_root: str) -> None:
     for source in filter(None, (str(root or ""), bound(tables_root))):
         if f"{place.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
             raise ConfigurationError(
-                f"{place} is in {source}, which is backed up: name a place outside of it, best on"
-                " another disk"
+                f"{place} is inside {source}, which is to be backed up: choose a "
+                "destination outside it, preferably on another disk"
             )
 
 
@@ -76,35 +106,55 @@ def restore(
     where: Where = HERE,
     at: str = "",
     remains: str = "",
+    strict: Flag = False,
     as_json: AsJson = False,
-) -> None:
-    """Put a backup back: into the empty folder that --root names, or onto another cluster.
+) -> ExitCode:
+    """Restore a backup into the empty folder that --root names, or onto another cluster.
 
-    Tables go to the place that the log names, which must be free. Everything is read again as it
-    was written. `commitlog up` refuses the root until all is there; killed, run it again.
+    Tables go to the location that the log names, which must be empty. Each file is read back after
+    it is written. `commitlog up` refuses the root until the restore is complete; a killed restore
+    is continued by running it again.
 
     Parameters
     ----------
     place
-        Where `commitlog backup` put it.
+        The location of the backup.
     at
-        Restore as of a position, or a time such as 2026-01-31T12:00:00Z; all that was copied, if
-        it isn't named.
+        Restore to a position, or to a time such as 2026-01-31T12:00:00Z. Without it, everything is
+        restored.
     remains
-        What is left of the root that was lost, or of its tables: what was committed there after
-        the backup is named, by table, version and transaction. It isn't changed.
+        What is left of the lost root or its tables. Commits made there after the backup are listed
+        by table, version and transaction. It isn't changed.
+    strict
+        Exit with 1 if the backup lacks decided transactions or files, after restoring what it has.
     """
     from consumers.tools.backup.restore import restore as put_back
 
     config = where.load()
     left = _named(remains) if remains else ""
-    done = put_back(_named(place), config, at, left)
+    with output.counts() as bar:
+        done = put_back(_named(place), config, at, left, bar)
+    is_whole = not (done.missing or done.lacking)
+    code = ExitCode.REFUSED if strict and not is_whole else ExitCode.OK
     if as_json:
         output.print_json(done.to_json())
-        return
+        return code
+    _show_restored(done)
+    own = str(config.need_root() / "tables")
+    command = ["commitlog", "up", "--root", done.root]
+    if bound(done.tables_root) != own:
+        command += ["--tables-root", done.tables_root]
+    given = [config.places] if config.places else []
+    pairs = ",".join([*given, *(f"{old}={new}" for old, new in done.places.items())])
+    command += ["--places", pairs] if pairs else []
+    output.note(f"start it with: {shlex.join(command)}")
+    return code
+
+
+def _show_restored(done: Restored) -> None:
     for partition, position in done.positions.items():
         has = done.backed_up[partition]
-        left = "" if has == position else f"; {has - position} later ones were left out"
+        left = "" if has == position else f"; {has - position} later positions were left out"
         name = f"partition {partition}"
         output.print_check(name, "ok", f"positions 1 to {position}{left}")
     if done.undecided:
@@ -116,14 +166,15 @@ def restore(
     output.print_check("tables", "ok", f"{done.files} files, {done.bytes:,} bytes")
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")
+    for lacking in done.lacking:
+        text = (
+            f"version {lacking.version} lacks {len(lacking.files)} files, which were removed before"
+            f" a backup had them: {lacking.rows:,} rows can't be read. First: {lacking.files[0]}"
+        )
+        advice = "restore a position at which a backup was made, or roll the table back"
+        output.print_check(lacking.table, "warn", text, advice)
     if done.remains is not None:
         _show_lost(done.remains, done.backed_up)
-    own = str(config.need_root() / "tables")
-    tables = "" if bound(done.tables_root) == own else f" --tables-root {done.tables_root}"
-    given = [config.places] if config.places else []
-    pairs = ",".join([*given, *(f"{old}={new}" for old, new in done.places.items())])
-    tables += f" --places {pairs}" if pairs else ""
-    output.note(f"start it with: commitlog up --root {done.root}{tables}")
 
 
 def _show_lost(remains: Remains, backed_up: Mapping[int, int]) -> None:
@@ -143,7 +194,7 @@ def _show_lost(remains: Remains, backed_up: Mapping[int, int]) -> None:
     for problem in remains.unread:
         output.print_check("remains", "warn", f"cannot be read: {problem}")
     if not remains.lost:
-        output.print_check("lost", "ok", "nothing that is left tells of a commit after the backup")
+        output.print_check("lost", "ok", "what is left shows no commit after the backup")
 
 
 def move(
@@ -155,21 +206,21 @@ def move(
     timeout: Annotated[float, Parameter(validator=Number(gt=0))] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Have the log go on on another Kafka cluster, at the same positions.
+    """Move the log to another Kafka cluster, keeping all positions.
 
-    Copies both topics while writers write, closes the old cluster's, copies the rest, and reads
-    both sides: bytes, chain, state and each table's rows have to be the same. From then on the old
-    cluster takes no record of the log, and says where it is. Killed, it goes on when it is run
-    again. Tables stay where they are.
+    Copies both topics while writers write, closes the old topics, copies the rest, and compares
+    both clusters: bytes, hash chain, state and the rows of each table. After that the old cluster
+    accepts no records of the log and refers clients to the new one. A killed move is continued by
+    running it again. Tables stay where they are.
 
     Parameters
     ----------
     to
         The new cluster, HOST:PORT,...
     to_kafka_file
-        Kafka client settings for the new cluster; the old one's, if not set.
+        Kafka client settings for the new cluster (those of the old one).
     timeout
-        Seconds that a cluster may take for an answer.
+        Seconds that a cluster may take to answer.
     """
     from commitlog.adapters.kafka_file import read_kafka_file
     from commitlog.adapters.kafka_settings import ClientSettings
@@ -192,4 +243,4 @@ def move(
         output.print_check(f"partition {partition}", "ok", text)
         for table, rows in side.rows.items():
             output.print_check(table, "ok", f"{rows} rows on both")
-    output.note(f"the log is at {to} now; the old cluster takes no record of it any more")
+    output.note(f"the log is at {to} now; the old cluster accepts no more records of it")

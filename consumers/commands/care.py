@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
 from commitlog.model.limits import GRACE_DAYS
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
@@ -16,7 +14,9 @@ from consumers.commands.options import (
     ABOVE_ZERO,
     FROM_ZERO,
     HERE,
+    JSON_FLAG,
     AsJson,
+    Flag,
     Where,
     connect,
     connect_client,
@@ -27,18 +27,18 @@ from consumers.commands.options import (
 def doctor(
     *,
     where: Where = HERE,
-    strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    strict: Flag = False,
     as_json: AsJson = False,
 ) -> ExitCode:
-    """Check what the service rests on; each line says what to do.
+    """Check everything that the service depends on, with advice for each problem.
 
-    Looks at Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, clock, places,
-    storage, leader, versions and index. Changes nothing. Ends with 1 if a check failed.
+    Checks Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, clock, places,
+    storage, leader, versions and index. Changes nothing. Exits with 1 if a check failed.
 
     Parameters
     ----------
     strict
-        End with 1 for a warning, too.
+        Exit with 1 for warnings too.
     """
     from consumers.tools.doctor import run
     from consumers.views.health import Check, Level, is_whole
@@ -59,30 +59,30 @@ def orphans(
     /,
     *,
     age: Annotated[float, FROM_ZERO] = GRACE_DAYS * 24 * 3600,
-    remove: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    remove: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List files that nobody needs, with the reason, or remove them.
+    """List unneeded files with the reason, or remove them.
 
-    Of Lance tables: data and deletion files, blobs, indices and staged manifests that no version
-    needs which stands: only deleted versions read them (expired), their table was dropped, or no
-    committed transaction names them (refused, abandoned, foreign). Without a table, of all tables,
-    those of dropped and of Iceberg tables included: Iceberg's metadata files that no outcome names,
-    and what is left of tables that were dropped with their files.
+    For Lance tables, these are data files, deletion files, blobs, indices and staged manifests that
+    no existing version needs: only deleted versions read them (expired), their table was dropped,
+    or no committed transaction names them (refused, abandoned, foreign). Without a table, lists
+    files of all tables, including dropped and Iceberg tables: Iceberg metadata files that no
+    outcome names, and the remains of tables that were dropped with their files.
 
     Parameters
     ----------
     table
         A Lance table's name, for example nyc$flights (quote the $).
     age
-        Leave out files that were written, or that a version needed, within this many seconds. Who
-        reads an older version, or writes a file that no transaction names yet, has so long.
+        Leave out files that were written, or that a version needed, within this many seconds.
+        Readers of old versions and writers of uncommitted files have this long.
     remove
-        Remove what is listed, each table's files after a record that says why. What was killed on
-        its way goes on when it is called again.
+        Remove the listed files; a record in the log gives the reason for each table. A killed
+        removal is continued by running it again.
     """
-    from consumers.tools.orphans import clean
+    from consumers.tools.cleaning import clean
 
     config = where.load()
     log = connect_to_files(config)
@@ -100,13 +100,13 @@ def orphans(
         output.Column("why", lambda orphan: orphan["why"]),
         output.Column("reason", lambda orphan: orphan["reason"]),
     )
-    nothing = "no files that nobody needs"
+    nothing = "no unneeded files"
     output.print_listing(columns, found, as_json=as_json, nothing=nothing)
 
 
 def rules(
     *,
-    upgrade: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    upgrade: Flag = False,
     id_horizon: Annotated[float | None, ABOVE_ZERO] = None,
     history_versions: Annotated[int | None, ABOVE_ZERO] = None,
     operations_max: Annotated[int | None, ABOVE_ZERO] = None,
@@ -114,25 +114,25 @@ def rules(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show the rules that the log decides by, or put others in force.
+    """Show the rules by which the log is decided, or put others in force.
 
-    Rules are records of the log: whoever replays it decides each transaction by those that held
-    then. A program that doesn't know a protocol stops where it begins, so upgrade all programs that
-    follow the log before its protocol; it never goes back.
+    Rules are records of the log, so a replay decides each transaction by the rules of its time. A
+    program that doesn't know a protocol stops at the record that raises it, so upgrade all programs
+    that follow the log first. A protocol is never lowered.
 
     Parameters
     ----------
     upgrade
-        Go on with the newest protocol that this program knows.
+        Raise the protocol to the newest one that this program knows.
     id_horizon
         Remember transaction ids for this many seconds of log time.
     history_versions
-        Take commits that read a version up to this many before the head.
+        Accept commits that read a version up to this many before the head.
     operations_max
-        Take transactions of up to this many operations.
+        Accept transactions of up to this many operations.
     lance_release
-        Have manifests name this release of Lance as their writer, for example 14.0.2: the one of
-        pylance that the log's leaders have. It needs protocol 4.
+        The Lance release that manifests name as their writer, for example 14.0.2: the release of
+        pylance that the log's leaders use. Needs protocol 4.
     """
     from commitlog.model.limits import PROTOCOL_SUPPORTED
     from consumers.tools.rules import in_force, put_in_force
@@ -170,19 +170,19 @@ def rules(
 
 def upgrade(
     *,
-    check: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    check: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> ExitCode:
-    """Show which versions log, programs and files have, and what an upgrade still needs.
+    """Show the versions of log, programs and files, and the remaining steps of an upgrade.
 
-    Findings come in the order in which to do what they say; nothing is changed. Ends with 1 if
-    something remains to be done. What puts the newest protocol in force is `commitlog rules`.
+    Findings are listed in the order of the steps; nothing is changed. Exits with 1 if a step
+    remains. `commitlog rules --upgrade` raises the protocol.
 
     Parameters
     ----------
     check
-        Needed, so that nobody takes this for the upgrade itself.
+        Required, to show that this only checks.
     """
     from consumers.runtime.config import ConfigurationError
     from consumers.tools.upgrade import check_upgrade
@@ -190,7 +190,8 @@ def upgrade(
 
     if not check:
         raise ConfigurationError(
-            "upgrade only looks: run `commitlog upgrade --check`, then do what it says"
+            "`commitlog upgrade` changes nothing: run `commitlog upgrade --check`, "
+            "then follow its advice"
         )
     config = where.load()
     log = connect(config)
@@ -207,16 +208,15 @@ def upgrade(
     return ExitCode.OK if all(one.level is Level.OK for one in found) else ExitCode.REFUSED
 
 
-def version(
-    *, as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
-) -> None:
-    """Show the versions of this program and of what it rests on.
+def version(*, as_json: Annotated[bool, JSON_FLAG] = False) -> None:
+    """Show the versions of this program and its dependencies.
 
     Parameters
     ----------
     as_json
         Print a JSON object.
     """
+    from commitlog.codecs.lanes import lane
     from commitlog.model.limits import PROTOCOL_SUPPORTED
     from consumers.broker.pins import kafka_version, read_pins
 
@@ -227,6 +227,7 @@ def version(
         "kafka": kafka_version(read_pins()),
         "duckdb": package_version("duckdb"),
         "python": platform.python_version(),
+        "lane": lane(),
     }
     if as_json:
         output.print_json(facts)

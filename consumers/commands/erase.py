@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect, connect_client
 
 if TYPE_CHECKING:
     from consumers.tools.erasure.erase import Erasure
@@ -23,11 +23,13 @@ def erase(
     table: str,
     /,
     *,
-    rows: Annotated[str, Parameter(name="--where", show_default=False)] = "",
+    rows: Annotated[
+        str, Parameter(name="--where", allow_leading_hyphen=True, show_default=False)
+    ] = "",
     reason: str = "",
     by: str = "",
-    now: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    now: Flag = False,
+    dry_run: Flag = False,
     backup: Annotated[
         tuple[str, ...], Parameter(negative="", consume_multiple=False, show_default=False)
     ] = (),
@@ -36,37 +38,36 @@ def erase(
 ) -> ExitCode:
     """Erase rows of a Lance table from all versions, the log's topic and the archive.
 
-    A record says who erased, when and why, and which writes; it holds no row and no key. The log
-    keeps its chain. Ends with 3 as long as a copy still has such rows, and says which one: run it
-    again.
+    A record in the log says who erased which writes, when and why; it holds no rows and no keys.
+    The hash chain stays valid. Exits with 3 and names the copy as long as one still has such rows;
+    then run it again.
 
     Parameters
     ----------
     table
         The table, for example shop$orders (quote the $).
     rows
-        Which rows: SQL over the table's columns; - reads it from standard input, so that no list
-        of processes shows it. Without it, what was recorded before is carried out.
+        The rows, as an SQL predicate over the table's columns; - reads it from standard input,
+        which keeps it out of process listings. Without it, erasures that were recorded before are
+        continued.
     reason
-        Why, in words that may stay. The record keeps them.
+        The reason; the record keeps it. A dry run needs none.
     by
-        Who erases, as the record says (the user of the system).
+        Who erases, for the record (the current user).
     now
-        Have Kafka's cleaner remove records at once, not after a week: until they have gone, the
-        transactions topic is set so.
+        Have Kafka's log cleaner remove records at once, not after a week. The settings of the
+        transactions topic are changed until the records are gone.
     dry_run
-        Only say how much would be erased.
+        Only show how much would be erased.
     backup
-        Look also into the backup at this place; may be repeated.
+        Check the backup at this location too; may be repeated.
     """
     from commitlog.adapters.kafka_cleaning import cleaned_at_once
     from consumers.tools.erasure.carrying import Places
     from consumers.tools.erasure.erase import erase as run
 
-    config = where.load()
-    predicate = sys.stdin.read().strip() if rows == STDIN else rows
-    servers, root = config.need_bootstrap_servers(), config.need_root()
-    clean = partial(cleaned_at_once, servers, config.log, config.kafka) if now else None
+    config, predicate = where.load(), sys.stdin.read().strip() if rows == STDIN else rows
+    clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or getpass.getuser())
     try:
         with output.progress(table) as bar:
@@ -75,7 +76,7 @@ def erase(
                 lambda: connect(config),
                 table,
                 predicate,
-                Places(root, backup, clean),
+                Places(config.need_root(), backup, clean if now else None),
                 reason=reason,
                 dry_run=dry_run,
                 on_step=output.note,
@@ -99,7 +100,7 @@ def _show(found: Erasure, *, is_new: bool, dry_run: bool) -> None:
         record = f"record {found.record}: {what}" if found.record else "nothing new to erase"
         output.print_check(found.table, "ok", record)
     if found.unreadable:
-        text = f"what {found.unreadable:,} writes hold can't be read, and stays"
+        text = f"{found.unreadable:,} writes can't be read, and are kept"
         output.print_check(found.table, "warn", text)
     for copy in found.copies:
         output.print_check(copy.name, "ok" if copy.is_gone else "warn", copy.said)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""What only a file says: of standard output, say, without its name."""
 _OF_THE_MACHINE = frozenset(
     {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+        *_OF_THE_DISK,
+        *(errno.EACCES, errno.EPERM),
         *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
     }
 )
@@ -38,7 +41,7 @@ MEANING = {
     ExitCode.UNKNOWN: "no answer in time; it may be committed: ask again with the same id",
     ExitCode.STOP: "the log contradicts itself or its settings: stop, run `commitlog doctor`",
     ExitCode.MACHINE: "this machine: port or root in use, disk full, no Java",
-    ExitCode.BUG: "a fault of this program",
+    ExitCode.BUG: "a bug in this program",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
 }
 
@@ -71,6 +74,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (broker.PortInUse, ExitCode.MACHINE),
         (broker.DiskFull, ExitCode.MACHINE),
         (broker.BrokerRunning, ExitCode.MACHINE),
+        (broker.RootUnsuitable, ExitCode.USAGE),
         (broker.JarMismatch, ExitCode.STOP),
         (broker.BrokerError, ExitCode.UNAVAILABLE),
         (errors.CommitLogError, ExitCode.REFUSED),
@@ -90,6 +94,8 @@ def exit_code(error: BaseException) -> ExitCode:
             return code
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
         return ExitCode.MACHINE
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        return ExitCode.MACHINE
     if type(error) is OSError and error.errno is None:
         return ExitCode.UNAVAILABLE  # an object store's answer
     return ExitCode.BUG
@@ -100,7 +106,7 @@ def in_one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError):
-        return str(error).split("\n", 1)[0]
+        return (error.strerror or str(error)).split("\n", 1)[0]
     return str(error)
 
 

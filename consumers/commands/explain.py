@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from consumers.commands import output
 from consumers.commands.ask import id_of, note_unknown
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, Where
+from consumers.commands.options import HERE, JSON_FLAG, Where
 
 
 def explain(
@@ -18,16 +16,16 @@ def explain(
     *,
     where: Where = HERE,
     partition: int = 0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> ExitCode:
-    """Say why a transaction ended as it did: what was compared with what, and what decided.
+    """Explain the outcome of a transaction: what was compared, and which rule decided.
 
     Parameters
     ----------
     transaction
-        Its id, or its sequence.
+        The transaction's id or sequence.
     partition
-        Whose sequence it is.
+        The partition of the sequence.
     as_json
         Print a JSON array, one object per decided attempt.
     """

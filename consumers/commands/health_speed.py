@@ -7,8 +7,8 @@ from pathlib import Path
 from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.commands import output
 from consumers.commands.jobs import need_module, own_service
+from consumers.commands.options import AsJsonReport
 from consumers.commands.output import Column
-from consumers.commands.speed import AsJson
 
 
 def _columns(first: str, digits: int, *names: str) -> tuple[Column, ...]:
@@ -38,7 +38,7 @@ def bench_maintain(
     rounds: int = 5,
     writers: int = 0,
     seconds: float = 20.0,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure the CPU of a compaction through the log beside pylance's own, in turns.
 
@@ -57,8 +57,6 @@ def bench_maintain(
         How many writers commit beside maintenance.
     seconds
         How long each round of writers takes.
-    as_json
-        Print the whole report as JSON.
     """
     if writers:
         beside = need_module("consumers.tools.bench.beside", extra="bench")
@@ -85,7 +83,7 @@ def bench_soak(
     *,
     seconds: float = 3600.0,
     into: Path = Path("soak.html"),
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> int:
     """Write at full speed for long with maintenance on; do disk, memory and times stay flat?
 
@@ -97,8 +95,6 @@ def bench_soak(
         How long.
     into
         The page that is written: a plot of each figure, and its medians in the run's thirds.
-    as_json
-        Print the whole report as JSON.
     """
     soak = need_module("consumers.tools.bench.soak", extra="bench")
     with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
@@ -124,7 +120,7 @@ def bench_rag(
     seconds: float = 180.0,
     writers: int = 4,
     readers: int = 8,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> int:
     """Search, write and embed anew by LanceDB's client with maintenance on; is every row right?
 
@@ -139,8 +135,6 @@ def bench_rag(
         Processes that write.
     readers
         Processes that search.
-    as_json
-        Print the whole report as JSON.
     """
     rag = need_module("consumers.tools.bench.rag", extra="bench")
     with own_service() as own:

@@ -28,7 +28,7 @@ class Http:
     """Says how the HTTP server behaves; each flag is also a setting."""
 
     access_file: Path | None = None
-    """Who may do what, in TOML; without it anybody may do everything. [COMMITLOG_ACCESS_FILE]"""
+    """Who may do what, in TOML; without it everybody may do everything. [COMMITLOG_ACCESS_FILE]"""
 
     base_path: str | None = None
     """Serve the APIs below this path. [COMMITLOG_BASE_PATH]"""
@@ -40,28 +40,28 @@ class Http:
     """Serve HTTPS with this certificate chain (PEM). [COMMITLOG_TLS_CERTIFICATE]"""
 
     tls_key: Path | None = None
-    """Its private key (PEM). [COMMITLOG_TLS_KEY]"""
+    """The certificate's private key (PEM). [COMMITLOG_TLS_KEY]"""
 
     tls_client_ca: Path | None = None
-    """Authorities whose certificates clients must show (PEM). [COMMITLOG_TLS_CLIENT_CA]"""
+    """Authorities that must have signed clients' certificates (PEM). [COMMITLOG_TLS_CLIENT_CA]"""
 
     http_requests_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Requests carried out at the same time (256). [COMMITLOG_HTTP_REQUESTS_MAX]"""
+    """Requests that may run at the same time (256). [COMMITLOG_HTTP_REQUESTS_MAX]"""
 
     batch_operations_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Operations of one batch (1000). [COMMITLOG_BATCH_OPERATIONS_MAX]"""
+    """Operations that one batch may have (1000). [COMMITLOG_BATCH_OPERATIONS_MAX]"""
 
     row_processes: Annotated[int | None, Parameter(show_default=False)] = None
     """Processes for work on rows (4); 0 does it in the server's own. [COMMITLOG_ROW_PROCESSES]"""
 
     row_memory: Annotated[int | None, Parameter(show_default=False)] = None
-    """MiB of memory that one of them may take (2048). [COMMITLOG_ROW_MEMORY]"""
+    """MiB of memory that each of these processes may use (2048). [COMMITLOG_ROW_MEMORY]"""
 
     iceberg_tables_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Tables of one Iceberg transaction (100). [COMMITLOG_ICEBERG_TABLES_MAX]"""
+    """Tables that one Iceberg transaction may have (100). [COMMITLOG_ICEBERG_TABLES_MAX]"""
 
     iceberg_updates_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Its updates of one table (1000). [COMMITLOG_ICEBERG_UPDATES_MAX]"""
+    """Updates that it may have for one table (1000). [COMMITLOG_ICEBERG_UPDATES_MAX]"""
 
     iceberg_timeout: Annotated[int | None, Parameter(show_default=False)] = None
     """Seconds that an Iceberg commit may take (30). [COMMITLOG_ICEBERG_TIMEOUT]"""
@@ -89,7 +89,7 @@ def check_http(config: Config) -> Security:
 
     base = config.base_path
     if base and not base.startswith("/"):
-        raise ConfigurationError(f"base_path begins with /, not as {config.base_path!r} does")
+        raise ConfigurationError(f"base_path must begin with /, not {config.base_path!r}")
     if bool(config.tls_certificate) is not bool(config.tls_key):
         raise ConfigurationError("tls_certificate and tls_key go together: set both, or none")
     if config.tls_client_ca and not config.tls_certificate:
@@ -97,7 +97,7 @@ def check_http(config: Config) -> Security:
     for name in ("tls_certificate", "tls_key", "tls_client_ca"):
         path = getattr(config, name)
         if path and not Path(path).is_file():
-            raise ConfigurationError(f"{name}: there is no file {path}")
+            raise ConfigurationError(f"{name}: the file {path} does not exist")
     _storage(config)
     return Security(AccessFile(Path(config.access_file)) if config.access_file else None)
 
@@ -116,7 +116,7 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
         base_path=config.base_path.rstrip("/"),
         security=security,
         limits=LimitSettings(requests_max=config.http_requests_max),
-        metrics=Metrics(lambda: dict(health.statuses), health.index_lags),
+        metrics=Metrics(lambda: dict(health.statuses), health.index_lags, health.index_steps),
         tls=tls,
     )
 

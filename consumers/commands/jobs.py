@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.commands import output
-from consumers.commands.options import HERE, Where
+from consumers.commands.options import HERE, AsJsonReport, Flag, Where
 from consumers.commands.output import Column
 from consumers.runtime.config import Config, ConfigurationError
 
@@ -32,18 +32,18 @@ class JobFailed(CommitLogError):
 def demo(
     *,
     root: Path = Path("demo-data"),
-    stay: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    stay: Flag = False,
 ) -> int:
     """Run the main job on real data: the New York flights of 2013.
 
-    Spark streams the flights into one table while eight processes change two more; at the end
-    every row is compared with the source, and writers are measured beside Lance alone.
-    Interrupted, it goes on when it is started again.
+    Spark streams the flights into one table while eight processes change two more; at the end every
+    row is compared with the source, and writers are measured beside Lance alone. An interrupted run
+    is continued by starting it again.
 
     Parameters
     ----------
     root
-        Folder of the demo: its broker, tables and index stay there to be looked at.
+        Folder of the demo; its broker, tables and index are kept there.
     stay
         Keep the service and its page open at the end, until Ctrl-C.
     """
@@ -72,17 +72,10 @@ RATIOS = (
 )
 
 
-def bench_conflicts(
-    *, as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
-) -> None:
-    """Measure what a conflict check costs, however far behind and however large the table.
+def bench_conflicts(*, as_json: AsJsonReport = False) -> None:
+    """Measure the cost of conflict checks, by distance behind the head and size of the table.
 
     Needs no log: the checks run in this process, and CPU time is taken.
-
-    Parameters
-    ----------
-    as_json
-        Print the whole report as JSON.
     """
     conflicts = need_module("consumers.tools.bench.conflicts", extra="bench")
     report = conflicts.run(report=output.note)
@@ -95,11 +88,11 @@ def bench_commit(
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 32),
     rounds: int = 3,
     seconds: float = 5.0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure commits per second and latencies beside pylance, lancedb and delta-rs, in turns.
 
-    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+    Uses the given cluster, or starts a temporary service of its own.
 
     Parameters
     ----------
@@ -109,8 +102,6 @@ def bench_commit(
         How often each is measured.
     seconds
         How long one measurement takes.
-    as_json
-        Print the whole report as JSON.
     """
     commit = need_module("consumers.tools.bench.commit", extra="bench")
     with service_for(where.load()) as (servers, log):
@@ -149,11 +140,11 @@ def bench_spark(
     batch_rows: int = 10_000,
     read_rows: int = 2_000_000,
     rounds: int = 3,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure Spark's micro-batches beside plain Lance, and its reads beside Parquet, in turns.
 
-    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+    Uses the given cluster, or starts a temporary service of its own.
 
     Parameters
     ----------
@@ -165,8 +156,6 @@ def bench_spark(
         Rows of the table that is read.
     rounds
         How often each is measured.
-    as_json
-        Print the whole report as JSON.
     """
     spark = need_module("consumers.tools.bench.spark", extra="bench")
     with service_for(where.load()) as (servers, log):
@@ -197,7 +186,7 @@ def bench_iceberg(
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 8, 32),
     rounds: int = 2,
     seconds: float = 5.0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure Iceberg commits beside pyiceberg's SqlCatalog on SQLite, in turns.
 
@@ -207,15 +196,13 @@ def bench_iceberg(
     Parameters
     ----------
     uri
-        The HTTP address of a service that runs, http://HOST:PORT.
+        The HTTP address of a running service, http://HOST:PORT.
     writers
         Numbers of writer processes to measure with; may be repeated.
     rounds
         How often each is measured.
     seconds
         How long one measurement takes.
-    as_json
-        Print the whole report as JSON.
     """
     report = _measured_over_http("consumers.tools.bench.iceberg", uri, writers, rounds, seconds)
     output.print_report(report, (ICEBERG, "summary"), as_json=as_json)
@@ -264,11 +251,11 @@ def bench_server(
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 32),
     rounds: int = 3,
     seconds: float = 5.0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure commits and questions over HTTP beside pylance's reference server, in turns.
 
-    Without an address it runs a service of its own in a temporary folder.
+    Without an address it starts a temporary service of its own.
 
     Parameters
     ----------
@@ -280,8 +267,6 @@ def bench_server(
         How often each is measured.
     seconds
         How long one measurement takes.
-    as_json
-        Print the whole report as JSON.
     """
     report = _measured_over_http("consumers.tools.bench.server", uri, writers, rounds, seconds)
     output.print_report(report, (SERVER, "summary"), as_json=as_json)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from consumers.commands import output
-from consumers.commands.options import HERE, AsCsv, AsJson, Where, connect_client
+from consumers.commands.options import HERE, JSON_FLAG, AsCsv, AsJson, Flag, Where, connect_client
 from consumers.commands.output import Column, Row, clock, day_and_time
 from consumers.runtime.config import Config, ConfigurationError
 
@@ -68,14 +68,14 @@ def blame(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show who made each fragment of a table, and who changed it last.
+    """Show who created each fragment of a table, and who changed it last.
 
     Parameters
     ----------
     table
         The table's name.
     what
-        A fragment's id or a data file's name: all that was done to it, oldest first.
+        A fragment's id or a data file's name: shows its whole history, oldest first.
     """
     from consumers import history as index
 
@@ -115,10 +115,10 @@ def sql(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Ask in SQL: the index's views and macros, and tables at any version.
+    """Query the index's views and macros, and tables at any version, in SQL.
 
-    FROM help says what the index can be asked. A table's rows are read through the log:
-    SELECT * FROM nyc$flights AT (VERSION => 7).
+    FROM help lists what the index can answer. A table's rows are read through the log: SELECT *
+    FROM nyc$flights AT (VERSION => 7).
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def plot(
     table
         Only this table; growth needs one.
     out
-        The file; its ending says which format.
+        The file; its extension sets the format.
     """
     from consumers.views import plots
 
@@ -207,22 +207,22 @@ def top(
     where: Where = HERE,
     interval: Annotated[float, Parameter(help="Seconds from one look to the next.")] = 1.0,
     seconds: Annotated[float, Parameter(help="Rates are over so many last seconds.")] = 10.0,
-    once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    once: Flag = False,
+    as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:
-    """Show what goes on now: rates, lag, busiest writers and tables, until Ctrl-C.
+    """Show current activity until Ctrl-C: rates, lag, busiest writers and tables.
 
     Parameters
     ----------
     once
-        Look once.
+        Show it once.
     as_json
-        Print one JSON object per look.
+        Print one JSON object per interval.
     """
     from consumers.views.activity import activity
 
     if interval <= 0 or seconds <= 0:
-        raise ConfigurationError("--interval and --seconds are above 0")
+        raise ConfigurationError("--interval and --seconds must be above 0")
     root = where.index_root()
     with output.screen(live=not (once or as_json)) as show, suppress(KeyboardInterrupt):
         while True:

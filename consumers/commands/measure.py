@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.jobs import need_module
+from consumers.commands.options import AsJsonReport
 from consumers.commands.output import Column, Row
 
 
@@ -21,12 +22,11 @@ def bench_index(
     ),
     rate: Annotated[int, Parameter(help="Commits per second for freshness.")] = 600,
     seconds: float = 10.0,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: AsJsonReport = False,
 ) -> None:
-    """Measure the version index at growing histories: commits, publications, questions, freshness.
+    """Measure the version index at growing histories: commits, publications, queries, freshness.
 
-    Fills an index of its own in a temporary folder with a made-up log; a million versions take
-    some minutes.
+    Fills a temporary index from a generated log; a million versions take some minutes.
 
     Parameters
     ----------
@@ -34,8 +34,6 @@ def bench_index(
         Numbers of versions to measure at; may be repeated.
     seconds
         How long freshness is measured.
-    as_json
-        Print the whole report as JSON.
     """
     index = need_module("consumers.tools.bench.index", extra="bench")
     report = index.run(sizes=sizes, rate=rate, seconds=seconds, report=output.note)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter, Token
-from cyclopts.validators import Number
+from cyclopts.validators import Number, mutually_exclusive
 
 from commitlog.adapters.places import use_named, use_places
 from commitlog.adapters.storage_options import use_storage_file
+from commitlog.errors import WrongLog
 from commitlog.protocol import check_log_name
 from consumers.runtime.config import (
     Config,
@@ -33,18 +34,27 @@ KAFKA = (
     "A Kafka client setting, for example sasl.mechanism=PLAIN; may be repeated. Secrets belong in"
     " a file (--kafka-file) or in the environment (COMMITLOG_KAFKA__SASL_PASSWORD)."
 )
-AsJson = Annotated[
-    bool, Parameter(name="--json", negative="", show_default=False, help="Print a JSON array.")
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+# At most one of them; help lists them beside the other flags.
+FORMATS = ("Parameters", Group("output formats", show=False, validator=mutually_exclusive))
+JSON_FLAG = Parameter(name="--json", negative="", show_default=False, group=FORMATS)
+AsJson = Annotated[bool, JSON_FLAG, Parameter(help="Print a JSON array.")]
+AsJsonReport = Annotated[bool, JSON_FLAG, Parameter(help="Print the whole report as JSON.")]
+AsCsv = Annotated[
+    bool,
+    Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV."),
 ]
-AsCsv = Annotated[bool, Parameter(name="--csv", negative="", show_default=False, help="Print CSV.")]
 LIMIT_MAX = 2**31
 
 
 def _folder(_: object, tokens: Sequence[Token]) -> Path:
-    """Refuse what a variable that isn't set leaves: `Path("")` is where one happens to be."""
-    if not tokens[0].value.strip():
-        raise ValueError("it names no folder; `.` is this one")
-    return Path(tokens[0].value)
+    """Refuse what a variable that isn't set leaves, the current folder for a `Path`, and a URI."""
+    value = tokens[0].value
+    if not value.strip():
+        raise ValueError("it is empty; `.` is the current folder")
+    if "://" in value:
+        raise ValueError(f"{value} is a URI; name a folder of this machine, and copy it from there")
+    return Path(value)
 
 
 Folder = Annotated[Path, Parameter(converter=_folder)]
@@ -87,7 +97,7 @@ class Where:
     """The log's name (commitlog, if not set). [COMMITLOG_LOG]"""
 
     tables_root: str | None = None
-    """Where new tables lie (ROOT/tables), and a moved root is. [COMMITLOG_TABLES_ROOT]"""
+    """Where new tables are created (ROOT/tables), or a moved root is. [COMMITLOG_TABLES_ROOT]"""
 
     kafka: Annotated[
         tuple[str, ...],
@@ -102,16 +112,19 @@ class Where:
     """How to reach tables in object stores, in TOML. [COMMITLOG_STORAGE_FILE]"""
 
     places: Annotated[str | None, Parameter(metavar="OLD=NEW,...")] = None
-    """Where what the log records is now, after a move. [COMMITLOG_PLACES]"""
+    """Where recorded places are now, after a move. [COMMITLOG_PLACES]"""
 
     config: Path | None = None
     """The configuration file (./commitlog.toml, if not set). [COMMITLOG_CONFIG]"""
 
-    debug: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    debug: Flag = False
     """Show the traceback of an error. [COMMITLOG_DEBUG]"""
 
     def load(self, **flags: object) -> Config:
-        """Put the settings together, and let them say how this process reaches its stores."""
+        """Put the settings together, and let them say how this process reaches its stores.
+
+        Raises WrongLog if the root is another log's, ConfigurationError for what can't be right.
+        """
         config = load(
             {
                 "root": self.root,
@@ -127,24 +140,29 @@ class Where:
             file=self.config,
         )
         check_log_name(config.log)
+        _check_root(config)
         use_storage_file(config.storage_file)
         has_tables = config.tables_root or config.root is not None
         use_places(config.places, config.need_tables_root() if has_tables else "")
         return config
 
     def index_root(self) -> Path:
-        """Return the root whose index is asked; ConfigurationError if it is another log's."""
-        config = self.load()
-        root = config.need_root()
-        left = read_endpoints(root)
-        use_named(json.loads(left.get("roots", "{}")), has_tables=True)
-        kept = left.get("log", config.log)
-        if kept != config.log:
-            raise ConfigurationError(
-                f"the index in {root} is of log {kept!r}, not {config.log!r}: leave --log out, or"
-                " name the root of the other log's index"
-            )
+        """Return the root whose index is asked."""
+        root = self.load().need_root()
+        use_named(json.loads(read_endpoints(root).get("roots", "{}")), has_tables=True)
         return root
+
+
+def _check_root(config: Config) -> None:
+    """Raise WrongLog if the root is that of another log than the settings name."""
+    if config.root is None:
+        return
+    kept = read_endpoints(config.root).get("log", config.log)
+    if kept != config.log:
+        raise WrongLog(
+            f"{config.root} is the root of log {kept!r}, not of {config.log!r}, which"
+            f" {config.sources['log']} says: leave that out, or name the root of that log"
+        )
 
 
 HERE = Where()
@@ -198,5 +216,7 @@ def partitions_of(log: Log, only: int | None) -> Sequence[int]:
     if only is None:
         return range(count)
     if not 0 <= only < count:
-        raise ConfigurationError(f"--partition {only}: the log has partitions 0 to {count - 1}")
+        raise ConfigurationError(
+            f"--partition {only} does not exist: the log has partitions 0 to {count - 1}"
+        )
     return [only]

@@ -21,6 +21,7 @@ from consumers.runtime.log_lines import is_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
     from rich.table import Table
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 
 _FOLDED_WIDTH = 24
-_PADDING = 2
+_BETWEEN = 3
+"""Cells between two columns of a table; the last one has two beside it."""
 
 STYLES = {
     "committed": "green",
@@ -171,15 +173,24 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def spinner() -> Iterator[Callable[[str], None]]:
-    """Show what is being done on a terminal, else print it line by line."""
+def counts() -> Iterator[Callable[[str, int], None]]:
+    """Show on a terminal how many of each kind are done; the value is called with (kind, done)."""
     if not sys.stderr.isatty():
-        yield note
+        yield lambda kind, done: None
         return
     from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    with Console(stderr=True).status("starting") as status:
-        yield status.update
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} {task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(kind: str, done: int) -> None:
+            if kind not in tasks:
+                tasks[kind] = bar.add_task(kind, total=None)
+            bar.update(tasks[kind], completed=done)
+
+        yield show
 
 
 def _console() -> Console:
@@ -264,12 +275,14 @@ def _fitting(
     columns: Sequence[Column], cells: Mapping[str, Sequence[str]], width: int
 ) -> list[Column]:
     """Return the columns that there is room for."""
-    widths = {title: max(map(len, [title, *values])) for title, values in cells.items()}
+    from rich.cells import cell_len
+
+    widths = {title: max(map(cell_len, [title, *values])) for title, values in cells.items()}
     for column in columns:
         if column.gives_way:
             widths[column.title] = min(widths[column.title], _FOLDED_WIDTH)
     left = list(columns)
-    while sum(widths[column.title] + _PADDING for column in left) > width:
+    while sum(widths[column.title] + _BETWEEN for column in left) - 1 > width:
         leaving = max(left, key=lambda column: column.leaves)
         if not leaving.leaves:
             break
@@ -278,15 +291,21 @@ def _fitting(
 
 
 def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    from rich.cells import cell_len
+
     lines = [[column.title for column in columns]]
     lines += [[_one_line(text(column.show(row))) or "-" for column in columns] for row in rows]
-    widths = [max(len(line[position]) for line in lines) for position in range(len(columns))]
+    widths = [max(cell_len(line[position]) for line in lines) for position in range(len(columns))]
     for line in lines:
         cells = [
-            cell.rjust(width) if column.is_number else cell.ljust(width)
+            _padded(cell, width - cell_len(cell), at_left=column.is_number)
             for cell, width, column in zip(line, widths, columns, strict=True)
         ]
         print("  ".join(cells).rstrip())
+
+
+def _padded(cell: str, spaces: int, *, at_left: bool) -> str:
+    return " " * spaces + cell if at_left else cell + " " * spaces
 
 
 def _one_line(value: str) -> str:

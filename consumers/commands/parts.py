@@ -43,7 +43,7 @@ class Restarts:
     def after_death(self, now: float, *, is_waiting: bool = False) -> float:
         """Note a death; return the pause in seconds.
 
-        Who dies because something else isn't there yet `is_waiting`, and is started again for as
+        A part that dies because it waits for another one `is_waiting`, and is started again for as
         long as that takes. Raises PartFailed if there were too many other deaths.
         """
         self.deaths.append(now)
@@ -53,7 +53,7 @@ class Restarts:
         if count > RESTARTS_MAX and not is_waiting:
             raise PartFailed(
                 f"{self.name} died {count} times within {RESTARTS_WITHIN_SECONDS:.0f} s: "
-                "its log in the root says why"
+                "see its log in the root"
             )
         return min(PAUSE_SECONDS * 2.0 ** min(count - 1, 10), PAUSE_SECONDS_MAX)
 
@@ -131,7 +131,7 @@ class CommandProcess:
             raise PartFailed(f"{self.name} ended with {how}: see its output above", code=code)
         pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)
         logger.warning(
-            "%s ended with %s%s; it is started again in %.2g s",
+            "%s ended with %s%s; restarting in %.2g s",
             self.name,
             how,
             self._last_words(),
@@ -165,7 +165,7 @@ class CommandProcess:
             self._process.wait(max(0.0, deadline - time.monotonic()))
             ended = True
         except subprocess.TimeoutExpired:
-            logger.warning("%s didn't end in time; it is killed", self.name)
+            logger.warning("%s didn't end in time; killing it", self.name)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(5)

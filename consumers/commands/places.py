@@ -18,7 +18,7 @@ places = App(name="places", help="Show which places of the log are in named root
 
 @places.default
 def show(*, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show which places of the log are in named roots, and where these are now."""
+    """Show which recorded places of the log are in named roots, and where those are now."""
     log = connect_client(where.load())
     try:
         _print(log, as_json=as_json)
@@ -30,12 +30,12 @@ def show(*, where: Where = HERE, as_json: AsJson = False) -> None:
 def bind(
     place: str, root: str = TABLES, /, *, where: Where = HERE, as_json: AsJson = False
 ) -> None:
-    """Have what the log recorded below a place be in a root with a name, by a record.
+    """Bind a recorded place to a named root, by a record in the log.
 
     From then on each deployment says where its root of that name is: `tables` is its --tables-root,
-    or ROOT/tables; for others, --places NAME=WHERE. So a root that was moved, copied or mounted
-    elsewhere just starts. Nothing is moved by this: the leader refuses it unless it was started
-    with a root of this name where the files are now. Needs protocol 5.
+    or ROOT/tables; others are given by --places NAME=WHERE. A root that was moved, copied or
+    mounted elsewhere then starts without further settings. This moves no files: the leader refuses
+    it unless it was started with a root of this name that has them. Needs protocol 5.
 
     Parameters
     ----------
@@ -54,15 +54,15 @@ def bind(
 
 @places.command
 def unbind(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Take a place out of its root again, by a record.
+    """Remove the binding of a place, by a record in the log.
 
-    The leader refuses it unless it finds the files without: where they were recorded, or where
-    --places binds that.
+    The leader refuses it unless it finds the files without the binding: where they were recorded,
+    or where --places says.
 
     Parameters
     ----------
     place
-        As `commitlog places` shows it.
+        The place as `commitlog places` shows it.
     """
     log = connect_client(where.load(), "places")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,15 +14,21 @@ from consumers.commands.options import (
     FROM_ZERO,
     HERE,
     AsJson,
+    Flag,
     Folder,
     Where,
     connect,
+    connect_client,
     connect_to_files,
     partitions_of,
 )
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
+    from commitlog.ports import ArchivableLog
+    from consumers.runtime.config import Config
+    from consumers.tools.archive.writer import ArchiveRun
+    from consumers.tools.replay import Replayed
     from consumers.tools.verify import PartitionFindings
     from consumers.tools.verify.findings import Expired
     from consumers.tools.verify.witnesses import Witness
@@ -30,9 +36,7 @@ if TYPE_CHECKING:
 STATE = "verify"
 """In a root: where an interrupted verification goes on."""
 
-OnePartition = Annotated[
-    int | None, Parameter(help="Only this partition; all of them, if it isn't named.")
-]
+OnePartition = Annotated[int | None, Parameter(help="Check only this partition (all).")]
 
 
 def verify(
@@ -40,37 +44,37 @@ def verify(
     where: Where = HERE,
     table: str = "",
     partition: OnePartition = None,
-    contents: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    log_only: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    chain_only: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    contents: Flag = False,
+    log_only: Flag = False,
+    chain_only: Flag = False,
     expect_head: Annotated[str, Parameter(show_default=False)] = "",
     state: Path | None = None,
-    again: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    again: Flag = False,
     as_json: AsJson = False,
 ) -> ExitCode:
-    """Read the whole log, decide every transaction again, and compare all that follows from it.
+    """Read the whole log, decide every transaction again, and compare all derived files.
 
     Checks hashes, order and answers from Genesis on, and names the first bad sequence after any
-    edit, drop, swap or truncation; decides each transaction again by the leader's own code; and
-    compares manifests, data files and version index with the log. Changes nothing. Interrupted, it
-    goes on where it was. Ends with 5 if the log is bad, with 1 if only what follows from it is.
+    edit, drop, swap or truncation; decides each transaction again with the leader's own code; and
+    compares manifests, data files and version index with the log. Changes nothing. An interrupted
+    run is continued. Exits with 5 if the log is bad, with 1 if only derived files are.
 
     Parameters
     ----------
     table
-        Look at this table's files only.
+        Check only this table's files.
     contents
         Read every row of the tables' newest versions too.
     log_only
-        Look at no table and no index.
+        Skip tables and index.
     chain_only
-        Only hashes, order and answers: the fastest.
+        Check only hashes, order and answers: the fastest.
     expect_head
         SEQUENCE:HASH as an earlier run printed it: the log must still have that outcome.
     state
-        Folder in which an interrupted run goes on (ROOT/verify).
+        Folder for the progress of an interrupted run (ROOT/verify).
     again
-        Begin at Genesis, whatever an interrupted run had come to.
+        Start at Genesis, even after an interrupted run.
     """
     from consumers.tools.verify import VerifyOptions
     from consumers.tools.verify import verify as check
@@ -154,16 +158,21 @@ def _show(verdict: PartitionFindings) -> None:
         if count and kind not in bad_kinds:
             output.print_check(kind, "ok", f"{count} {what}")
     if verdict.not_decided_again:
-        gone = f"{verdict.not_decided_again} were decided on files that are gone since"
+        gone = f"{verdict.not_decided_again} were decided on files that no longer exist"
         output.print_check(
-            ProblemKind.DECISION, "warn", f"{gone}; they were taken as the log has them"
+            ProblemKind.DECISION, "warn", f"{gone}; for these, the log's own record was used"
         )
     if verdict.unattributed:
-        text = f"{verdict.unattributed} name a principal that no hash covers: not in their content"
+        text = (
+            f"{verdict.unattributed} name a principal that is not in their content, so no "
+            "hash covers it"
+        )
         output.print_check(ProblemKind.TRANSACTION, "warn", text)
     _show_expired(verdict.expired)
     for said in verdict.erased.newest:
         output.print_check("erased", "ok", said)
+    for said in verdict.rows_expired.newest:
+        output.print_check("expired", "ok", said)
     for problem in verdict.problems:
         output.print_check(problem.kind, "fail", problem.message)
     more = verdict.problems_count - len(verdict.problems)
@@ -191,26 +200,28 @@ def replay(
     *,
     where: Where = HERE,
     against: Path | None = None,
-    all_versions: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    all_versions: Flag = False,
     rows: Literal["missing", "all", "none"] = "missing",
     as_json: AsJson = False,
 ) -> ExitCode:
-    """Build every manifest and the version index again from the log alone, in a folder of its own.
+    """Rebuild every manifest and the version index from the log alone, in a separate folder.
 
-    Only the log is read: server and old root may be gone. Where the old root can be seen, every
-    manifest is compared byte by byte (a registered one, which somebody else wrote, by its fields)
-    and the index row by row. Interrupted, it goes on where it was.
+    Reads only the log; the service and the old root may be gone. If the old root is reachable,
+    every manifest is compared byte by byte (registered ones by their fields) and the index row by
+    row. An interrupted run is continued.
 
     Parameters
     ----------
     into
-        The folder to build in: tables/, index.duckdb, and elsewhere/ for tables that lay elsewhere.
+        The folder to build in: tables/, index.duckdb, and elsewhere/ for tables outside the tables
+        root.
     against
-        Where the old root is now (--root).
+        The location of the old root (--root).
     all_versions
         Write every version of tables under policy `latest` too, not only the newest.
     rows
-        Write the log's rows of tables to rows/: of those without data files, of all, of none.
+        Write the log's rows of tables to rows/: for tables without data files, for all, or for
+        none. Object stores aren't searched for data files: if those in a bucket are gone, use all.
     """
     from consumers.tools.replay import BUILT, ReplayOptions
     from consumers.tools.replay import replay as build
@@ -223,8 +234,8 @@ def replay(
     strange = sorted({one.name for one in _entries(target)} - BUILT)
     if strange:
         raise ConfigurationError(
-            f"{target} has something else in it ({strange[0]}): name an empty folder, or the one"
-            " of an earlier replay"
+            f"{target} contains something else ({strange[0]}): name an empty folder, or the "
+            "one of an earlier replay"
         )
     seen = old if against or config.root else None
     options = ReplayOptions(target, seen, all_versions, rows)
@@ -239,19 +250,26 @@ def replay(
     if as_json:
         output.print_json([result.to_json() for result in results])
     for result in results if not as_json else ():
-        built = f"{result.manifests} manifests, {result.metadata_files} metadata files"
-        compared = (
-            f"{result.equal_bytes} equal byte for byte, {result.equal_fields} by fields, "
-            f"{result.index_rows} index rows equal"
-        )
-        text = f"{result.outcomes} outcomes, {result.tables} tables, {built}; {compared}"
-        output.print_check(f"partition {result.partition}", "ok", text)
-        for table in result.rebuilt:
-            output.print_check(f"rows of {table.table}", "warn" if table.why else "ok", str(table))
-        _show_expired(result.expired)
-        for problem in result.problems:
-            output.print_check(problem.kind, "fail", problem.message)
+        _show_replayed(result)
     return ExitCode.OK if all(result.is_equal for result in results) else ExitCode.REFUSED
+
+
+def _show_replayed(result: Replayed) -> None:
+    built = f"{result.manifests} manifests, {result.metadata_files} metadata files"
+    compared = (
+        f"{result.equal_bytes} equal byte for byte, {result.equal_fields} by fields, "
+        f"{result.index_rows} index rows equal"
+    )
+    resumed = f", going on at {result.resumed_at}" if result.resumed_at else ""
+    text = f"{result.outcomes} outcomes{resumed}, {result.tables} tables, {built}; {compared}"
+    output.print_check(f"partition {result.partition}", "ok", text)
+    for table in result.rebuilt:
+        output.print_check(f"rows of {table.table}", "warn" if table.why else "ok", str(table))
+    _show_expired(result.expired)
+    for said in result.rows_expired:
+        output.print_check("expired", "ok", said)
+    for problem in result.problems:
+        output.print_check(problem.kind, "fail", problem.message)
 
 
 def archive(
@@ -260,37 +278,45 @@ def archive(
     partition: OnePartition = None,
     through: Annotated[int | None, FROM_ZERO] = None,
     older_than_days: Annotated[float | None, FROM_ZERO] = None,
-    give_up: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    give_up: Flag = False,
+    expire_rows: Flag = False,
+    by: str = "",
     as_json: AsJson = False,
 ) -> None:
     """Copy decided records to Parquet files in ROOT/archive, with their proof.
 
-    Each segment is read again from the disk and proven before it counts. From then on whatever
-    reads the log with this root reads old transactions there. Run again, it goes on after the last
-    segment.
+    Each segment is read back from disk and verified before it counts. From then on every command
+    that reads the log with this root reads old transactions there. The next run continues after the
+    last segment.
 
     Parameters
     ----------
     through
-        Archive up to this sequence; all that is decided, if it isn't named.
+        Archive up to this sequence (everything decided).
     older_than_days
-        Archive what was decided so long ago.
+        Archive only what was decided at least this many days ago.
     give_up
-        Then let Kafka's compaction remove the archived transactions from their topic: whoever
-        reads the log from its beginning needs the archive ever after. Outcomes stay.
+        Then let Kafka's compaction remove the archived transactions from their topic. Reading the
+        log from its beginning needs the archive from then on. Outcomes are kept.
+    expire_rows
+        Then take the rows of applied writes out of segments that were given up, by a record in the
+        log, once they are as old as their table's policy says
+        (`commitlog.maintain.expire-rows-days`). Their hashes and all else are kept.
+    by
+        Who had rows expire, for the record (the current user).
     """
-    import time
-
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.archive.writer import archive as copy
     from consumers.tools.archive.writer import give_up as tombstone
     from consumers.tools.verify.witnesses import check_root
 
+    if expire_rows and not give_up:
+        raise ConfigurationError(
+            "--expire-rows needs --give-up: rows that the topic has stay there"
+        )
     config = where.load()
     folder = config.need_root() / FOLDER
-    before = None
-    if older_than_days is not None:
-        before = int((time.time() - older_than_days * 86_400) * 1000)
+    before = _before_ms(older_than_days)
     log = connect(config)
     try:
         done = []
@@ -306,16 +332,44 @@ def archive(
             if give_up:
                 with output.progress(f"partition {number}: giving up") as bar:
                     tombstone(log, number, folder, result, on_progress=bar)
+        if expire_rows:
+            _expire_rows(config, log, done, by)
     finally:
         log.close()
     if as_json:
         output.print_json([one.to_json() for one in done])
     for one in done if not as_json else ():
-        text = (
-            f"{one.outcomes} outcomes and {one.transactions} transactions in {one.segments} new "
-            f"segments of {one.bytes:,} bytes; archived through {one.through}:{one.head[:16]}"
-        )
-        gone = f"; {one.given_up} transactions left to compaction" if give_up else ""
-        if one.waiting:
-            gone += f"; {one.waiting} segments stay: rows in them wait for a row writer"
-        output.print_check(f"partition {one.partition}", "ok", text + gone)
+        _show_archived(one, give_up=give_up)
+
+
+def _expire_rows(config: Config, log: ArchivableLog, done: Sequence[ArchiveRun], by: str) -> None:
+    import getpass
+
+    from consumers.tools.archive.log import FOLDER
+    from consumers.tools.row_expiry import expire_rows
+
+    client = connect_client(config, by or getpass.getuser())
+    try:
+        for one in done:
+            expire_rows(client, log, config.need_root() / FOLDER, one)
+    finally:
+        client.close()
+
+
+def _show_archived(one: ArchiveRun, *, give_up: bool) -> None:
+    text = (
+        f"{one.outcomes} outcomes and {one.transactions} transactions in {one.segments} new "
+        f"segments of {one.bytes:,} bytes; archived through {one.through}:{one.head[:16]}"
+    )
+    gone = f"; {one.given_up} transactions left to compaction" if give_up else ""
+    if one.waiting:
+        gone += f"; {one.waiting} segments stay: rows in them wait for a row writer"
+    output.print_check(f"partition {one.partition}", "ok", text + gone)
+    for expiry in one.expired:
+        output.print_check("expired", "ok", expiry)
+
+
+def _before_ms(days: float | None) -> int | None:
+    import time
+
+    return None if days is None else int((time.time() - days * 86_400) * 1000)

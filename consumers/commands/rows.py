@@ -31,19 +31,19 @@ def rows(
     Parameters
     ----------
     age_ms
-        How long writes to a table are gathered, from one group to the next.
+        Milliseconds for which writes to a table are gathered into one group.
     writes_max
-        How many writes one group has at most.
+        Writes of one group at most.
     spark
-        Run as a Spark Structured Streaming job: executors look for the rows that groups change.
+        Run as a Spark Structured Streaming job: executors find the rows that groups change.
     master
-        Where Spark runs, as Spark calls it; for --spark.
+        Spark's master URL; for --spark.
     """
     from consumers.tools.row_writer import RowWriter, RowWriterOptions
 
     for name, value in (("age_ms", age_ms), ("writes_max", writes_max)):
         if value < 1:
-            raise InvalidSettings(f"--{name.replace('_', '-')} is {value}; it is 1 or more")
+            raise InvalidSettings(f"--{name.replace('_', '-')} is {value}; it must be 1 or more")
     config = where.load()
     root = config.root or Path.cwd()
 

@@ -19,7 +19,14 @@ from consumers.commands.http_options import (
     row_processes,
     server_settings,
 )
-from consumers.commands.options import HERE, Where, connect, connect_client, connect_to_files
+from consumers.commands.options import (
+    HERE,
+    JSON_FLAG,
+    Where,
+    connect,
+    connect_client,
+    connect_to_files,
+)
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError, write_endpoints
 from consumers.runtime.process import OnReady, run_part
@@ -42,8 +49,8 @@ def up(
 ) -> None:
     """Run everything on one machine: broker, log, leader, files, index and HTTP server.
 
-    Prints one line when all of it answers: `ready http://HOST:PORT kafka HOST:PORT root DIR`.
-    SIGTERM and Ctrl-C stop it within ten seconds; started again on the same root, it goes on.
+    Prints one line when everything answers: `ready http://HOST:PORT kafka HOST:PORT root DIR`.
+    SIGTERM and Ctrl-C stop it within ten seconds; started again on the same root, it continues.
 
     Parameters
     ----------
@@ -54,13 +61,13 @@ def up(
     kafka_port
         Port of the embedded broker; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
     fsync
-        Have records and files on disk before a commit is acknowledged. [COMMITLOG_FSYNC]
+        Sync records and files to disk before a commit is acknowledged. [COMMITLOG_FSYNC]
     start_seconds
-        Give a start up that makes no progress for so long (120). [COMMITLOG_START_SECONDS]
+        Seconds after which a start without progress fails (120). [COMMITLOG_START_SECONDS]
     maintain
         Keep tables fast unattended (yes); see `commitlog maintain`. [COMMITLOG_MAINTAIN]
     quotas
-        Transactions a second by principal: NAME=RATE,... ("*" is each other one).
+        Transactions per second by principal: NAME=RATE,... ("*" is every other one).
         [COMMITLOG_QUOTAS]
     """
     from consumers.commands.up import up as run
@@ -98,8 +105,10 @@ def broker(
         Write to disk before a record is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.broker import EmbeddedBroker
+    from consumers.broker.home import check_path
 
     config = where.load(kafka_port=kafka_port, fsync=fsync)
+    check_path(config.need_root())
     root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
@@ -129,16 +138,16 @@ def init(
         tuple[str, ...], Parameter(negative="", metavar="NAME=PARTITION", show_default=False)
     ] = (),
     replication_factor: int | None = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:
-    """Make a log on a Kafka cluster: its topics, and the records that each begins with.
+    """Create a log on a Kafka cluster: its topics and their first records.
 
-    May be run again: what exists is checked, not changed.
+    May be run again: existing topics are checked, not changed.
 
     Parameters
     ----------
     partitions
-        How many commit domains may have a leader of their own; fixed once made.
+        How many commit domains may have a leader of their own; fixed once created.
     domain
         Gives tables named NAME$... a partition of their own; may be repeated.
     replication_factor
@@ -189,7 +198,7 @@ def committer(
     allowed_locations: str | None = None,
     fsync: bool | None = None,
 ) -> None:
-    """Decide for a partition, or stand by while another committer does.
+    """Decide the transactions of a partition, or stand by while another committer does.
 
     Parameters
     ----------
@@ -199,14 +208,13 @@ def committer(
         Its port; 0 picks one. With several partitions, partition N gets port + N.
         [COMMITLOG_SOCKET_PORT]
     quotas
-        Transactions a second by principal: NAME=RATE,... ("*" is each other one).
+        Transactions per second by principal: NAME=RATE,... ("*" is every other one).
         [COMMITLOG_QUOTAS]
     allowed_locations
-        Prefixes, separated by commas: base paths of tables lie below one of them, or below the
-        tables root. Without any, they lie anywhere.
-        [COMMITLOG_ALLOWED_LOCATIONS]
+        Prefixes, separated by commas: base paths of tables must be below one of them or below the
+        tables root. Without prefixes, any base path is allowed. [COMMITLOG_ALLOWED_LOCATIONS]
     fsync
-        Have a commit's files on disk before it is acknowledged. [COMMITLOG_FSYNC]
+        Sync a commit's files to disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.partition.quotas import Quotas
     from consumers.partition.table_places import check_all
@@ -244,7 +252,7 @@ def committer(
 
 
 def index(*, where: Where = HERE) -> None:
-    """Keep ROOT/index.duckdb up with the log."""
+    """Keep the version index ROOT/index.duckdb up to date."""
     from consumers.views.version_index import run_index
 
     config = where.load()

@@ -15,10 +15,8 @@ from cyclopts import Parameter
 from commitlog.errors import InvalidRequest
 from consumers.commands import output
 from consumers.commands.jobs import need_module, own_service, service_for
-from consumers.commands.options import HERE, Where
+from consumers.commands.options import HERE, AsJsonReport, Flag, Where
 from consumers.commands.output import Column
-
-AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
 
 
 def bench_merge(
@@ -27,11 +25,11 @@ def bench_merge(
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 32),
     rounds: int = 3,
     seconds: float = 5.0,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure deletes and merges of one fragment's rows beside pylance's own, in turns.
 
-    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+    Uses the given cluster, or starts a temporary service of its own.
 
     Parameters
     ----------
@@ -41,8 +39,6 @@ def bench_merge(
         How often each is measured.
     seconds
         How long one measurement takes.
-    as_json
-        Print the whole report as JSON.
     """
     merge = need_module("consumers.tools.bench.merge", extra="bench")
     with service_for(where.load()) as (servers, log):
@@ -64,14 +60,14 @@ def bench_rows(
     batches: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 100),
     rows: Annotated[tuple[int, ...], Parameter(negative="")] = (100_000,),
     keys: Annotated[tuple[Literal["uniform", "hot"], ...], Parameter(negative="")] = ("uniform",),
-    indexed: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    indexed: Flag = False,
     rounds: int = 3,
     seconds: float = 5.0,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure small upserts of many processes beside merge_insert, MemWAL and LanceDB, in turns.
 
-    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+    Uses the given cluster, or starts a temporary service of its own.
 
     Parameters
     ----------
@@ -82,15 +78,13 @@ def bench_rows(
     rows
         Rows of the table; may be repeated.
     keys
-        uniform: no two writers have the same at a time; hot: all write the same hundred.
+        uniform: no two writers share keys at a time; hot: all write the same hundred keys.
     indexed
         Give the key a BTREE index, pylance's table and ours.
     rounds
         How often each is measured.
     seconds
         How long one measurement takes.
-    as_json
-        Print the whole report as JSON.
     """
     bench = need_module("consumers.tools.bench.rows", extra="bench")
     with service_for(where.load()) as (servers, log):
@@ -113,18 +107,16 @@ def bench_growth(
     *,
     where: Where = HERE,
     commits: int = 200,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
     """Measure a lone writer's commits as tables grow and age, and over many tables at once.
 
-    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+    Uses the given cluster, or starts a temporary service of its own.
 
     Parameters
     ----------
     commits
         Commits of each measurement.
-    as_json
-        Print the whole report as JSON.
     """
     growth = need_module("consumers.tools.bench.growth", extra="bench")
     with service_for(where.load()) as (servers, log):
@@ -138,9 +130,9 @@ def bench_replay(
     *,
     transactions: int = 1_000_000,
     decisions: int = 50_000,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
-    """Measure deciding, verifying and taking over, on a log that is made up in memory.
+    """Measure deciding, verifying and taking over, on a generated log in memory.
 
     A million transactions take some minutes to make and 2 GB of memory.
 
@@ -150,8 +142,6 @@ def bench_replay(
         How many transactions the log has.
     decisions
         How many the bare machine decides in each round.
-    as_json
-        Print the whole report as JSON.
     """
     replay = need_module("consumers.tools.bench.replay", extra="bench")
     report = replay.run(transactions=transactions, decisions=decisions, report=output.note)
@@ -181,9 +171,9 @@ def bench_against(
     writers: int = 32,
     pairs: int = 5,
     seconds: float = 5.0,
-    as_json: AsJson = False,
+    as_json: AsJsonReport = False,
 ) -> None:
-    """Measure what a commit costs in this tree and in another one, in turns.
+    """Compare the cost of a commit in this tree and in another one, in turns.
 
     Each round has a service and writers of its own tree. Takes about a minute for a pair.
 
@@ -197,8 +187,6 @@ def bench_against(
         How often both are measured.
     seconds
         How long one measurement takes, cold and warm.
-    as_json
-        Print the whole report as JSON.
     """
     bench = need_module("consumers.tools.bench.against", extra="bench")
     report = bench.run(ref, writers=writers, pairs=pairs, seconds=seconds, report=output.note)
@@ -219,19 +207,19 @@ def bench_all(
     Parameters
     ----------
     into
-        The file that is written, anew after each suite.
+        The file to write, after each suite.
     quick
         Small sizes and few rounds.
     suites
-        Only these; may be repeated.
+        Only these suites; may be repeated.
     keep
-        Keep what the file has of the other suites, and mark these as measured apart.
+        Keep the file's results of other suites, and mark these as measured separately.
     """
     everything = need_module("consumers.tools.bench.everything", extra="bench")
     unknown = [name for name in suites if name not in everything.SUITES]
     if unknown:
         raise InvalidRequest(
-            f"there is no suite {', '.join(unknown)}",
+            f"unknown suites: {', '.join(unknown)}",
             field="suite",
             value=unknown,
             advice=f"There are {', '.join(everything.SUITES)}",
@@ -275,7 +263,7 @@ def bench_report(
     plots
         A folder for pictures (extra `plots`); none are drawn without it.
     readme
-        A page whose table of commits beside pylance is made anew.
+        A page whose table of commits beside pylance is updated.
     """
     report = need_module("consumers.tools.bench.report", extra="bench")
     found = json.loads(measured.read_text(encoding="utf-8"))

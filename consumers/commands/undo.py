@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from commitlog.model.table import format_table_id
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Where, connect_client
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,14 +18,13 @@ def tag(
     /,
     *,
     at: str = "now",
-    remove: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    remove: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Name a position of the log, by a record, or list the names.
 
-    Whoever reads at a position may give a tag for it. The same name again moves it. A tag keeps no
-    files.
+    Reads at a position also accept a tag. Setting an existing tag moves it. A tag keeps no files.
 
     Parameters
     ----------
@@ -69,16 +66,16 @@ def undrop(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Bring back a table that was dropped, Lance's or Iceberg's, until its files go.
+    """Restore a dropped table, Lance or Iceberg, while its files still exist.
 
     Parameters
     ----------
     table
-        The name that it had, for example shop$orders (quote the $).
+        The table's former name, for example shop$orders (quote the $).
     name
-        Its name from now on, if the old one is taken.
+        A new name, if the old one is taken.
     incarnation
-        Which of several that had the name; without it, the one dropped last.
+        Which one, if several tables had the name (the one dropped last).
     """
     log = connect_client(where.load())
     try:
@@ -94,9 +91,9 @@ def rollback(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Give tables the content that they had at a position, all by one record.
+    """Roll tables back to their content at a position, in one record.
 
-    Tables of Lance's and of Iceberg's format. Nothing is removed: each gets a newer version.
+    Works for Lance and Iceberg tables. Nothing is removed: each table gets a new version.
 
     Parameters
     ----------
@@ -106,7 +103,7 @@ def rollback(
         The position: a sequence, a time as 2026-01-31T12:00:00Z, or a tag of the log.
     """
     if not tables:
-        raise ConfigurationError("no table is named: commitlog rollback TABLE... --to POSITION")
+        raise ConfigurationError("no table is given: commitlog rollback TABLE... --to POSITION")
     log = connect_client(where.load())
     try:
         outcome = log.restore(tables, to)
@@ -135,5 +132,5 @@ def _print(outcome: Outcome | None, *, as_json: bool) -> None:
         output.Column("metadata", lambda row: row["metadata"]),
         output.Column("position", lambda row: row["position"], is_number=True),
     )
-    nothing = "nothing to do: the tables have that content"
+    nothing = "nothing to do: the tables already have that content"
     output.print_listing(columns, rows, as_json=as_json, nothing=nothing)

@@ -22,7 +22,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
-from consumers.broker.home import Home
+from consumers.broker.home import Home, check_path
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime import roots
@@ -76,6 +76,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until a signal comes."""
+        if not self._uses_cluster():
+            check_path(self._root)
         self._lock = roots.take(self._root)
         configure_logging("up", self._root)
         stop_on_signals(self._stop, on_signal=self._on_signal, stirred=self._stirred)
@@ -122,11 +124,15 @@ class Supervisor:
         address = f"{config.http_scheme}://{_host_in_url(config.host)}:{port}"
         return f"ready {address} kafka {servers} root {self._root}"
 
+    def _uses_cluster(self) -> bool:
+        """Return True if the settings name a cluster, so that no broker is started here."""
+        # What an earlier `up` left in the root names the broker that is about to be started.
+        left = self._config.sources.get("bootstrap_servers", "").startswith(str(self._root))
+        return bool(self._config.bootstrap_servers) and not left
+
     def _start_broker(self) -> str:
         config = self._config
-        # What an earlier `up` left in the root names the broker that is about to be started.
-        left = config.sources.get("bootstrap_servers", "").startswith(str(self._root))
-        if config.bootstrap_servers and not left:
+        if self._uses_cluster():
             return config.bootstrap_servers
         if Home(self._root).cluster_id() is None:
             check_unused(self._root, config.log)
@@ -174,7 +180,7 @@ class Supervisor:
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)
                 find_roots(with_archive(log, self._root), self._root)
-                check_own_place(genesis, tables, self._root)
+                check_own_place(genesis.tables_root, genesis.log_id, tables, self._root)
                 check_all(log, self._root)
             if genesis.tables_root != tables:
                 logger.warning("the tables of this log are in %s", genesis.tables_root)
@@ -260,8 +266,8 @@ class Supervisor:
             if self._stop.is_set():
                 raise Stopped
         raise Unavailable(
-            f"the service isn't ready and made no progress for {patience.seconds:.0f} s:"
-            f" {missing}. The logs in {self._root} say why; --start-seconds waits for longer"
+            f"the service isn't ready and made no progress for {patience.seconds:.0f} s: "
+            f"{missing}. See the logs in {self._root}; --start-seconds allows more time"
         )
 
     def _patience(self, news: Callable[[], str]) -> Patience:

@@ -12,7 +12,15 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.jobs import need_module
-from consumers.commands.options import ABOVE_ZERO, HERE, AsJson, Where, connect, connect_client
+from consumers.commands.options import (
+    ABOVE_ZERO,
+    HERE,
+    AsJson,
+    Flag,
+    Where,
+    connect,
+    connect_client,
+)
 from consumers.runtime.process import OnReady, run_part
 
 if TYPE_CHECKING:
@@ -26,39 +34,39 @@ STARTING_SECONDS = 30.0
 def maintain(
     *,
     where: Where = HERE,
-    once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    once: Flag = False,
+    dry_run: Flag = False,
     interval: Annotated[float, ABOVE_ZERO] = 60.0,
     removal_interval: Annotated[float, ABOVE_ZERO] = 3_600.0,
     policy: Annotated[
         tuple[str, ...],
         Parameter(negative="", consume_multiple=False, metavar="NAME=VALUE", show_default=False),
     ] = (),
-    spark: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    spark: Flag = False,
     master: str = "local[*]",
     as_json: AsJson = False,
 ) -> None:
-    """Keep tables fast: compact fragments, update indices, remove what nobody needs.
+    """Keep tables fast: compact fragments, update indices, remove unneeded versions and files.
 
-    What is done to a table, its properties commitlog.maintain.* say, or else its namespace's. Each
-    act is a transaction of the log, with its reason. `commitlog up` runs this by itself.
+    Properties commitlog.maintain.* of a table or its namespace set the policy. Each act is a
+    transaction in the log, with its reason. `commitlog up` runs this by default.
 
     Parameters
     ----------
     once
-        Look at each table once, do what is due, and end.
+        Check each table once, do what is due, and exit.
     dry_run
-        Only list what is due, and end.
+        Only list what is due, and exit.
     interval
-        Seconds between two looks.
+        Seconds between two checks.
     removal_interval
-        Seconds between two looks for files to remove; each reads the whole log.
+        Seconds between two searches for files to remove; each reads the whole log.
     policy
-        Holds for tables that don't say otherwise, nor their namespaces: expire-days=30, and so on.
+        Default for tables and namespaces without the property, for example expire-days=30.
     spark
         Compact by Spark jobs: executors rewrite the groups of fragments.
     master
-        Where Spark runs, as Spark calls it; for --spark.
+        Spark's master URL; for --spark.
     """
     from consumers.tools.maintenance import NICENESS
     from consumers.tools.maintenance_policy import parse_defaults

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import logging
+import shlex
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,12 +14,14 @@ import pytest
 from commitlog import errors
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.names import like_known
+from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import backups, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.places import another_log
+from consumers.tools.backup.restore import Restored
 
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
@@ -70,6 +73,28 @@ def test_wrong_usage_is_told_and_ends_with_two(
     assert told.err.count("\n") == 1
     assert not told.out
     assert not list(Path().iterdir())
+
+
+def test_one_output_format_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tables", "--json", "--csv"]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert "--json" in told
+    assert "--csv" in told
+
+
+def test_a_root_that_kafka_would_split_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("up", "broker"):
+        assert cli.main([command, "--root", str(tmp_path / "a,b")]) == ExitCode.USAGE
+        assert "comma" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_builds_in_a_folder_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["replay", "s3://bucket/new"]) == ExitCode.USAGE
+    assert "s3://bucket/new is a URI" in capsys.readouterr().err
+    assert not list(Path().iterdir()), "a folder named s3: would be another place"
 
 
 @pytest.mark.parametrize("limit", ["0", "-5", "99999999999999999999"])
@@ -125,9 +150,9 @@ def test_what_another_log_left_is_named_by_its_log() -> None:
     assert another_log("the archive", {**here}, here) is None
     assert another_log("the archive", {"log": "ours"}, here) is None, "older programs noted less"
     wrong = another_log("the archive", {**here, "log": "theirs", "log_id": "1"}, here)
-    assert "the archive is of log 'theirs', not of the one that you are connected to" in str(wrong)
+    assert "the archive belongs to log 'theirs', not to the log you are connected to" in str(wrong)
     elsewhere = another_log("the archive", {**here, "cluster_id": "d"}, here)
-    assert "is of another log 'ours'" in str(elsewhere)
+    assert "belongs to another log 'ours'" in str(elsewhere)
     assert "(cluster_id is 'd' there and 'c' here)" in str(elsewhere)
 
 
@@ -164,8 +189,22 @@ def test_a_backup_does_not_go_into_what_it_copies(
     log.create(tables_root=str(tmp_path / "tables"))
     monkeypatch.setattr(backups, "connect_to_files", lambda _: log)
     assert cli.main(["backup", place, "--root", str(tmp_path / "root")]) == ExitCode.USAGE
-    assert "place" in capsys.readouterr().err
+    assert "destination" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_that_a_restore_ends_with_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(tmp_path / "my $root")
+    done = Restored(root, "/old tables", places={"/a b": "/c d"})
+    monkeypatch.setattr("consumers.tools.backup.restore.restore", lambda *_: done)
+    assert cli.main(["restore", str(tmp_path), "--root", root]) == ExitCode.OK
+    typed = capsys.readouterr().err.removeprefix("start it with: ")
+    assert shlex.split(typed) == [
+        *("commitlog", "up", "--root", root, "--tables-root", "/old tables"),
+        *("--places", "/a b=/c d"),
+    ]
 
 
 def test_a_replay_builds_in_a_folder_of_its_own(
@@ -182,7 +221,7 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["history", "t"]) == ExitCode.USAGE
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
-    assert told.err.startswith("commitlog: no root is named")
+    assert told.err.startswith("commitlog: no root is set")
 
 
 def test_debug_shows_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +238,9 @@ def test_a_table_named_like_no_other_ends_with_unavailable(
 
 def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version", "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["pylance"] == "14.0.2"
+    told = json.loads(capsys.readouterr().out)
+    assert told["pylance"] == "14.0.2"
+    assert told["lane"] == lane()
 
 
 @pytest.mark.parametrize(

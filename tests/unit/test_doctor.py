@@ -12,6 +12,7 @@ from commitlog.adapters.kafka import KafkaLog, TopicCopies
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import load
+from consumers.runtime.places import MARKS
 from consumers.tools import doctor
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Level
@@ -34,11 +35,35 @@ def test_every_failure_says_what_to_do() -> None:
     assert found[-1].level is Level.FAIL
 
 
+@pytest.mark.parametrize(
+    ("codec", "said"), [(object(), "in machine code"), (None, "by Python alone")]
+)
+def test_doctor_says_which_lane_runs(
+    monkeypatch: pytest.MonkeyPatch, codec: object, said: str
+) -> None:
+    monkeypatch.setattr("commitlog.codecs.lanes.CODEC", codec)
+    assert find("python").message.endswith(said)
+
+
 def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "CONNECT_SECONDS", 1.0)
     found = find("cluster", bootstrap_servers="127.0.0.1:9")
     assert found.level is Level.FAIL
     assert "127.0.0.1:9" in found.message
+
+
+def test_a_moved_root_is_found_without_its_broker(tmp_path: Path) -> None:
+    tables = tmp_path / "first" / "tables"
+    marks = tables / MARKS
+    marks.mkdir(parents=True)
+    noted = {"log": "commitlog", "log_id": "an-id", "tables_root": str(tables)}
+    (marks / "an-id.json").write_text(json.dumps(noted))
+    assert find("places", root=tmp_path / "first").level is Level.OK
+    (tmp_path / "first").rename(tmp_path / "moved")
+    found = find("places", root=tmp_path / "moved")
+    assert found.level is Level.FAIL
+    assert f"--places {tables}={tmp_path / 'moved' / 'tables'}" in found.message
+    assert not (tmp_path / "first").exists()
 
 
 def test_a_variable_that_nobody_reads_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 """Does every command that takes `--log` ask that log, or refuse it, and refuse bad places?"""
 
 import inspect
-import json
+import re
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
@@ -22,7 +23,7 @@ from consumers.commands import rows, run, up, upkeep
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import roots
-from consumers.runtime.config import write_endpoints
+from consumers.runtime.config import read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady
 from consumers.tools import move as moving
 from consumers.tools.backup.saved import Backup
@@ -72,35 +73,78 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roots, "listen", lambda *_, **__: listener)
 
 
-@pytest.mark.parametrize("command", sorted(set(_commands(app)) - SERVES_ANY))
-def test_another_log_is_asked_or_refused(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked: list[str] = []
+COMMANDS = sorted(set(_commands(app)) - SERVES_ANY)
+ASKING_THE_INDEX = {
+    *("blame", "conflicts", "diff", "explain", "history", "plot", "show", "sql", "tables", "top"),
+}
+"""What looks into the root and nowhere else."""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the logs that commands tried to reach."""
+    logs: list[str] = []
 
     def connect(bootstrap_servers: str, log: str = "commitlog", *_: Any, **__: Any) -> KafkaLog:
-        asked.append(log)
+        logs.append(log)
         raise Unavailable("nobody is there")
 
     monkeypatch.setattr(KafkaLog, "connect", connect)
     _stay_harmless(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    root, backup = tmp_path / "root", tmp_path / "backup"
-    root.mkdir()
-    write_endpoints(root, {"bootstrap_servers": "127.0.0.1:1", "log": "mine"})
+    return logs
+
+
+def _run(command: str, folder: Path, *flags: str) -> int:
+    """Run a command with what it needs, and a backup of the log `other`."""
+    backup = folder / "backup"
     backup.mkdir()
-    (backup / "backup.json").write_bytes(Backup("mine", "id", "cluster", "", []).to_bytes())
-    places = {"PLACE": str(tmp_path / "place"), "BACKUP": str(backup)}
+    (backup / "backup.json").write_bytes(Backup("other", "id", "cluster", "", []).to_bytes())
+    places = {"PLACE": str(folder / "place"), "BACKUP": str(backup)}
     given = [places.get(one, one) for one in ARGUMENTS.get(command, [])]
-    flags = ["--root", str(root), "--bootstrap-servers", "127.0.0.1:1", "--log", "other"]
-    code = cli.main([*command.split(), *given, *flags])
+    return cli.main([*command.split(), *given, *flags])
+
+
+@pytest.mark.parametrize("says", ["flag", "environment", "file", "root"])
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"restore"}))  # it asks the backup first
+def test_the_log_that_is_named_is_asked_and_no_other(
+    command: str,
+    says: str,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "root"
+    if says == "root":
+        root.mkdir()
+        write_endpoints(root, {"bootstrap_servers": "127.0.0.1:2", "log": "other"})
+    elif says == "file":
+        (tmp_path / "commitlog.toml").write_text('log = "other"\n')
+    elif says == "environment":
+        monkeypatch.setenv("COMMITLOG_LOG", "other")
+    named = ["--log", "other"] if says == "flag" else []
+    where = ["--root", str(root), "--bootstrap-servers", "127.0.0.1:1"]
+    code = _run(command, tmp_path, *where, *named)
     told = capsys.readouterr()
     assert code != 0, told.out
-    assert set(asked) == {"other"} or (not asked and "'other'" in told.err), (asked, told.err)
-    assert json.loads((root / "endpoints.json").read_text())["log"] == "mine"
+    asked += re.findall(r"hasn't answered about log '(.*?)'", told.err)  # a move waits for that
+    assert set(asked) == (set() if command in ASKING_THE_INDEX else {"other"}), told.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_root_of_another_log_is_refused(
+    command: str, asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    left = {"bootstrap_servers": "127.0.0.1:1", "log": "mine"}
+    write_endpoints(root, left)
+    flags = ["--root", str(root), "--bootstrap-servers", "127.0.0.1:1", "--log", "other"]
+    assert _run(command, tmp_path, *flags) == ExitCode.STOP
+    told = capsys.readouterr().err
+    assert "the root of log 'mine', not of 'other'" in told, told
+    assert (asked, read_endpoints(root)) == ([], left)
 
 
 def test_a_root_of_another_log_is_neither_served_nor_believed(
@@ -114,7 +158,8 @@ def test_a_root_of_another_log_is_neither_served_nor_believed(
         index.publish()
     with pytest.raises(WrongLog, match="the version index"):
         verify(ours, 0, VerifyOptions(root=tmp_path))
-    assert Health(ours, tmp_path).check()[-1].level is Level.FAIL
+    with closing(Health(ours, tmp_path)) as health:
+        assert health.check()[-1].level is Level.FAIL
     monkeypatch.setattr(run, "connect", lambda _: ours)
     _stay_harmless(monkeypatch)
     flags = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]

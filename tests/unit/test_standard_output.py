@@ -1,0 +1,92 @@
+"""What comes of a command whose output is cut off, closed, full or of a narrow alphabet?"""
+
+import os
+import subprocess
+import sys
+from operator import itemgetter
+from pathlib import Path
+
+import pytest
+
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
+
+COMMAND = [sys.executable, "-m", "consumers.cli"]
+SECONDS = 120
+# Prints one finding through the module that all commands print through.
+PRINTS = """
+import sys
+from consumers import cli
+from consumers.commands import app, output
+app.app.command(lambda: {call}, name="says")
+sys.argv[1:] = ["says"]
+cli.run()
+"""
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *COMMAND],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("arguments", ["--help", "tables --help", "version"])
+def test_a_reader_that_has_seen_enough_ends_a_command_well(arguments: str) -> None:
+    done = shell(f'"$@" {arguments} | true; echo ${{PIPESTATUS[0]}}')
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    "call", ['output.print_check("disk", "ok", "1 GiB free")', 'output.print_json(["one"])']
+)
+def test_a_finding_that_is_not_read_is_no_failed_check(tmp_path: Path, call: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRINTS.format(call=call))
+    done = shell(f"{sys.executable} {program} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["--help", "version", "version --json"])
+def test_a_full_disk_is_no_fault_of_the_program(arguments: str) -> None:
+    done = shell(f'"$@" {arguments} > /dev/full')
+    assert done.returncode == ExitCode.MACHINE
+    assert done.stderr == "commitlog: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "version", "version --json"])
+def test_a_closed_standard_output_loses_only_what_would_be_there(arguments: str) -> None:
+    done = shell(f'"$@" {arguments} >&-')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_alphabet_without_a_name_does_not_keep_a_table_from_being_shown(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRINTS.format(call='output.print_facts([("table", "größe")])'))
+    done = shell(f"{sys.executable} {program}", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout) == (0, "table  gr\\xf6\\xdfe\n"), done.stderr
+
+
+@pytest.mark.parametrize("width", range(20, 50))
+def test_no_heading_is_cut_where_a_column_could_leave(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    columns = [
+        output.Column(f"heading{at}", lambda row: row["value"], leaves=at) for at in range(4)
+    ]
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output.print_listing(columns, [{"value": "1"}], as_json=False, nothing="")
+    assert "…" not in capsys.readouterr().out
+
+
+def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [output.Column(name, itemgetter(name)) for name in ("a", "b")]
+    rows = [{"a": "日本$表", "b": "1"}, {"a": "shop$or", "b": "2"}]
+    output.print_listing(columns, rows, as_json=False, nothing="")
+    assert capsys.readouterr().out == "a        b\n日本$表  1\nshop$or  2\n"
