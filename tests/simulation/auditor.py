@@ -26,7 +26,7 @@ from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
-from commitlog.model.records import LeaderStarted, Outcome, Transaction
+from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import Policy, format_table_id
 from commitlog.protocol import outcomes_topic
 from consumers.partition.events import Event
@@ -63,6 +63,8 @@ class Answered:
     """Id, sequence, offset and hash."""
     by_version: list[tuple[str, int, bytes]] = field(default_factory=list)
     """Incarnation, version and the manifest's sha256."""
+    by_ticket: list[tuple[str, int, bytes]] = field(default_factory=list)
+    """Id, sequence and hash, as clients were told."""
 
 
 @dataclass
@@ -109,6 +111,12 @@ class Auditor:
         self.told: dict[tuple[str, int], Told] = {}
         """By id and attempt."""
         self.answered = Answered()
+        self.stood: dict[int, dict[str, tuple[str, int]]] = {0: {}}
+        """Incarnation and version of each table, by the sequence right after which they stood."""
+        self.surely_not: set[tuple[str, int]] = set()
+        """Ids and attempts that a client was told were not appended."""
+        self.complaints: list[str] = []
+        """What is wrong where an error would be taken for one of the program's."""
         self.tables: dict[str, TableLog] = {}
         self.by_location: dict[str, str] = {}
         self.views: OrderedDict[tuple[str, int], View] = OrderedDict()
@@ -131,6 +139,8 @@ class Auditor:
 
     def follow(self) -> None:
         """Take what the log has now, outcome by outcome."""
+        if self.complaints:
+            raise Violation(self.complaints[0])
         if self._followed == self._partition.end:
             return
         while self._followed < self._partition.end:
@@ -164,6 +174,8 @@ class Auditor:
     def expect(self, is_so: bool, what: str) -> None:
         """Raise unless something holds."""
         if not is_so:
+            # The program may take it for an error of its own, and go on.
+            self.complaints.append(what)
             raise Violation(what)
 
     def committed(self, events: list[Event]) -> None:
@@ -181,6 +193,37 @@ class Auditor:
             if told.answered_at < 0:
                 told.answered_at = self._scheduler.steps
                 told.sequence = outcome.sequence if outcome.answers is None else outcome.answers
+
+    def told_a_client(
+        self, outcome: Outcome, asked: tuple[str, int, bytes], *, readable: bool
+    ) -> None:
+        """A client's ticket gets an answer: it must be the log's, and of what was asked."""
+        self.follow()
+        transaction_id, attempt, payload_hash = asked
+        said = f"a client that asked for {transaction_id} was told {outcome.sequence}"
+        known = self.outcomes.get(outcome.sequence)
+        self._complain(known is not None and known[1] == outcome.hash, f"I2 {said}, not the log's")
+        is_it = outcome.transaction_id == transaction_id and outcome.attempt >= attempt
+        is_it = is_it and payload_hash in (b"", outcome.payload_hash)
+        self._complain(is_it, f"I17 {said}, which is another record's")
+        if readable and outcome.status is Status.COMMITTED:
+            for result in outcome.results:
+                self._check_readable(result.incarnation, result.version, said)
+        self._scheduler.counters["answer: readable" if readable else "answer: by ticket"] += 1
+        self.answered.by_ticket.append((transaction_id, outcome.sequence, outcome.hash))
+
+    def _check_readable(self, incarnation: str, version: int, said: str) -> None:
+        table = self.tables.get(incarnation)
+        if table is None or table.is_dropped or not version or table.policy is not Policy.EVERY:
+            return
+        is_there = version not in table.hashes or (
+            manifest_path(table.location, version) in self._objects.bytes
+        )
+        self._complain(is_there, f"I10 {said} as readable; version {version} isn't there")
+
+    def _complain(self, is_so: bool, what: str) -> None:
+        if not is_so:
+            self.complaints.append(what)
 
     def files_written(self, events: list[Event]) -> None:
         """A node tells that these versions can be read by path."""
@@ -211,6 +254,10 @@ class Auditor:
         self.spec.judge(entry)
         for change in event.changes:
             self._change(change)
+        self.stood[outcome.sequence] = {
+            format_table_id(table_id): (table.incarnation, table.version)
+            for table_id, table in self.machine.tables.items()
+        }
         for table_id, table in self.machine.tables.items():
             if self.heads.get(table.incarnation) != table.version:
                 self._keep_view(format_table_id(table_id))

@@ -36,6 +36,8 @@ def run_ending(world: World) -> None:
     scheduler.tasks.clear()
     world.expects_refusal = True
     ending = ENDINGS[world.seed % len(ENDINGS)]
+    if world.archivist is not None:
+        ending = OF_ARCHIVES.get(ending, ending)
     world.count(f"ending: {ending.__name__.replace('_', ' ').strip()}")
     scheduler.trace("ending", ending.__name__)
     ending(world)
@@ -44,7 +46,7 @@ def run_ending(world: World) -> None:
 def _start(world: World, disk: dict[str, bytes]) -> Session:
     """Start a node as its process does: recover, then read to the end."""
     process = world.auditor.process
-    log = SimulatedLog(world.log, Decoders(), world.scheduler, process)
+    log = world.with_archive(SimulatedLog(world.log, Decoders(), world.scheduler, process))
     genesis = world.log.genesis()
     folder = MemoryFolder(world.scheduler, process, disk)
     checkpoints = Checkpoints(Path("checkpoints"), log.identity(), genesis, folder=folder)
@@ -227,6 +229,36 @@ def _checkpoint_of_another_log(world: World) -> None:
     _must_refuse(world, disk, WrongLog, "the checkpoint is of a log with another id")
 
 
+def _archive_lost_a_file(world: World) -> None:
+    """Transactions that the topic gave up are nowhere any more."""
+    assert world.archivist is not None
+    for path in world.archivist.files()[:1]:
+        path.unlink()
+        _must_refuse(world, {}, CorruptLog, f"the archive lost {path.name}")
+
+
+def _archive_has_another_byte(world: World) -> None:
+    assert world.archivist is not None
+    path = world.scheduler.random.choice(world.archivist.files())
+    data = bytearray(path.read_bytes())
+    data[world.scheduler.random.randrange(len(data))] ^= 1 << world.scheduler.random.randrange(8)
+    path.write_bytes(bytes(data))
+    try:
+        world.archivist.check_files()
+    except CorruptLog:
+        return
+    world.auditor.expect(False, f"I12 a bit of {path.name} is flipped: nobody noticed")
+
+
+def _archive_lost(world: World) -> None:
+    """All of it, its proof too."""
+    assert world.archivist is not None
+    for path in [*world.archivist.files()[:1]]:
+        for one in list(path.parent.iterdir()):
+            one.unlink()
+        _must_refuse(world, {}, CorruptLog, "the archive is gone")
+
+
 ENDINGS: tuple[Callable[[World], None], ...] = (
     _outcomes_lost_their_tail,
     _outcomes_lost_their_tail_and_grew_again,
@@ -241,3 +273,9 @@ ENDINGS: tuple[Callable[[World], None], ...] = (
     _log_compacted,
     _checkpoint_of_another_log,
 )
+OF_ARCHIVES: dict[Callable[[World], None], Callable[[World], None]] = {
+    _transactions_lost_their_tail: _archive_lost_a_file,
+    _transactions_lost_their_tail_and_grew_again: _archive_has_another_byte,
+    _committed_record_tombstoned: _archive_lost,
+}
+"""What happens instead to an archived log: what the topic lost may be in the archive."""

@@ -22,6 +22,7 @@ from commitlog.codecs.avro import (
 )
 from commitlog.model.limits import BOUNDED_CLOCK_SINCE, Rules
 from commitlog.model.records import LeaderStarted, Outcome, ProtocolVersion, Status, Transaction
+from tests.simulation.archivist import has_archive
 from tests.simulation.auditor import manifest_path
 from tests.simulation.scheduler import Process, Rates
 
@@ -52,6 +53,9 @@ RATES: dict[str, tuple[float, ...]] = {
     "two leaders": (0.002, 0.01),
     "overtaken": (0.5, 1.0),
     "hang": (0.01, 0.05),
+    "connection cut": (0.005, 0.05),
+    "fatal producer": (0.01,),
+    "pause asked": (0.002, 0.01),
 }
 """How often something goes wrong when it may; one of these, or never."""
 TROUBLE_STEPS_MAX = 30_000
@@ -83,6 +87,8 @@ class Faults:
         scheduler, chance = world.scheduler, world.scheduler.random
         self.process = Process("faults", is_spared=True)
         self._healing: list[tuple[float, Callable[[], None]]] = []
+        self._behind: set[int] = set()
+        """Writers of which an outcome is held back, and so all that follow it."""
         self._next_at = 0.3
         scheduler.rates = Rates(hot=HOT[world.seed % len(HOT)])
         self.fates = dict.fromkeys(FATES, 0.0)
@@ -115,11 +121,17 @@ class Faults:
             self._control_marker,
             self._kill_the_index,
             self._weeks_pass,
+            self._network_goes_down,
+            self._cut_a_client_off,
             # Under an older protocol one such append has all later ones refused as too old.
             *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
         ]
         surely = kinds[world.seed % len(kinds)]
         self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
+        if has_archive(world.seed):
+            # The archive takes outcomes of this term that do not follow for tampering, and stops.
+            forged = (self._forge_leader, self._forge_outcome)
+            self.kinds = [kind for kind in self.kinds if kind not in forged] or kinds[:1]
         if world.seed % COSTLY_EVERY == 1:
             self._often(lambda: world.writers[0].too_large())
         if world.seed % COSTLY_EVERY == 2:
@@ -150,6 +162,9 @@ class Faults:
             "two leaders": of(world, "spurious_campaigns"),
             "overtaken": of(world, "overtaken"),
             "hang": of(world, "hangs"),
+            "connection cut": of(world.network, "cuts"),
+            "fatal producer": of(world, "fatal_producers"),
+            "pause asked": of(world, "pauses_asked"),
         }
 
     def _often(self, do: Callable[[], bool]) -> None:
@@ -188,6 +203,7 @@ class Faults:
         world.late_files = world.build_refusals = 0.0
         world.answers_lost = world.answers_twice = world.spurious_campaigns = 0.0
         world.told_twice = world.overtaken = world.hangs = 0.0
+        world.fatal_producers = world.pauses_asked = world.network.cuts = 0.0
         healing, self._healing = self._healing, []
         for _, heal in healing:
             heal()
@@ -211,10 +227,28 @@ class Faults:
                 name = ""
             if not name and process is not None and drawn < self.hole_rate:
                 fate, name = Fate.HOLD, "acknowledgement after a hole"
+        if has_archive(world.seed) and append.topic == world.topics[1]:
+            fate, name = self._in_order(append, fate, name)
         if name:
             self.count(name)
         scheduler.trace("append", append.topic, append.key.decode(), fate.value)
         return fate
+
+    def _in_order(self, append: AppendCall, fate: Fate, name: str) -> tuple[Fate, str]:
+        """Hold back what follows a writer's held outcome, as Kafka does for each producer.
+
+        The archive takes an outcome that lands behind its successor, in one term, for forged.
+        """
+        if append.writer in self._behind:
+            return Fate.HOLD, "append held back"
+        if fate is Fate.HOLD:
+            self._behind.add(append.writer)
+            self._later(self.world.scheduler.random.random(), self._release_in_order)
+        return fate, name
+
+    def _release_in_order(self) -> None:
+        self._behind.clear()
+        self.world.cluster.release()
 
     def _later(self, seconds: float, heal: Callable[[], None]) -> None:
         self._healing.append((self.world.scheduler.now + seconds, heal))
@@ -241,6 +275,21 @@ class Faults:
             process = node.process
             process.is_cut_off = True
             self._later(self.world.scheduler.random.random() * 3, lambda: _connect(process))
+
+    def _network_goes_down(self) -> None:
+        """Clients find no leader for a while, and read the log themselves."""
+        network = self.world.network
+        self.count("leader's socket is away")
+        network.go_down()
+        seconds = self.world.scheduler.random.choice((0.5, 4.0))
+        self._later(seconds, lambda: setattr(network, "is_down", False))
+
+    def _cut_a_client_off(self) -> None:
+        """A client reaches the leader's socket, and not the log."""
+        process = self.world.scheduler.random.choice(self.world.clients).process
+        self.count("client cut off from the log")
+        process.is_cut_off = True
+        self._later(self.world.scheduler.random.random() * 3, lambda: _connect(process))
 
     def _location_fails(self) -> None:
         tables = list(self.world.auditor.machine.tables.values())

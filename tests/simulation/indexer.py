@@ -35,7 +35,7 @@ class Indexer:
         # Spared: it looks at the real clock, and must not draw chance for the points it passes.
         self.process = Process("index", is_spared=True)
         log = SimulatedLog(world.log, world.auditor.decoders, world.scheduler, self.process)
-        self._log, self._stop = log, threading.Event()
+        self._log, self._stop = world.with_archive(log), threading.Event()
         self._index: VersionIndex | None = None
         self._follower: IndexedPartition | None = None
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from commitlog.adapters.log_records import to_answered, to_submitted
-from commitlog.adapters.memory import Decode, MemoryLog, MemoryOutcomesWriter, MemoryReader
+from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
+from commitlog.adapters.memory import (
+    Decode,
+    MemoryLog,
+    MemoryOutcomesWriter,
+    MemoryReader,
+    MemoryRecordsWriter,
+)
 from commitlog.adapters.memory_cluster import Partition
 from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
-from commitlog.ports import LogIdentity, Move, OnDelivery, Record
+from commitlog.ports import LogIdentity, Move, OnDelivery, OnLanded, RawRecord, Record
 from commitlog.protocol import outcomes_topic, transactions_topic
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -63,6 +69,10 @@ class SimulatedReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead here."""
 
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        self._reader.seek(offset)
+
     def close(self) -> None:
         """Read no more."""
         self._reader.close()
@@ -113,6 +123,47 @@ class SimulatedWriter:
             self._writer.poll(0)
 
 
+class SimulatedRecordsWriter:
+    """Appends what writers sent, for one term."""
+
+    def __init__(self, writer: MemoryRecordsWriter, scheduler: Scheduler, process: Process) -> None:
+        """Wrap a writer."""
+        self._writer, self._scheduler, self._process = writer, scheduler, process
+        self.told_twice: Callable[[], float] = lambda: 0.0
+        """How often an acknowledgement comes twice, and how often it doesn't say where."""
+
+    def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
+        """Send a record on its way."""
+        self._scheduler.point(self._process, f"append {key.decode()}")
+
+        def landed(offset: int, time_ms: int, error: Exception | None) -> None:
+            if error is None and self._scheduler.chance(self.told_twice()):
+                self._scheduler.counters["acknowledged without an offset"] += 1
+                offset, time_ms = -1, 0
+            on_landed(offset, time_ms, error)
+            if error is None and self._scheduler.chance(self.told_twice()):
+                on_landed(offset, time_ms, error)
+
+        self._writer.append(key, value, landed)
+        self._scheduler.point(self._process, f"append-done {key.decode()}")
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks; return how many ran."""
+        self._scheduler.point(self._process, "poll-records")
+        return self._writer.poll(0)
+
+    def purge(self) -> None:
+        """Give up what is held back; it may still appear."""
+        if self._process.is_alive:
+            self._writer.purge()
+
+    def close(self) -> None:
+        """Give up what is on its way and run its callbacks."""
+        if self._process.is_alive:
+            self._writer.purge()
+            self._writer.poll(0)
+
+
 def remembering(decode: Decode[Record]) -> Decode[Record]:
     """Decode each record once: values never change, and many processes read them again."""
     known: dict[tuple[int, int, int, bytes | None, bytes | None], Record | None] = {}
@@ -137,6 +188,9 @@ class Decoders:
         self.answered: Decode[Answered] = remembering(to_answered)
 
 
+AnyWriter = SimulatedWriter | SimulatedRecordsWriter
+
+
 class SimulatedLog:
     """See `commitlog.ports.Log`; what a running process asks of it."""
 
@@ -146,7 +200,7 @@ class SimulatedLog:
         decoders: Decoders,
         scheduler: Scheduler,
         process: Process,
-        on_writer: Callable[[int, SimulatedWriter], None] = lambda number, writer: None,
+        on_writer: Callable[[int, AnyWriter], None] = lambda number, writer: None,
     ) -> None:
         """Let a process use the log."""
         self._log, self._decoders = log, decoders
@@ -192,6 +246,19 @@ class SimulatedLog:
         """Read the outcomes topic from an offset on."""
         return self._read(outcomes_topic(self.name), partition, offset, self._decoders.answered)
 
+    def read_raw(
+        self, partition: int, offset: int = 0, *, is_transactions: bool
+    ) -> SimulatedReader[RawRecord]:
+        """Read one of the two topics from an offset on, as bytes."""
+        topic = (transactions_topic if is_transactions else outcomes_topic)(self.name)
+        return self._read(topic, partition, offset, to_raw)
+
+    def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
+        """Name transactions that compaction may remove."""
+        for key in keys:
+            self._scheduler.point(self._process, f"tombstone {key.decode()}")
+            self._log.tombstone(partition, [key])
+
     def _read(
         self, topic: str, partition: int, offset: int, decode: Decode[Record]
     ) -> SimulatedReader[Record]:
@@ -208,6 +275,13 @@ class SimulatedLog:
         """Return a writer for one term of one leader."""
         writer = self._log.outcomes_writer(partition)
         simulated = SimulatedWriter(writer, self._scheduler, self._process)
+        self._on_writer(writer._number, simulated)
+        return simulated
+
+    def records_writer(self, partition: int) -> SimulatedRecordsWriter:
+        """Return what appends writers' records for one term."""
+        writer = self._log.records_writer(partition)
+        simulated = SimulatedRecordsWriter(writer, self._scheduler, self._process)
         self._on_writer(writer._number, simulated)
         return simulated
 

@@ -8,6 +8,7 @@ auditor read, and all of them once more against the log at the end.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commitlog.core.log.chain import ChainPlace
@@ -30,17 +31,43 @@ ASKED = 0.02
 class _Places:
     """Where to begin, as the loop knows it; here everything is on one thread."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Callable[[], Session | None]) -> None:
         self._session = session
 
     def before(self, sequence: int) -> ChainPlace:
-        return self._session.past.before(sequence)
+        return _of(self._session).offset_index.before(sequence)
 
     def before_version(self, head: Head, version: int) -> ChainPlace:
-        return self._session.place_before_version(head, version)
+        return _of(self._session).place_before_version(head, version)
 
     def came_by(self, places: list[ChainPlace]) -> None:
-        self._session.past.note_all(places)
+        session = self._session()
+        if session is not None:
+            session.offset_index.note_all(places)
+
+
+def _of(session: Callable[[], Session | None]) -> Session:
+    found = session()
+    if found is None:
+        raise Unavailable("simulated: it is starting")
+    return found
+
+
+def old_versions_of(
+    node: Node, process: Process, log: SimulatedLog, session: Callable[[], Session | None]
+) -> OldVersions:
+    """Return what looks up the past for a process, by its session of the moment."""
+    open_store = node.opener(process)
+    old = OldVersions(
+        log,
+        0,
+        Recordings(ROOT, open_store),
+        _Places(session),
+        open_store=open_store,
+        clock=node.world.scheduler.clock,
+    )
+    old.rules = lambda: _of(session).follower.machine.rules
+    return old
 
 
 class LookingBack:
@@ -50,15 +77,7 @@ class LookingBack:
         """Ask a session that has caught up."""
         self._world, self._process, self._session = node.world, process, session
         self._open = node.opener(process)
-        self._old = OldVersions(
-            log,
-            0,
-            Recordings(ROOT, self._open),
-            _Places(session),
-            open_store=self._open,
-            clock=node.world.scheduler.clock,
-        )
-        self._old.rules = lambda: session.follower.machine.rules
+        self._old = old_versions_of(node, process, log, lambda: session)
 
     def step(self) -> None:
         """Ask something, sometimes."""
@@ -81,7 +100,7 @@ class LookingBack:
         known = session.follower.machine.outcome_of(chosen)
         if known is None or known.sequence > session.published:
             return  # forgotten, or decided just now
-        found = self._old.outcome(known.sequence, chosen)
+        found = self._old.outcome(known, chosen)
         world.auditor.expect(found is not None, f"I16 {chosen} isn't found at {known.sequence}")
         assert found is not None
         outcome, offset, _ = found

@@ -14,13 +14,13 @@ from commitlog.core.log.replica import Replica
 from commitlog.model.records import LeaderStarted, Outcome
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Reply
+from consumers.partition.offset_index import OffsetIndex
 from consumers.partition.old_versions import OldVersions
-from consumers.partition.past import Past
 
 Break = Callable[[], AbstractContextManager[Any]]
 
 _delivered = Leader._delivered
-_before = Past.before
+_before = OffsetIndex.before
 _prune = Deduplication.prune
 _chunks = Deduplication.chunks
 SECONDS_10 = 10_000
@@ -70,12 +70,12 @@ def _void_or_not(place: ChainPlace, genesis: Any) -> Any:
     return chain
 
 
-def _behind(self: Past, sequence: int) -> ChainPlace:
+def _behind(self: OffsetIndex, sequence: int) -> ChainPlace:
     """Begin behind what is sought, if a place is right there."""
     return _before(self, sequence + 1)
 
 
-def _wrong_place(self: Past, sequence: int) -> ChainPlace:
+def _wrong_place(self: OffsetIndex, sequence: int) -> ChainPlace:
     """Take the place of one outcome for that of the next."""
     found = _before(self, sequence)
     return found if found == BEGINNING else replace(found, sequence=found.sequence - 1)
@@ -102,7 +102,7 @@ def _settled_again(self: Reply[Any], value: Any, error: BaseException | None) ->
     self._deliver(value, error)
 
 
-def _over_it(files: Any, name: str, data: bytes, version: int, newest_named: Any) -> None:
+def _over_it(files: Any, name: str, data: bytes, version: int, newest_in_log: Any) -> None:
     """Replace what a stranger put under our name, and keep nothing of it."""
     files.store.write(name, data)
 
@@ -142,8 +142,8 @@ ADDED: dict[str, Break] = {
     "void outcomes are listened to when looking back": _at(
         "commitlog.client.valid_outcomes.chain_at", _void_or_not
     ),
-    "a look into the past begins behind what it seeks": _on(Past, "before", _behind),
-    "a place of the past is another outcome's": _on(Past, "before", _wrong_place),
+    "a look into the past begins behind what it seeks": _on(OffsetIndex, "before", _behind),
+    "a place of the past is another outcome's": _on(OffsetIndex, "before", _wrong_place),
     "a stranger's file stands for an old version": _on(OldVersions, "_is_ours", lambda *_: True),
     "an old version is answered with the newest": _on(OldVersions, "materialize", _newest_for_any),
     "a checkpoint has the newest ids alone": _on(Deduplication, "chunks", _newest_chunk),

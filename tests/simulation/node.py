@@ -7,8 +7,10 @@ stand for leader when the leader is silent, lead, checkpoint, begin again when t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.decisions import BuildWanted, Found
@@ -17,15 +19,18 @@ from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
 from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.events import Event, Read
+from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import RECORDS_PER_POLL, Leader
 from consumers.partition.observer import StoreObserver
 from consumers.partition.session import Session
+from consumers.socket.answers import Answers
+from consumers.socket.requests import Requests
 from tests.core_world import _simple_delta
 from tests.simulation.disk import MemoryFolder, SimulatedStore
 from tests.simulation.log import SimulatedLog
-from tests.simulation.looking_back import LookingBack
+from tests.simulation.looking_back import LookingBack, old_versions_of
+from tests.simulation.network import SimulatedConnections, SimulatedEventLoop
 from tests.simulation.scheduler import Process, Task
 
 if TYPE_CHECKING:
@@ -109,18 +114,31 @@ class Node:
         self.world = world
         self.number = number
         self.disk: dict[str, bytes] = {}
-        self.past: dict[str, bytes] = {}
+        self.offsets: dict[str, bytes] = {}
         self.process = Process(f"n{number}", is_alive=False)
         self.session: Session | None = None
         self.leader: Leader | None = None
         self.boots = 0
+        self._reads = True
         self.boot_at = 0.0
         self._task: Task | None = None
+        self._answers: Answers | None = None
+        self._is_in_loop = False
+
+    @property
+    def address(self) -> str:
+        """Where its socket is."""
+        return f"{self.process.name}:1"
 
     @property
     def is_leading(self) -> bool:
         """Whether it believes to lead."""
         return self.process.is_alive and self.leader is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its process has recovered nothing yet."""
+        return self._answers is None
 
     def opener(self, process: Process) -> Callable[[str], SimulatedStore]:
         """Return what opens stores for a process."""
@@ -130,7 +148,9 @@ class Node:
         """Start a process."""
         self.boots += 1
         self.process = Process(f"n{self.number}.{self.boots}")
-        self.session = self.leader = None
+        if self.world.versions is not None:
+            self.world.versions.install(self)
+        self.session = self.leader = self._answers = None
         self._task = self.world.scheduler.add(self.process, "main", self._main)
         self.world.scheduler.trace("boot", self.process.name)
 
@@ -157,12 +177,14 @@ class Node:
 
     def _begin(self) -> None:
         world, process = self.world, self.process
-        log = SimulatedLog(
-            world.log,
-            world.auditor.decoders,
-            world.scheduler,
-            process,
-            world.writer_of(process),
+        log = world.with_archive(
+            SimulatedLog(
+                world.log,
+                world.auditor.decoders,
+                world.scheduler,
+                process,
+                world.writer_of(process),
+            )
         )
         checkpoints = Checkpoints(
             Path("checkpoints"),
@@ -176,7 +198,7 @@ class Node:
             log,
             world.genesis,
             checkpoints,
-            past=MemoryFolder(world.scheduler, process, self.past),
+            offset_folder=MemoryFolder(world.scheduler, process, self.offsets),
             lanes=lanes,
             open_store=self.opener(process),
             clock=world.scheduler.clock,
@@ -184,15 +206,55 @@ class Node:
         posts.append(session.mailbox.post)
         session.on_readable = self._readable
         session.on_committed = self._committed
+        # Only the loop's own turn at the sockets runs there, as between two threads.
+        session.mailbox.runs_here = lambda: self._is_in_loop  # type: ignore[method-assign]
         if world.eager_standbys:
             session.materializer.hurry()
         self.session = session
+        if self._answers is None:
+            self._answers = self._listen(log)
         self._add(process, "files", lambda: session.materializer.step(0), lambda: False)
         session.catch_up()
         chain = session.follower.replica.chain
         world.auditor.digest(chain.sequence, session.follower.machine.digest(), process.name)
         back = LookingBack(self, process, log, session)
         self._add(process, "past", lambda: self._look_back(session, back), lambda: False)
+
+    def _listen(self, log: SimulatedLog) -> Answers:
+        """Open the process's socket."""
+        world, process = self.world, self.process
+        loop = SimulatedEventLoop(world.scheduler)
+        checks: Any = SimpleNamespace(status=dict)
+        old = old_versions_of(self, process, log, lambda: self.session)
+        answers = Answers(
+            identity={"log": log.name, "log_id": world.genesis.log_id, "partition": 0},
+            handler=lambda method, params: requests.handle(method, params),
+            lookup=lambda method, params: requests.lookup(method, params),
+            finder=lambda chosen, through: requests.find(chosen, through),
+            taker=self._take_record,
+            connections=partial(SimulatedConnections, world.network, process),
+            loop=cast(Any, loop),
+        )
+        requests = Requests(
+            0,
+            lambda: SimulatedObserver(self, process),
+            old,
+            checks,
+            lambda: self.session,
+            answers.found,
+            answers.programs,
+        )
+        finding: Any = loop
+        requests._workers = finding
+        answers._connections.listen(process.name, 1)
+
+        def attend() -> bool:
+            answers.poll(0)
+            return loop.step()
+
+        world.scheduler.add(process, "answers", attend)
+        world.scheduler.add(process, "finding", loop.work)
+        return answers
 
     def _look_back(self, session: Session, back: LookingBack) -> bool:
         if session is self.session:
@@ -230,52 +292,88 @@ class Node:
         session.catch_up()
         if chain.leader is not leader:
             return True
-        epoch = session.campaign(self.process.name, int(scheduler.now * 1000))
+        epoch = session.campaign(self.address, int(scheduler.now * 1000))
         if not epoch:
             self._end(session)
             return True
         observer = SimulatedObserver(self, self.process)
         session.on_saved = lambda: self._saved(session)
-        leading = session.lead(epoch, self.process.name, observer, CHECKPOINT_SECONDS)
-        self.leader = leading
+        leading = session.lead(epoch, self.address, observer, CHECKPOINT_SECONDS)
+        self.leader, self._reads = leading, True
+        assert self._answers is not None
+        self._answers.begin_term(
+            epoch, self.address, chain.sequence, "simulated", appends=leading.appending.is_open
+        )
         world.count("terms")
+        if world.versions is not None:
+            world.versions.leads(self.process)
         scheduler.trace("leads", self.process.name, epoch)
         self._add(
             self.process,
             "acknowledge",
             lambda: self._acknowledge(leading),
-            lambda: not leading.is_idle,
+            lambda: not leading.is_idle or leading.awaits_kafka,
         )
         return True
+
+    def _take_record(self, sent: RecordSent) -> None:
+        """Take a record from a socket."""
+        session = self.session
+        if session is None or session.leader is None:
+            sent.refuse(Unavailable("this committer doesn't lead"), False)
+        else:
+            self.world.count("record sent to the leader")
+            session.mailbox.post(sent)
+            self.wake()
 
     def _saved(self, session: Session) -> None:
         self.world.count("checkpoints")
         sequence, machine = session.follower.replica.chain.sequence, session.follower.machine
         self.world.auditor.digest(sequence, machine.digest(), self.process.name)
+        if self.world.versions is not None:
+            self.world.versions.saved(self, sequence)
 
     def _acknowledge(self, leading: Leader) -> bool:
-        leading.writer.poll(0)
+        leading.poll()
         return leading is self.leader
 
     def _lead(self, session: Session, leader: Leader) -> bool:
+        world = self.world
         if leader.failure is not None:
             self._end(session)
             if not isinstance(leader.failure, Fenced | Unavailable):
                 raise leader.failure
             return True
+        assert self._answers is not None
+        self._is_in_loop = True
+        try:
+            self._answers.poll(0)
+        finally:
+            self._is_in_loop = False
         events = session.mailbox.take(0)
-        if leader.wants_more:
+        wanted = leader.appending.wants_reading
+        if wanted and not self._reads:
+            self.world.count("reading begun again")
+            session.follower.transactions.seek(session.follower.replica.transactions_position)
+        self._reads = wanted
+        if leader.wants_more and wanted:
             reader = session.follower.transactions
             records = reader.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0)
             if records:
                 events.append(Read(records))
         session.step(events)
+        if world.scheduler.chance(world.pauses_asked):
+            world.count("writers asked to pause")
+            seconds = world.scheduler.random.choice((0.1, 0.3, 2.0))
+            self._answers.pace(leader.waiting(), 0, seconds)
         return bool(events)
 
     def _end(self, session: Session) -> None:
         """End the term; the next step begins a new session."""
         self.world.scheduler.trace("ends", self.process.name)
         leader, self.leader, self.session = self.leader, None, None
+        if self._answers is not None:
+            self._answers.end_term()
         if leader is not None:
             leader.close()
         session.close()
@@ -284,6 +382,10 @@ class Node:
         if self.leader is not None:
             self.world.auditor.committed(events)
             self.world.answer(self, events)
+            if self._answers is not None:
+                self._answers.committed(events)
 
     def _readable(self, events: list[Event]) -> None:
         self.world.auditor.files_written(events)
+        if self.leader is not None and self._answers is not None:
+            self._answers.readable(events)

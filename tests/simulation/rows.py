@@ -24,7 +24,7 @@ class Intent:
     """What one operation is meant to do."""
 
     kind: str
-    """create, drop, rename, append, delete, update or config."""
+    """create, drop, rename, append, delete, update, config, write or apply."""
     table: str
     incarnation: str = ""
     read_version: int = 0
@@ -41,6 +41,12 @@ class Intent:
     """create: whether the table declares its key."""
     location: str = ""
     new_table: str = ""
+    is_bad: bool = False
+    """write: whether its rows aren't what the record says."""
+    writes: tuple[tuple[int, int, bool], ...] = ()
+    """apply: sequence and operation of each write, and whether it is refused."""
+    after: int = 0
+    """apply: through which sequence writes were applied before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,18 @@ class TableRows:
     """The last version of an update."""
     config_at: dict[str, int] = field(default_factory=dict)
     applications: dict[str, int] = field(default_factory=dict)
+    accepted: dict[tuple[int, int], Intent] = field(default_factory=dict)
+    """Writes of rows that wait to be applied, by sequence and operation."""
+    applied: int = 0
+    """The sequence through which writes of rows are applied."""
+
+    def is_next(self, intent: Intent) -> bool:
+        """Say whether an application names the next writes, whole transactions of them."""
+        named = [(sequence, index) for sequence, index, _ in intent.writes]
+        through = named[-1][0]
+        return intent.after == self.applied and named == [
+            w for w in self.accepted if w[0] <= through
+        ]
 
     def rows(self) -> dict[tuple[int, int], Row]:
         """Return all living rows by fragment and offset."""
@@ -131,6 +149,8 @@ class Spec:
         self.locations: dict[str, str] = dict(names or {})
         self.ids: dict[str, Entry] = {}
         """By id: the commit, or the newest refusal."""
+        self.repeating: dict[str, str] = {}
+        """What came first under an id that repeats another one's commit."""
         self.answered: set[int] = set()
         self.by_sequence: dict[int, Entry] = {}
         self.horizon_ms = 1 << 62
@@ -160,6 +180,8 @@ class Spec:
         is_new = entry.status != "superseded" and entry.answers is None and not forgettable
         if is_new and not is_final:
             self.ids[entry.transaction_id] = entry
+        elif entry.answers is not None:
+            self.repeating.setdefault(entry.transaction_id, entry.payload)
         self.by_sequence[entry.sequence] = entry
         self.sequence, self.epoch = entry.sequence, max(self.epoch, entry.epoch)
         since = self.forgets_by_ms or self.time_ms or entry.time_ms
@@ -194,8 +216,10 @@ class Spec:
         made = {result[0] for result in entry.results}
         if len(entry.results) != len(asked.intents):
             self._problem(entry, "I17 some of its operations have no result")
-        for intent, result in zip(asked.intents, entry.results, strict=False):
-            for what in self._apply(intent, result):
+        for index, result in enumerate(entry.results[: len(asked.intents)]):
+            for what in self._apply(asked.intents[index], result):
+                self._problem(entry, what)
+            for what in self._rows(entry.sequence, index, asked):
                 self._problem(entry, what)
         if asked.application is not None:
             name, number = asked.application
@@ -229,6 +253,8 @@ class Spec:
         if intent.kind == "rename":
             self.tables[intent.new_table] = self.tables.pop(intent.table)
             return
+        if intent.kind in {"write", "apply"}:
+            return
         if version != table.version + 1:
             yield f"I4 version {version} of {name} follows {table.version}"
         if intent.read_version > table.version:
@@ -241,6 +267,29 @@ class Spec:
             if since > intent.read_version:
                 yield f"I6 config {intent.config} was changed by version {since} meanwhile"
             table.config_at[intent.config] = version
+
+    def _rows(self, sequence: int, index: int, asked: Asked) -> Iterator[str]:
+        """Each accepted write is applied once, in order, or refused if its rows are unusable."""
+        intent = asked.intents[index]
+        table = self.tables.get(intent.table)
+        if table is None or intent.kind not in {"write", "apply"}:
+            return
+        if intent.kind == "write":
+            table.accepted[sequence, index] = intent
+            return
+        if not table.is_next(intent):
+            yield f"I20 {intent.writes} of {intent.table} aren't what comes after {table.applied}"
+        due: list[Row] = []
+        for position, number, is_refused in intent.writes:
+            write = table.accepted.pop((position, number), None)
+            if write is None or write.is_bad is not is_refused:
+                yield f"I20 the write {position}/{number} was applied before, or shouldn't be"
+            elif not is_refused:
+                due += [row for rows in write.adds for row in rows]
+        made = [row for other in asked.intents for rows in other.adds for row in rows]
+        if made != due:
+            yield f"I20 {len(made)} rows were applied to {intent.table}, and {len(due)} accepted"
+        table.applied = intent.writes[-1][0]
 
     def _create(self, intent: Intent, name: str) -> Iterator[str]:
         if name in self.tables:
@@ -303,8 +352,9 @@ class Spec:
             # Each table has its own sequences: what two records did may be told as one.
             others = (e for e in self.by_sequence.values() if e.asked and e.status == "committed")
             told += [e for e in others if e.asked and e.asked.application == application]
-        versions = {(table, version) for one in told for table, _, version, _ in one.results}
-        if any((table, version) not in versions for table, _, version, _ in entry.results):
+        # A table may have another name by now.
+        versions = {(made, version) for one in told for _, made, version, _ in one.results}
+        if any((made, version) not in versions for _, made, version, _ in entry.results):
             self._problem(entry, f"I5 it repeats {entry.answers} with other versions")
 
     def _refusal(self, entry: Entry, asked: Asked) -> None:
@@ -350,12 +400,15 @@ class Spec:
             return renames or any(i.kind == "create" and t is not None for i, t in names)
         if code == "TABLE_REPLACED":
             return any(t and i.incarnation not in {"", t.incarnation} for i, t in names)
+        if code == "ROWS_RANGE":
+            return any(t and i.kind == "apply" and not t.is_next(i) for i, t in names)
         if code == "LOCATION_TAKEN":
             return any(i.location in self.locations for i, _ in names)
         if code == "EXPECTATION_FAILED":
             return any(True for _ in self._unexpected(asked))
         if code == "ID_REUSED":
-            is_reused = known is not None and known.payload != entry.payload
+            first = self.repeating.get(entry.transaction_id, entry.payload)
+            is_reused = (known.payload if known is not None else first) != entry.payload
             return is_reused or asked.application is not None
         if code == "TOO_OLD":
             name, number = asked.application or ("", 0)

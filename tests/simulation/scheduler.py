@@ -10,10 +10,12 @@ it cannot do is let two held-up tasks overlap otherwise than nested.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 DEPTH_MAX = 5
 IDLE_SECONDS = 0.05
@@ -75,12 +77,22 @@ class Scheduler:
         self.steps = 0
         self.depth = 0
         self.tasks: list[Task] = []
+        self.running: Process | None = None
+        """Whose step it is."""
         self.counters: Counter[str] = Counter()
         self.after_step: Callable[[], None] = lambda: None
         self.on_killed: Callable[[Process], None] = lambda process: None
         self._trace = hashlib.blake2b(digest_size=16)
+        self.coroutines: list[Coroutine[Any, Any, Any]] = []
+        """All that tasks of event loops were made of."""
         self.listing: list[str] | None = None
         """Every traced line, when somebody wants to read the run."""
+
+    def close(self) -> None:
+        """End what a kill overtook before it began: Python warns of coroutines never awaited."""
+        for coroutine in self.coroutines:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
     def clock(self) -> float:
         """Return the present time in seconds, as `time.monotonic` does."""
@@ -175,6 +187,7 @@ class Scheduler:
             return False
         task = ready[int(self.random.random() * len(ready))]
         task.is_running = True
+        held_up, self.running = self.running, task.process
         try:
             if task.step() is False:
                 task.wakes_at = self.now + self.random.random() * IDLE_SECONDS
@@ -183,6 +196,7 @@ class Scheduler:
                 raise
         finally:
             task.is_running = False
+            self.running = held_up
         self.after_step()
         return True
 

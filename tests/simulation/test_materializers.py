@@ -182,10 +182,10 @@ class Bench:
             open_store=lambda place: SimulatedStore(self.objects, process, place),
             delay_seconds=delay_seconds,
             clock=lambda: self.objects.scheduler.now,
-            newest_named=self.newest_named,
+            newest_in_log=self.newest_in_log,
         )
 
-    def newest_named(self, incarnation: str, offset: int) -> int:
+    def newest_in_log(self, incarnation: str, offset: int) -> int:
         """Return what the log names from an offset on: here an outcome's offset is its version."""
         named = self.changes[offset - 1 if offset else 0 :]
         return max((c.version for c in named if c.incarnation == incarnation), default=0)

@@ -30,10 +30,10 @@ def test_a_row_of_seeds_is_written_with_a_dash() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_seeds_hold_and_every_fault_happens(found_out: Callable[[str], None]) -> None:
+def test_seeds_hold_and_every_fault_happens(report_line: Callable[[str], None]) -> None:
     runs = runs_of(SEEDS_FILE.read_text(encoding="utf-8"))
     total = run_many(runs, jobs=2)
-    found_out("simulation: " + "\n  ".join(total.lines()))
+    report_line("simulation: " + "\n  ".join(total.lines()))
     assert not total.problems
     assert total.seeds == len(runs)
     assert not [name for name in FAULTS if not total.counters[name]]

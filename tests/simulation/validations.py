@@ -125,6 +125,13 @@ def check_answers(world: World) -> None:
     for chosen, sequence, offset, digest in auditor.answered.by_id:
         is_so = auditor.outcomes[sequence] == (offset, digest) and at.get(offset) is not None
         auditor.expect(is_so, f"I16 {chosen} was answered with {sequence}, which isn't the log's")
+    for chosen, sequence, digest in auditor.answered.by_ticket:
+        found = auditor.outcomes[sequence]
+        is_so = found[1] == digest and at.get(found[0]) is not None
+        auditor.expect(is_so, f"I16 {chosen} was told {sequence}, which isn't the log's")
+    for chosen, attempt in auditor.surely_not:
+        is_so = all((e.transaction_id, e.attempt) != (chosen, attempt) for e in auditor.entries)
+        auditor.expect(is_so, f"I16 {chosen} was told not to be appended, and is in the log")
     for incarnation, version, digest in auditor.answered.by_version:
         is_so = auditor.tables[incarnation].hashes[version] == digest
         auditor.expect(is_so, f"I16 version {version} of {incarnation} was answered wrongly")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import tempfile
 import threading
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from commitlog.adapters import log_start
@@ -21,18 +23,37 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.records import Outcome
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.partition.events import Event
+from consumers.tools.archive.log import ArchivedLog
+from tests.lanes import check_lanes
 from tests.simulation import validations
+from tests.simulation.archivist import Archivist, has_archive
 from tests.simulation.auditor import Auditor, Violation
+from tests.simulation.clients import (
+    Client,
+    JudgedTicket,
+    SimulatedFallback,
+    SimulatedLeaderSocket,
+)
 from tests.simulation.disk import Objects
 from tests.simulation.endings import run_ending
 from tests.simulation.faults import Faults
 from tests.simulation.history import FinalRows
 from tests.simulation.indexer import Indexer
-from tests.simulation.log import SimulatedWriter
+from tests.simulation.log import AnyWriter
+from tests.simulation.network import Network
 from tests.simulation.node import Node
+from tests.simulation.readers import Reader
 from tests.simulation.requests import ROOT, Requests
+from tests.simulation.row_writers import (
+    ROW_WRITERS,
+    Applier,
+    RowSender,
+    has_row_writers,
+    in_force,
+)
 from tests.simulation.rows import Entry
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.versions import Versions, has_two_versions, older_protocol
 from tests.simulation.writers import Writer
 
 TRANSACTIONS = 200
@@ -44,16 +65,32 @@ HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
 
 SMALL: dict[str, float] = {
-    "consumers.partition.past.EVERY": 5,
+    "consumers.partition.offset_index.EVERY": 5,
     "consumers.partition.session.EVERY": 5,
     "consumers.partition.old_versions.EVERY": 5,
-    "consumers.partition.past.PLACES_PER_FILE": 3,
+    "consumers.partition.offset_index.PLACES_PER_FILE": 3,
     "commitlog.core.log.deduplication.CHUNK_OUTCOMES": 16,
+    "commitlog.core.log.deduplication._SEALED_CHUNKS": 2,
+    "commitlog.core.log.deduplication._OUTCOMES_PER_PACKING": 5,
+    "consumers.partition.appending.READ_ON_SECONDS": 0.05,
+    "consumers.partition.appending.QUIET_SECONDS": 0.02,
+    "consumers.partition.appending.UNDECIDED_MAX": 20,
     "consumers.partition.deciding.LOOK_SECONDS": 3.0,
     "consumers.partition.deciding.WRITE_SECONDS": 5.0,
+    "commitlog.client.fallback._POLL_SECONDS": 0.0,
+    "commitlog.client.runtime.OVERLOAD_PATIENCE_SECONDS": 0.2,
+    "consumers.tools.archive.writer.SEGMENT_OUTCOMES": 10,
+    "consumers.tools.archive.writer.APPEND_SECONDS": 0.5,
 }
 """A run has a few hundred outcomes and takes seconds: so it has places in its past, files of them,
 ids in many chunks, and calls that take too long."""
+
+IN_STEPS: dict[str, object] = {
+    "commitlog.client.connection.LeaderSocket": SimulatedLeaderSocket,
+    "commitlog.client.runtime.Fallback": SimulatedFallback,
+    "commitlog.client.runtime.Ticket": JudgedTicket,
+}
+"""What stands in for parts of the client that have threads of their own."""
 
 
 @dataclass
@@ -81,9 +118,12 @@ class Report:
 class World:
     """Everything that a seed makes."""
 
-    def __init__(self, seed: int, *, transactions: int = TRANSACTIONS) -> None:
-        """Build it; nothing has run yet."""
+    def __init__(
+        self, seed: int, *, transactions: int = TRANSACTIONS, archive: Path | None = None
+    ) -> None:
+        """Build it; nothing has run yet. With a folder for it, the log is archived."""
         self.seed = seed
+        self._archive_folder = archive
         self.scheduler = Scheduler(seed)
         self.transactions_wanted = transactions
         self.submitted = 0
@@ -93,6 +133,8 @@ class World:
         self.told_twice = 0.0
         self.hangs = 0.0
         """How often a worker's call to a store hangs."""
+        self.fatal_producers = self.pauses_asked = 0.0
+        """How often a client's producer fails for good, and a leader asks writers to pause."""
         self.overtaken = 0.0
         """How often an older attempt lands after a newer one."""
         self.rogue_paths: list[tuple[str, bytes]] = []
@@ -108,16 +150,30 @@ class World:
         self.log = MemoryLog(self.cluster)
         # Logs of before, whose Updates pylance builds, and every fourth one as they are made now.
         self.protocol = PROTOCOL_SUPPORTED if seed % 4 == 3 else 1
+        if has_two_versions(seed):
+            self.protocol = older_protocol(seed)
         with mock.patch.object(log_start, "PROTOCOL_SUPPORTED", self.protocol):
             self.genesis = self.log.create(tables_root=ROOT)
         self.topics = (transactions_topic(self.log.name), outcomes_topic(self.log.name))
         self.objects = Objects(self.scheduler)
         self.auditor = Auditor(self.log, self.objects)
+        self.auditor.simulated_log = self.with_archive(self.auditor.simulated_log)
         self.scheduler.after_step = self.auditor.follow
+        self.network = Network(self.scheduler)
+        self.scheduler.on_killed = self.network.drop
         self.nodes = [Node(self, number) for number in range(chance.choice((2, 2, 3)))]
-        self.writers = [Writer(self, number) for number in range(chance.choice((2, 4)))]
+        self.writers = [Writer(self, number) for number in range(chance.choice((1, 3)))]
+        self.clients = [Client(self, number) for number in range(chance.choice((1, 2)))]
+        self.writers += self.clients
+        self.reader = Reader(self)
         self.faults = Faults(self)
         self.indexer: Indexer | None = None
+        self.archivist = None if archive is None else Archivist(self, archive)
+        self.appliers: list[Applier] = []
+        if has_row_writers(seed):
+            self.writers.append(RowSender(self, len(self.writers)))
+            self.appliers = [Applier(self, number) for number in range(ROW_WRITERS)]
+        self.versions = Versions(self) if has_two_versions(seed) else None
 
     @property
     def wants_more(self) -> bool:
@@ -136,19 +192,33 @@ class World:
         """Count something that happened."""
         self.scheduler.counters[name] += by
 
-    def writer_of(self, process: Process) -> Callable[[int, SimulatedWriter], None]:
+    def writer_of(self, process: Process) -> Callable[[int, AnyWriter], None]:
         """Return what learns which process a writer's number belongs to."""
 
-        def learn(number: int, writer: SimulatedWriter) -> None:
+        def learn(number: int, writer: AnyWriter) -> None:
             self.writer_processes[number] = process
             writer.told_twice = lambda: self.told_twice
 
         return learn
 
+    def with_archive(self, log: Any) -> Any:
+        """Return a process's log as one that knows the root has it: with the archive, if any."""
+        return log if self._archive_folder is None else ArchivedLog(log, self._archive_folder)
+
+    @contextmanager
+    def with_parts(self) -> Iterator[None]:
+        """Let in force be what stands in for the program in the parts that this seed has."""
+        with ExitStack() as stack:
+            if self.appliers:
+                stack.enter_context(in_force(self))
+            if self.versions is not None:
+                stack.enter_context(self.versions.in_force())
+            yield
+
     def answers_at(self, address: str) -> bool:
         """Say whether a leader's socket answers."""
         for node in self.nodes:
-            if node.process.name == address:
+            if node.address == address:
                 is_awake = node.process.paused_until <= self.scheduler.now
                 return node.is_leading and is_awake
         return False
@@ -195,12 +265,24 @@ class World:
         self.scheduler.trace("refuses", node.process.name, type(error).__name__)
         self.refusals.append(error)
         self.scheduler.kill(node.process, f"refuses: {error}")
-        if not self.expects_refusal:
+        is_too_old = self.versions is not None and self.versions.is_right(node, error)
+        if not self.expects_refusal and not is_too_old:
             raise Violation(f"I15 {node.process.name} refuses a sound log: {error!r}") from error
 
     def reboot_the_dead(self) -> None:
-        """Start nodes again, a while after they died."""
+        """Start nodes and clients again, a while after they died."""
         now = self.scheduler.now
+        for client in self.clients:
+            if not client.process.is_alive:
+                client.boot()
+        if not self.reader.process.is_alive:
+            self.reader.boot()
+        if self.archivist is not None and not self.archivist.process.is_alive:
+            self.archivist.boot()
+        for applier in self.appliers:
+            if not applier.process.is_alive:
+                self.count("row writer killed")
+                applier.boot()
         for node in self.nodes:
             if node.process.is_alive:
                 continue
@@ -231,6 +313,11 @@ class World:
                 scheduler.step()
             if scheduler.now > deadline:
                 raise Violation(f"I15 not settled: {what}")
+        if self.archivist is not None:
+            self.archivist.finish()
+            self.archivist.check()
+        if self.versions is not None:
+            self.versions.check()
         validations.validate(self)
         if self.indexer is not None:
             self.indexer.check()
@@ -247,6 +334,12 @@ class World:
             return f"{len(replica.undecided)} records have no outcome"
         if any(writer.pending for writer in self.writers):
             return "a writer waits for an answer"
+        if self.reader.is_behind():
+            return f"the feed has told {self.reader.told}"
+        if any(table.accepted for table in self.auditor.spec.tables.values()):
+            return "rows wait to be applied"
+        if self.versions is not None and (what := self.versions.unsettled()):
+            return what
         leaders = [node for node in self.nodes if node.is_leading]
         if not leaders:
             return "nobody leads"
@@ -279,15 +372,35 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
         stack.enter_context(mock.patch("uuid.uuid4", uuid4))
         stack.enter_context(mock.patch("secrets.token_hex", token_hex))
         stack.enter_context(mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000))
-        for name, value in SMALL.items():
+        for name, value in (SMALL | IN_STEPS).items():
             stack.enter_context(mock.patch(name, value))
-        world = World(seed, transactions=transactions)
+        # Half of the clients give up before they have sent anything again.
+        patience = 1.0 if seed % 2 else 0.05
+        stack.enter_context(mock.patch("commitlog.client.sending.RESEND_FOR_SECONDS", patience))
+        folder: Path | None = None
+        if has_archive(seed):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        world = World(seed, transactions=transactions, archive=folder)
+        stack.callback(world.scheduler.close)
+        monotonic = time.monotonic
+
+        def clock() -> float:
+            return world.scheduler.now if threading.get_ident() == here else monotonic()
+
+        stack.enter_context(mock.patch("time.monotonic", clock))
+        stack.enter_context(
+            mock.patch("commitlog.client.opening.store_for", world.auditor.open_store)
+        )
+        stack.enter_context(mock.patch.object(JudgedTicket, "world", world, create=True))
+        stack.enter_context(world.with_parts())
         if listing:
             world.scheduler.listing = report.listing
         try:
             if transactions >= TRANSACTIONS and seed % INDEX_EVERY == 0:
                 world.keep_index(Path(stack.enter_context(tempfile.TemporaryDirectory())))
             world.run()
+            check_lanes(world.cluster)
+            report.problem = next(iter(world.auditor.complaints), "")
         except Violation as violation:
             report.problem = str(violation)
         except Exception as error:

@@ -44,14 +44,21 @@ class Writer:
     def __init__(self, world: World, number: int) -> None:
         """Begin with nothing submitted."""
         self.world = world
-        self.process = Process(f"w{number}", is_spared=True)
+        self._number = number
         self.pending: dict[str, Pending] = {}
         self.inbox: list[Outcome] = []
         self._writer = world.log.transactions_writer()
         self._sequence = 0
         self._application = f"app{number}"
         self.clock_skew_ms = 0
-        world.scheduler.add(self.process, "writer", self.step)
+        self.also_raw: set[str] = set()
+        """Ids of which a record was appended past the client, too."""
+        self.boot()
+
+    def boot(self) -> None:
+        """Start the process."""
+        self.process = Process(f"w{self._number}", is_spared=True)
+        self.world.scheduler.add(self.process, "writer", self.step)
 
     def step(self) -> bool:
         """Read answers, ask again, submit more."""
@@ -88,7 +95,7 @@ class Writer:
                     # Resends of the older one, which were on their way for longer.
                     self.world.count("attempt overtaken by a newer one")
                     for _ in range(self.world.scheduler.random.choice((1, 2, 4))):
-                        self._writer.append(transaction, partition=0)
+                        self._append_raw(transaction)
                 return
         del self.pending[outcome.transaction_id]
 
@@ -221,7 +228,21 @@ class Writer:
         self.pending[transaction.transaction_id] = Pending(transaction, 0.0, kind)
         self._append(transaction)
 
+    def send_as(self, transaction: Transaction, asked: Asked) -> None:
+        """Send what is meant like this, once."""
+        self.world.auditor.meant[payload_hash(transaction)] = asked
+        self.pending[transaction.transaction_id] = Pending(transaction, 0.0, "once")
+        self._append(transaction)
+
     def _append(self, transaction: Transaction) -> None:
+        self._note(transaction)
+        self._append_raw(transaction)
+
+    def _append_raw(self, transaction: Transaction) -> None:
+        self.also_raw.add(transaction.transaction_id)
+        self._writer.append(transaction, partition=0)
+
+    def _note(self, transaction: Transaction) -> None:
         world = self.world
         key = (transaction.transaction_id, transaction.attempt)
         told = world.auditor.told.setdefault(key, Told())
@@ -231,7 +252,6 @@ class Writer:
         world.scheduler.trace("submit", self.process.name, key[0][:8], key[1])
         if transaction.transaction_id in self.pending:
             self.pending[transaction.transaction_id].asked_at = world.scheduler.now
-        self._writer.append(transaction, partition=0)
 
     def die(self) -> None:
         """End the process; the next one knows what was sent from a journal, or knows nothing."""
@@ -250,7 +270,8 @@ class Writer:
             if copies >= 1000:
                 self.world.count("one id a thousand times")
             for _ in range(copies):
-                self._append(pending.transaction)
+                self._note(pending.transaction)
+                self._append_raw(pending.transaction)
             return True
         return False
 
@@ -271,7 +292,7 @@ class Writer:
                 self.world.auditor.meant[payload_hash(transaction)] = asked
                 for location, path, data in request.files:
                     self.world.put_file(self.process, location, path, data)
-                self._writer.append(transaction, partition=0)
+                self._append_raw(transaction)
 
     def too_large(self) -> bool:
         """Try a record over the limit, which is refused before anything is sent; return whether.
