@@ -14,7 +14,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import LocalStore
-from consumers.tools.orphans import clean
+from consumers.tools.cleaning import clean
 
 left = int(sys.argv[2])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -18,31 +19,35 @@ from commitlog.client import runtime
 from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import Overloaded
 from commitlog.protocol import outcomes_topic
-from consumers.partition import guards
+from consumers.partition import leader_checks
 from consumers.partition.quotas import Quotas
 from consumers.servers.committer import CommitterOptions
 from tests.service import SCHEMA, Service, rows, service
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_until
 
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A service that lets few transactions of one writer wait, and looks often."""
-    monkeypatch.setattr(guards, "PULSE_SECONDS", 0.05)
-    monkeypatch.setattr(guards, "WAITING_PER_WRITER_MAX", 20)
+    monkeypatch.setattr(leader_checks, "PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(leader_checks, "WAITING_PER_WRITER_MAX", 20)
     with service(tmp_path) as made:
         made.client.create_table("t", SCHEMA)
         yield made
 
 
-def hold_outcomes(running: Service) -> None:
-    """Have Kafka acknowledge no outcome until `release`."""
-    topic = outcomes_topic(running.log.name)
+def hold_outcomes(running: Service) -> threading.Event:
+    """Have Kafka acknowledge no outcome until `release`; the event is set once one was held."""
+    topic, held = outcomes_topic(running.log.name), threading.Event()
 
     def fate(append: AppendCall) -> Fate:
-        return Fate.HOLD if append.topic == topic else Fate.DELIVER
+        if append.topic != topic:
+            return Fate.DELIVER
+        held.set()
+        return Fate.HOLD
 
     running.cluster.on_append = fate
+    return held
 
 
 def release(running: Service) -> None:
@@ -68,6 +73,21 @@ def transactions(running: Service) -> int:
     return running.log.read_transactions(0).end_offset()
 
 
+def test_a_leader_tells_of_no_position_that_another_may_fill_otherwise(running: Service) -> None:
+    """A feed from now on would begin behind it, and pass over what comes in its place."""
+    before = running.client.position()
+    is_decided = hold_outcomes(running)
+    try:
+        fragments = lance.fragment.write_fragments(rows(1), str(running.location("t")))
+        ticket = running.client.submit("t", lance.LanceOperation.Append(fragments), read_version=1)
+        assert is_decided.wait(WAIT_SECONDS)
+        assert running.client.position() == before
+    finally:
+        release(running)
+    assert ticket.result(WAIT_SECONDS).sequence == before[0] + 1
+    assert running.client.position() == {0: before[0] + 1}
+
+
 def test_a_flood_is_stopped_before_it_is_appended_and_others_are_not(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,11 +103,11 @@ def test_a_flood_is_stopped_before_it_is_appended_and_others_are_not(
         assert time.monotonic() < deadline, "nobody stopped the flood"
     sent += told
     assert sent >= 20
-    assert transactions(running) == before + sent, "what was refused was not appended"
-    with pytest.raises(Overloaded, match="transactions wait, and 20 may") as refused:
+    wait_until(lambda: transactions(running) >= before + sent, "the leader to append what it got")
+    with pytest.raises(Overloaded, match="are waiting; at most 20 may") as refused:
         running.client.append("t", rows(3))
     assert refused.value.retry_after_seconds > 0
-    assert transactions(running) == before + sent
+    assert transactions(running) == before + sent, "what was refused was not appended"
     location = str(running.location("t"))
     more = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(4), location))
     other = modest.submit("t", more, read_version=1)
@@ -112,7 +132,7 @@ def test_a_client_that_is_patient_goes_on_when_it_may(running: Service) -> None:
 def test_a_principal_over_its_quota_pauses_wherever_it_sends_from_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(leader_checks, "PULSE_SECONDS", 0.05)
     monkeypatch.setattr(runtime, "OVERLOAD_PATIENCE_SECONDS", 0.0)
     quotas = Quotas({"greedy": 0.2})
     options = partial(CommitterOptions, quotas=quotas)
@@ -135,7 +155,7 @@ def test_a_principal_over_its_quota_pauses_wherever_it_sends_from_and_others_do_
                 except Overloaded as error:
                     refused.append(error)
         for one in refused:
-            assert "'greedy' may have 0.2 transactions decided a second" in str(one)
+            assert "'greedy' exceeded its quota of 0.2 transactions per second" in str(one)
             assert 0 < one.retry_after_seconds <= 60
         before = transactions(made)
         with pytest.raises(Overloaded):
@@ -152,9 +172,16 @@ def test_a_principal_over_its_quota_pauses_wherever_it_sends_from_and_others_do_
 
 
 def test_with_much_undecided_each_writer_gets_less() -> None:
-    most = guards.WAITING_PER_WRITER_MAX
-    assert guards.waiting_max(0) == guards.waiting_max(guards.UNDECIDED_HIGH) == most
-    shares = [guards.waiting_max(guards.UNDECIDED_HIGH * factor + 1) for factor in (1, 2, 10, 1000)]
+    most = leader_checks.WAITING_PER_WRITER_MAX
+    assert (
+        leader_checks.waiting_max(0)
+        == leader_checks.waiting_max(leader_checks.UNDECIDED_HIGH)
+        == most
+    )
+    shares = [
+        leader_checks.waiting_max(leader_checks.UNDECIDED_HIGH * factor + 1)
+        for factor in (1, 2, 10, 1000)
+    ]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] <= most // 2
-    assert shares[-1] == guards.WAITING_PER_WRITER_MIN
+    assert shares[-1] == leader_checks.WAITING_PER_WRITER_MIN

@@ -159,7 +159,7 @@ def test_what_is_no_branch_is_refused(running: Service) -> None:
     assert outcome.code is Code.BUILD_REFUSED
     assert "'theirs' already" in outcome.message
     for name in ("main", "a//b", "../x", "x.lock", ""):
-        with pytest.raises(InvalidTransaction, match="is no name of a branch"):
+        with pytest.raises(InvalidTransaction, match="is not a valid branch name"):
             submit(running, branch(running, name, 6), "ns$wrong")
     assert by_hand(running, "main").code is Code.INVALID_OPERATION
     assert by_hand(running, "x/../y").code is Code.LOCATION_NOT_ALLOWED

@@ -18,7 +18,8 @@ from commitlog.errors import InvalidTransaction
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans
-from consumers.tools.iceberg_upkeep import IcebergUpkeep
+from consumers.tools.maintenance_policy import Policies
+from consumers.tools.removals import Removals
 from tests.iceberg_server import IcebergServer, serving
 from tests.object_store import KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
 
@@ -45,11 +46,17 @@ class Objects:
         return sorted(store_for(ROOT).walk())
 
     def maintain(self) -> list[str]:
-        upkeep = IcebergUpkeep(MemoryLog(self.cluster), self.client)
-        try:
-            return [f"{one.kind}: {one.do()}" for one in upkeep.due()]
-        finally:
-            upkeep.close()
+        told = list[str]()
+        removals = Removals(
+            self.client,
+            lambda: MemoryLog(self.cluster),
+            Policies(self.client, {}),
+            lambda act, result: told.append(f"{act.kind}: {result}"),
+            0.0,
+        )
+        removals.look()
+        removals.close()
+        return told
 
     def orphans(self) -> list[str]:
         return [found.location for found in find_orphans(MemoryLog(self.cluster), ROOT)]
@@ -96,6 +103,7 @@ def test_metadata_that_goes_by_property_goes_there_too(objects: Objects) -> None
         "write.metadata.previous-versions-max": "1",
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.compression-codec": "gzip",
+        "commitlog.maintain.remove-expired-after-hours": "0",
     }
     table = objects.catalog.create_table("far.pruned", _ROWS.schema, properties=properties)
     for number in range(3):

@@ -181,14 +181,14 @@ def test_appends_never_race(up: Up, properties: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_what_is_rebased_is_what_the_java_library_commits(
-    up: Up, seed: int, found_out: Callable[[str], None]
+    up: Up, seed: int, report_line: Callable[[str], None]
 ) -> None:
     tally = Tally()
     with java_iceberg(up.server.uri) as java:
         for number in range(seed, seed + _HISTORIES):
             print(f"seed {number}")
             live(java, number, tally)
-    found_out(f"Iceberg's Java library as the judge: {tally}")
+    report_line(f"Iceberg's Java library as the judge: {tally}")
     assert tally.accepted.total() > 0
 
 

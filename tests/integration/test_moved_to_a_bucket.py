@@ -17,7 +17,7 @@ from consumers.tools.backup import writer
 from consumers.tools.backup.cut import Heads, cut
 from consumers.tools.backup.saved import Backup, digest, files_of, part
 from consumers.tools.backup.writer import back_up
-from consumers.tools.verify.check import VerifyOptions, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE
 from tests.golden.roots import golden
 from tests.object_store import s3_server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from tests.namespace_world import Capture, World, numbers
 from tests.object_store import BUCKET, ROOT, s3_server
-from tests.unit.test_namespace_reach import ACCESS, ADMIN, BOB
+from tests.unit.test_namespace_reach import ADMIN, BOB, access_file
+from tests.unit.test_registered_escapes import check_nothing_leads_there
 
 pytest.importorskip("moto")
 ALLOWED = f"s3://{BUCKET}/allowed"
@@ -33,12 +33,7 @@ ALLOWED = f"s3://{BUCKET}/allowed"
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("escapes")
-    hashes = {
-        name: hashlib.sha256(key["x-api-key"].encode()).hexdigest()
-        for name, key in (("admin", ADMIN), ("bob", BOB))
-    }
-    (folder / "access.toml").write_text(ACCESS.format(**hashes))
-    security = Security(AccessFile(folder / "access.toml"))
+    security = Security(AccessFile(access_file(folder)))
     with s3_server():
         made = World(
             folder,
@@ -240,6 +235,10 @@ def test_no_table_is_declared_or_registered_elsewhere(world: World, location: st
     for what in ("declare", "register"):
         path = f"/v1/table/bobs${world.fresh_name()}/{what}"
         assert world.post(path, {"location": location}, headers=BOB)[0] in (400, 403), what
+
+
+def test_a_dataset_that_is_registered_names_no_file_of_others(world: World, secret: str) -> None:
+    check_nothing_leads_there(world, secret, ALLOWED, [100, 101])
 
 
 def _of_branch(request: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
-from consumers.tools.orphans import clean
+from consumers.tools.cleaning import clean
 from tests.object_store import log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,8 +11,12 @@ import lance
 import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
-from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.adapters.storage import LocalStore
+from commitlog.codecs.manifest_file import decode_manifest, transaction_path_in
 from commitlog.errors import NoSuchVersion
+from consumers.partition.repair import restore_transactions
+from consumers.tools import table_acts
+from consumers.tools.maintenance import Maintenance
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
@@ -63,10 +68,10 @@ def test_a_strangers_file_stands_for_no_version_that_latest_passed_over(tmp_path
 def look_around(running: Service) -> list[str]:
     """Have the leader look at its tables once; return what it noted."""
     committer = running.running[-1].committer
-    session, guards = committer._session, committer._guards
+    session, checks = committer._session, committer._checks
     assert session is not None
-    guards.scan(session, threading.Event())
-    return [incident.message for incident in guards.incidents]
+    checks.scan(session, threading.Event())
+    return [incident.message for incident in checks.incidents]
 
 
 def contents(location: Path) -> dict[str, bytes]:
@@ -120,6 +125,68 @@ def test_a_transaction_file_that_somebody_deleted_is_written_again(tmp_path: Pat
         for path in (running.location("t") / "_versions").glob("*.manifest"):
             path.unlink()
         assert ids_of(running.client.open("t", 3)) == [0, 1], "of nothing but the log"
+
+
+def test_a_look_for_deleted_transactions_takes_no_new_version_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        location = str(running.location("t"))
+        names, listed = LocalStore.names, versions_with_files
+
+        def names_then_commit(store: LocalStore, folder: str) -> Iterator[str]:
+            found = list(names(store, folder))
+            running.client.append("t", rows(1))
+            return iter(found)
+
+        def versions_then_commit(place: str) -> dict[int, str]:
+            found = listed(place)
+            running.client.append("t", rows(2))
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalStore, "names", names_then_commit)
+            assert restore_transactions(location, 100) == []
+        with monkeypatch.context() as patched:
+            patched.setattr("consumers.partition.repair.versions_with_files", versions_then_commit)
+            assert restore_transactions(location, 100) == []
+
+
+def test_thinning_deletes_no_transaction_that_a_leader_would_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_acts, "YOUNG_MS", -60_000)
+    policy = {
+        "commitlog.maintain.keep-manifests": "3",
+        "commitlog.maintain.small-fragments": "1000",
+    }
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA, policy="latest", properties=policy)
+        for number in range(12):
+            running.client.append("t", rows(number))
+        location, restored = str(running.location("t")), list[int]()
+        read, delete = LocalStore.read, LocalStore.delete
+
+        def delete_then_look(store: LocalStore, path: str) -> None:
+            delete(store, path)
+            restored.extend(restore_transactions(location, 100))
+
+        def read_then_delete(store: LocalStore, path: str) -> bytes:
+            found = read(store, path)
+            if "manifest" in path and len(list(store.names("_versions"))) > 4:
+                beside = transaction_path_in(found)
+                delete(store, path)
+                delete(store, beside)
+            return found
+
+        monkeypatch.setattr(LocalStore, "delete", delete_then_look)
+        assert [act.kind for act in Maintenance(running.client).look()] == ["thin"]
+        assert restored == []
+        for number in range(12, 20):
+            running.client.append("t", rows(number))
+        monkeypatch.setattr(LocalStore, "read", read_then_delete)
+        assert restore_transactions(location, 100) == [], "thinned between a list and a look"
 
 
 def test_verify_names_what_is_gone_with_the_versions_that_need_it_and_what_expired(

@@ -33,6 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_acls import ROLES
+from commitlog.adapters.kafka_io import answer_of
 from commitlog.errors import CommitLogError, InvalidSettings, LogMoved
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers import cli
@@ -245,7 +246,7 @@ def tried(secured: Secured, who: str, topic: str) -> Iterator[str]:
     }
     for what, future in asked.items():
         try:
-            future.result(60)
+            answer_of(future, DEADLINE_SECONDS)
         except KafkaException as error:
             name = error.args[0].name()
             assert name.endswith("AUTHORIZATION_FAILED") or name == "TOPIC_ALREADY_EXISTS", what

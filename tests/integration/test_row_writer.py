@@ -40,6 +40,7 @@ from tests.service import Service, service
 
 T = "ns$t"
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
+ALL, IF = "when_matched_update_all", "when_matched_update_all_filt"
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable_row_ids"])
@@ -249,7 +250,7 @@ def test_partial_upserts_of_a_table_with_blobs_are_no_rows_for_the_log(tmp_path:
         client.append(T, pa.table({"id": [1], "data": [b"x"], "n": [1]}, schema=schema))
         merged = client.merge_insert(T, pa.table({"id": [1, 2], "n": [7, 8]}), "id")
         assert merged.version == 3, "no row writer runs"
-        with pytest.raises(InvalidTransaction, match="has columns of blobs"):
+        with pytest.raises(InvalidTransaction, match="has blob columns"):
             client.write_rows(T, [{"id": 1, "n": 9}], mode="upsert")
         client.write_rows(T, [{"id": 3, "n": 9}]).result(60, "accepted")
         client.write_rows(T, [{"id": 2}], mode="delete").result(60, "accepted")
@@ -313,6 +314,15 @@ def test_small_appends_and_upserts_of_such_tables_take_this_way(running: Service
         ([{"id": 1}], {"mode": "upsert", "on": "nothing"}, "on"),
         ([{"id": 1}], {"mode": "upsert", "when_matched_delete": True}, "when_matched_delete"),
         ([{"id": 1}], {"mode": "append", "when_matched_update_all": True}, None),
+        ([{"id": 1, "a": 1, "b": "x"}], {"on": "id"}, "on"),
+        ([{"id": 1, "a": 1}], {"mode": "upsert", ALL: "yes"}, ALL),
+        ([{"id": 1}], {"mode": "upsert", "on": 5}, "on"),
+        ([{"id": 1}], {"mode": "upsert", "on": ["id", "id"]}, "on"),
+        ([{"id": 1}], {"mode": "upsert", ALL: False, "when_not_matched_insert_all": False}, ALL),
+        ([{"id": 1, "a": 2}], {"mode": "upsert", ALL: False, IF: "source.a > 1"}, IF),
+        ([{"id": 1}], {"mode": "upsert", IF: 5}, IF),
+        ([{"id": 1}], {"mode": "upsert", IF: "source.a > 1"}, IF),
+        ([{"id": 1, "a": 2}], {"mode": "upsert", IF: "source.a >"}, IF),
         ([], {}, "data"),
     ],
 )
@@ -375,10 +385,60 @@ def test_a_position_makes_a_fresh_read_repeatable(running: Service) -> None:
         assert in_words(again) == rows, position
     with pytest.raises(InvalidRequest, match="in the future"):
         client.open(T, fresh=True, position=10_000)
-    with pytest.raises(InvalidRequest, match="is for fresh views"):
+    with pytest.raises(InvalidRequest, match="only applies to fresh views"):
         client.open(T, position=seen[0][0])
     with pytest.raises(NoSuchVersion, match="no version at position 1"):
         client.open(T, fresh=True, position=1)
+
+
+@pytest.mark.parametrize("position", [0, -1, True, 1.5])
+def test_what_is_no_position_makes_no_fresh_view(running: Service, position: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is no position") as error:
+        running.client.scan(T, fresh=True, position=position)
+    assert (error.value.field, error.value.value) == ("position", position)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [(("nothing = 1",), "filter"), ((None, ["nothing"]), "columns"), ((None, "id"), "columns")],
+)
+def test_a_scan_that_cannot_be_says_why(running: Service, asked: Any, field: str) -> None:
+    for fresh in (False, True):
+        with pytest.raises(InvalidRequest) as error:
+            running.client.scan(T, *asked, fresh=fresh)
+        assert error.value.field == field
+        assert "/home/" not in str(error.value)
+
+
+def test_large_rows_that_are_sent_again_by_id_are_written_once(running: Service) -> None:
+    client, count = running.client, 200_000
+    large = pa.table({"id": range(count), "a": range(count), "b": ["x"] * count}, schema=SCHEMA)
+    made = [client.write_rows(T, large, mode="upsert", transaction_id="once") for _ in range(2)]
+    outcomes = [ticket.result(60, "accepted") for ticket in made]
+    assert [outcome.status for outcome in outcomes] == [Status.COMMITTED] * 2
+    assert len(list((running.location(T) / "_rows").iterdir())) == 1
+    assert client.write_rows(T, large, transaction_id="once").result(60).code is Code.ID_REUSED
+    apply_once(RowWriter(client), client)
+    assert getattr(client.outcome("once"), "inserted", None) == count
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "BTREE"])
+@pytest.mark.parametrize(
+    "second", [("delete", [{"id": 1}]), ("upsert", [{"id": 1, "b": "u"}])], ids=["delete", "upsert"]
+)
+def test_an_index_leads_to_rows_that_came_in_a_group_with_others(
+    running: Service, kind: str, second: tuple[str, list[Any]]
+) -> None:
+    """Lance takes fragments of moved rows for indexed if no column of the index was set."""
+    client = running.client
+    client.append(T, [{"id": n, "a": n, "b": "x"} for n in range(4)], by_log=False)
+    client.create_index(T, "a", kind)
+    for mode, rows in (("append", [{"id": 10, "a": 10, "b": "y"}]), second):
+        client.write_rows(T, rows, mode=mode).result(60, "accepted")
+    fresh = client.scan(T, "a = 10", ["id"], fresh=True)
+    apply_once(RowWriter(client), client)
+    applied = client.scan(T, "a = 10", ["id"])
+    assert fresh.to_pylist() == applied.to_pylist() == [{"id": 10}]
 
 
 def test_a_fresh_view_can_only_be_read(running: Service) -> None:
@@ -387,7 +447,7 @@ def test_a_fresh_view_can_only_be_read(running: Service) -> None:
     view = client.open(T, fresh=True)
     writes: list[tuple[str, Any]] = [("delete", "true"), ("merge_insert", "id"), ("insert", None)]
     for name, given in writes:
-        with pytest.raises(InvalidRequest, match=f"fresh view can't be written, and {name}"):
+        with pytest.raises(InvalidRequest, match=f"fresh view is read-only, and {name}"):
             getattr(view, name)(given)
     with pytest.raises(InvalidRequest, match="fresh view"):
         view.optimize.compact_files()
@@ -396,7 +456,7 @@ def test_a_fresh_view_can_only_be_read(running: Service) -> None:
     del view
     gc.collect()
     assert not folder.exists()
-    with pytest.raises(InvalidRequest, match="Leave out one"):
+    with pytest.raises(InvalidRequest, match="Pass only one"):
         client.open(T, 1, fresh=True)
 
 

@@ -61,6 +61,16 @@ def test_rules_that_the_leader_has_yet_to_decide_are_awaited(tmp_path: Path) -> 
             assert asked.result(60) == [replace(before, history_versions=7)]
 
 
+def test_rules_are_shown_where_the_topic_ends_with_tombstones(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        made.log.tombstone(0, [b"%d/tombstone" % number for number in range(3)])
+        assert in_force(made.client) == [Rules(PROTOCOL_SUPPORTED)]
+        made.running[0].stop()
+        made.start().await_leading()
+        assert in_force(made.client) == [Rules(PROTOCOL_SUPPORTED)], "after another start, too"
+
+
 def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with service(tmp_path) as made:
         before = in_force(made.client)

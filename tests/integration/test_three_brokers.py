@@ -69,42 +69,57 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
         one.stop()
 
 
-def asked(servers: str, *flags: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit code of `doctor`, and what it says of durability."""
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
-        code = cli.main(["doctor", "--bootstrap-servers", servers, "--json", *flags])
-    found = [one for one in json.loads(shown.getvalue()) if one["name"] == "durability"]
-    return code, found[0] if found else {"level": "", "message": ""}
+class Doctor:
+    """Asks `doctor` until it says what is awaited: brokers hear of each other little by little."""
+
+    def __init__(self, servers: str) -> None:
+        """Remember whom to ask about."""
+        self._servers = servers
+
+    def ask(self, *flags: str) -> tuple[int, list[dict[str, Any]]]:
+        """Return the exit code and all findings; none if the cluster did not answer in time."""
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            code = cli.main(["doctor", "--bootstrap-servers", self._servers, "--json", *flags])
+        return code, json.loads(shown.getvalue() or "[]")
+
+    def says(self, level: str, words: str, *flags: str, code: ExitCode | None = None) -> None:
+        """Wait for a finding about durability with this level and these words, and the code."""
+
+        def holds() -> bool:
+            self._last = self.ask(*flags)
+            ended, findings = self._last
+            told = [one for one in findings if one["name"] == "durability"]
+            return code in (None, ended) and any(
+                one["level"] == level and words in one["message"] for one in told
+            )
+
+        wait_until(holds, f"{level}: {words}", state=lambda: self._last)
 
 
 def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_path: Path) -> None:
     servers, root = brokers.servers, tmp_path / "root"
+    doctor = Doctor(servers)
     made = run("init", "--bootstrap-servers", servers, "--root", str(root))
     assert made.returncode == 0, made.stderr
     with leading(servers, root, LOG) as log:
         log.create_table("t", SCHEMA)
         log.append("t", rows(1))
-    code, found = asked(servers)
-    assert found["level"] == "ok", found
-    assert "3 copies, and a commit is acknowledged once 2 have it" in found["message"]
+        whole = "3 copies, and a commit is acknowledged once 2 have it; all are in step"
+        doctor.says("ok", whole, code=ExitCode.OK)
 
     brokers.running[3].kill()
-    wait_until(lambda: asked(servers)[1]["level"] == "warn", "a copy that is missed")
-    assert "2 of 3 copies" in asked(servers)[1]["message"]
+    doctor.says("warn", "2 of 3 copies")
     with leading(servers, root, LOG) as log:
         assert log.append("t", rows(2)).version == 3, "two copies are enough"
-        assert asked(servers)[0] == ExitCode.OK
-        assert asked(servers, "--strict")[0] == ExitCode.REFUSED
+        doctor.says("warn", "2 of 3 copies", code=ExitCode.OK)
+        doctor.says("warn", "2 of 3 copies", "--strict", code=ExitCode.REFUSED)
 
     brokers.running[2].kill()
-    wait_until(lambda: asked(servers)[1]["level"] == "fail", "two copies that are missed")
-    code, found = asked(servers)
-    assert code == ExitCode.REFUSED
-    assert "nothing is acknowledged now" in found["message"]
+    doctor.says("fail", "nothing is acknowledged now", code=ExitCode.REFUSED)
 
     brokers.start(2)
-    wait_until(lambda: asked(servers)[1]["level"] == "warn", "a copy that is there again")
+    doctor.says("warn", "2 of 3 copies")
     with leading(servers, root, LOG) as log:
         assert log.append("t", rows(3)).version == 4
         assert ids_of(log.open("t")) == [1, 2, 3]

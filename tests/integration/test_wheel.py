@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.native import MODULE, NoCompiler, compiler
+
 ROOT = Path(__file__).resolve().parents[2]
 
 READ = """
@@ -47,6 +49,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
     )
     return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_carries_machine_code_if_there_is_a_compiler(wheel: Path) -> None:
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if "/_native." in name]
+    try:
+        compiler()
+    except NoCompiler:
+        assert wheel.name.endswith("-py3-none-any.whl")
+        assert names == ["commitlog/codecs/_native.pyi"]
+    else:
+        assert not wheel.name.endswith("-any.whl"), "it is for this Python and this machine"
+        assert sorted(names) == sorted(
+            ["commitlog/codecs/_native.pyi", f"commitlog/codecs/{MODULE}"]
+        )
 
 
 def test_the_wheel_holds_code_schemas_pins_and_licence(wheel: Path) -> None:

@@ -1,0 +1,66 @@
+"""Is a leader asked once for what came of a transaction's writes, however many it has?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.client.row_tickets import RowsOutcome
+from commitlog.client.runtime import Runtime
+from tests.integration.test_row_writer import SCHEMA, T, writing
+from tests.service import Service, service
+
+OTHER, COUNT = "ns$u", 20
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        for table in (T, OTHER):
+            made.client.create_table(table, SCHEMA, primary_key="id", properties={"rows": "log"})
+        yield made
+
+
+def written(running: Service) -> RowsOutcome:
+    """Write rows to two tables by one transaction, after which a row writer starts."""
+    client = running.client
+    builder = client.transact()
+    for number in range(COUNT):
+        row = {"id": number // 4, "a": number, "b": "x"}
+        builder.write_rows(OTHER if number % 2 else T, [row], mode="upsert")
+    with writing(running):
+        builder.__exit__(None, None, None)
+    assert isinstance(builder.outcome, RowsOutcome)
+    return builder.outcome
+
+
+@pytest.mark.parametrize("knows_each", [True, False], ids=["once", "older_leader"])
+def test_what_came_of_many_writes_is_asked_once(
+    running: Service, monkeypatch: pytest.MonkeyPatch, knows_each: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+    request = Runtime.request
+
+    def counting(self: Runtime, partition: int, method: str, **params: Any) -> Any:
+        if method == "rows_applied":
+            asked.append(params)
+            if not knows_each:
+                params.pop("each", None)
+        return request(self, partition, method, **params)
+
+    monkeypatch.setattr(Runtime, "request", counting)
+    outcome = written(running)
+    assert [write.operation for write in outcome.writes] == list(range(COUNT))
+    came = [(write.inserted, write.updated) for write in outcome.writes]
+    assert came == [(1, 0), (1, 0), (0, 1), (0, 1)] * (COUNT // 4)
+    assert {write.version for write in outcome.writes} == {2}
+    assert len(asked) == (1 if knows_each else COUNT)
+    # Later the same is told of what was applied.
+    asked.clear()
+    again = running.client.outcome(outcome.transaction_id)
+    assert isinstance(again, RowsOutcome)
+    assert again.writes == outcome.writes
+    assert len(asked) == (1 if knows_each else COUNT)
