@@ -24,14 +24,14 @@ class NoHealth:
 
 @contextlib.contextmanager
 def serving_routes(
-    routes: Sequence[BaseRoute], settings: ServerSettings | None = None
+    routes: Sequence[BaseRoute], settings: ServerSettings | None = None, port: int = 0
 ) -> Iterator[str]:
     """Serve until the block ends; yields the address, as http://HOST:PORT."""
     app = make_app(NoHealth(), routes, settings)  # type: ignore[arg-type]
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
     config.timeout_graceful_shutdown = 2
     server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

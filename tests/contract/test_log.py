@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -285,7 +286,7 @@ def test_a_reader_passes_over_tombstones(world: World, log: Log) -> None:
 
 def test_an_offset_outside_of_the_log_is_an_error(world: World, log: Log) -> None:
     reader = log.read_outcomes(0, 100)
-    with pytest.raises(CorruptLog, match=r"outside of"):
+    with pytest.raises(CorruptLog, match="out of range|outside of"):
         reader.poll(timeout_seconds=120)
     reader.close()
     topic = outcomes_topic(world.log_name)
@@ -293,7 +294,7 @@ def test_an_offset_outside_of_the_log_is_an_error(world: World, log: Log) -> Non
         world.append_raw(topic, 0, b"%d" % number, b"x")
     world.delete_before(topic, 0, 2)
     below = log.read_outcomes(0, 1)
-    with pytest.raises(CorruptLog, match=r"outside of"):
+    with pytest.raises(CorruptLog, match="out of range|outside of"):
         below.poll(timeout_seconds=120)
     below.close()
 
@@ -413,7 +414,8 @@ def test_what_a_writer_gives_up_is_unknown_and_told_once(log: Log) -> None:
     writer.purge()
     writer.close()
     assert len(told) == 200
-    end = log.read_outcomes(0).end_offset()
+    with closing(log.read_outcomes(0)) as reader:
+        end = reader.end_offset()
     for offset, error in told.values():
         if error is None:
             assert 1 <= offset < end

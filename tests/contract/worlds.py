@@ -71,7 +71,7 @@ class KafkaWorld:
         """Connect clients of other programs."""
         self.bootstrap_servers = bootstrap_servers
         self.log_name = f"log-{uuid.uuid4().hex[:10]}"
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         self._opened: list[KafkaLog] = []
 
     def connect(self, log_name: str = "", **settings: Any) -> KafkaLog:
@@ -100,19 +100,20 @@ class KafkaWorld:
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete records as retention would."""
-        for future in self._admin.delete_records(
+        for future in self.admin.delete_records(
             [TopicPartition(topic, partition, offset)]
         ).values():
             future.result(120)
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
-        return topic in self._admin.list_topics(timeout=120).topics
+        return topic in self.admin.list_topics(timeout=120).topics
 
     def close(self) -> None:
         """Let go of the connections."""
         for log in self._opened:
             log.close()
+        del self.admin  # It has no other end.
 
 
 def transaction(message: bytes = b"", transaction_id: str = "") -> Transaction:

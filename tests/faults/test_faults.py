@@ -37,15 +37,15 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_round_holds(campaign: Campaign, name: str, found_out: Callable[[str], None]) -> None:
-    found_out(campaign.run(name))
+def test_a_round_holds(campaign: Campaign, name: str, report_line: Callable[[str], None]) -> None:
+    report_line(campaign.run(name))
 
 
 @pytest.mark.broker
-def test_the_standby_takes_over(campaign: Campaign, found_out: Callable[[str], None]) -> None:
+def test_the_standby_takes_over(campaign: Campaign, report_line: Callable[[str], None]) -> None:
     campaign.run("kill the leader")
     [seconds] = campaign.takeovers
-    found_out(f"kill -9 of the leader to the next commit: {seconds:.2f} s")
+    report_line(f"kill -9 of the leader to the next commit: {seconds:.2f} s")
     assert seconds < TAKEOVER_SECONDS_MAX
 
 

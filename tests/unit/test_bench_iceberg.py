@@ -65,6 +65,7 @@ def test_the_cost_of_history_is_measured_on_real_appends() -> None:
     assert more["evaluate_ms"] < 10 * few["evaluate_ms"]
 
 
+@pytest.mark.slow
 def test_a_record_that_makes_many_tables_costs_what_they_are_many() -> None:
     calls = {}
     for count in (100, 1_000):

@@ -33,6 +33,7 @@ def test_the_made_up_log_is_valid() -> None:
     assert log.version < COUNT
 
 
+@pytest.mark.slow
 def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASKED", "COMMITS", "PUBLICATIONS"):
         monkeypatch.setattr(index, name, 5)

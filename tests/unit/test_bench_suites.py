@@ -73,6 +73,7 @@ def committed(system: str, writers: int, **more: Any) -> dict[str, Any]:
     return {**row, **more}
 
 
+@pytest.mark.slow
 def test_replay_measures_decisions_verification_and_a_takeover(replayed: dict[str, Any]) -> None:
     assert replayed["chain"]["outcomes"] == replayed["decided_again"]["outcomes"] == 71
     assert replayed["takeover"]["behind_checkpoint"] == 71
@@ -104,6 +105,7 @@ def test_growth_measures_fragments_ages_and_tables(running: Service) -> None:
     assert [row["at"] for row in found["pylance"]] == [3, 12]
 
 
+@pytest.mark.slow
 def test_growth_measures_the_machine_alone() -> None:
     points = growth.alone((2, 5), (3, 6), (0, 2), silent)
     assert {(point["curve"], point["at"]) for point in points} == {
@@ -332,6 +334,7 @@ def test_the_readmes_table_is_made_of_the_report() -> None:
             readme.with_table(text, measured)
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_of_what_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from consumers.tools.bench import pictures
@@ -374,6 +377,7 @@ def prepare_counting(commits: int, number: int) -> measure.Commit:
     return commit
 
 
+@pytest.mark.slow
 def test_a_round_counts_commits_failures_and_what_was_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -393,6 +397,7 @@ def prepare_nothing(number: int) -> measure.Commit:
     raise OSError("there is no such table")
 
 
+@pytest.mark.slow
 def test_a_writer_that_cannot_start_ends_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "PRELOAD", [])
     with pytest.raises(RuntimeError, match="2 of 2 writers did not start"):

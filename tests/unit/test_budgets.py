@@ -290,7 +290,7 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
     limits.arrive("greedy", -3)
     limits.hold("greedy", -3 * MEGABYTE)
     limits.arrive("", 3)  # who shows nothing in the headers
-    with pytest.raises(OverLimit, match="show no credentials"):
+    with pytest.raises(OverLimit, match="without credentials"):
         Limits(app, settings, _Known()).hold("", 4 * MEGABYTE)
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.errors import WrongLog
 from consumers.commands.options import Where
 from consumers.runtime.config import (
+    ENDPOINTS,
     SETTINGS,
     ConfigurationError,
     load,
@@ -67,7 +69,7 @@ def test_a_value_that_is_no_good_is_named_with_its_source(name: str, value: str)
 
 
 def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no configuration file"):
+    with pytest.raises(ConfigurationError, match="the configuration file"):
         load(file=tmp_path / "none.toml", environment={})
 
 
@@ -143,9 +145,19 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
     assert names <= shown
 
 
-def test_a_root_whose_index_is_of_another_log_is_not_asked(tmp_path: Path) -> None:
+def test_a_root_of_another_log_is_refused(tmp_path: Path) -> None:
     write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:1", "log": "kept"})
     assert Where(root=tmp_path).index_root() == tmp_path
     assert Where(root=tmp_path, log="kept").index_root() == tmp_path
-    with pytest.raises(ConfigurationError, match="'kept', not 'other'"):
-        Where(root=tmp_path, log="other").index_root()
+    for ask in (Where.load, Where.index_root):
+        with pytest.raises(
+            WrongLog, match="is the root of log 'kept', not of 'other', which --log"
+        ):
+            ask(Where(root=tmp_path, log="other"))
+
+
+def test_a_root_tells_its_log_wherever_its_cluster_is_said(tmp_path: Path) -> None:
+    write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:1", "log": "kept"})
+    for settings in ({}, {"COMMITLOG_BOOTSTRAP_SERVERS": "127.0.0.1:2"}):
+        config = load({"root": tmp_path}, environment=settings)
+        assert (config.log, config.sources["log"]) == ("kept", str(tmp_path / ENDPOINTS))

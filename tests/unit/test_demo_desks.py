@@ -50,6 +50,7 @@ def test_a_desk_plans_the_same_steps_every_time(observations: list[StationHour])
     )
 
 
+@pytest.mark.slow
 def test_the_order_of_desks_does_not_change_the_rows(observations: list[StationHour]) -> None:
     def after(desks: list[int]) -> Ledger:
         ledger = Ledger.at_start(observations, read_airports())
@@ -63,6 +64,7 @@ def test_the_order_of_desks_does_not_change_the_rows(observations: list[StationH
     assert after(desks).tables() == after(desks[::-1]).tables()
 
 
+@pytest.mark.slow
 def test_every_late_observation_is_brought_once(
     observations: list[StationHour], ledger: Ledger
 ) -> None:

@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from commitlog.adapters.kafka_acls import ROLES
 from consumers.commands.app import app
 from consumers.runtime.config import unknown_variables
-from consumers.socket.answers import check_address
+from consumers.socket.connections import check_address
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "infra" / "deploy"

@@ -1,13 +1,22 @@
 """Does the documentation build, without a broken link and without the network?"""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from cyclopts import CycloptsError
+
+from consumers.commands.app import app
+
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?commitlog ([a-z].*)$")
+OPTIONAL = re.compile(r" \[--[^\]]*\]")
 
 
+@pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "-f", "infra/mkdocs.yml", "-d", tmp_path]
     done = subprocess.run(
@@ -42,6 +51,24 @@ def test_links_between_pages_lead_somewhere() -> None:
         if target not in {"reference/commands.md", "benchmarks.md"}
     ]
     assert len(pages) > 20
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_command_of_a_page_is_one() -> None:
+    """Each with its options, as it stands in a block of a page; words in capitals are texts."""
+    wrong, count = [], 0
+    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
+        blocks = re.findall(r"^```[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+        lines = "".join(blocks).replace("\\\n", " ").splitlines()
+        for line in filter(None, map(COMMAND.match, lines)):
+            words = shlex.split(OPTIONAL.sub("", line[1]), comments=True)
+            words = words[: words.index("<")] if "<" in words else words
+            count += 1
+            try:
+                app.parse_args(words, exit_on_error=False, print_error=False)
+            except CycloptsError as error:
+                wrong.append(f"{page.relative_to(ROOT)}: {line[1]}: {error}")
+    assert count > 40
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,4 @@
-"""A producer that failed for good is replaced, and a record that waits to be resent is kept."""
+"""A producer that cannot recover is replaced, and a record that waits to be resent is kept."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from commitlog.adapters import kafka_writers
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
-from commitlog.client import runtime as runtimes
+from commitlog.client import sending
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.errors import Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
@@ -31,9 +31,12 @@ class _Message:
     def offset(self) -> int:
         return self._offset
 
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME, 1
+
 
 class _Producer:
-    """Takes records until it is told that it failed for good; nothing is appended after that."""
+    """Takes records until it is told that it cannot recover; nothing is appended after that."""
 
     made: list[_Producer]
 
@@ -116,7 +119,7 @@ def test_what_a_failed_producer_gives_up_says_why(
         patch.setattr(producers[0], "poll", fails)
         assert writer.poll(0) == 0
         patch.setattr(producers[0], "flush", fails)
-        with pytest.raises(Unavailable, match="failed for good"):
+        with pytest.raises(Unavailable, match="cannot recover"):
             writer.flush(1)
     writer.poll(0)
     assert "may not write" in str(told[0])
@@ -129,7 +132,7 @@ def test_a_term_gets_no_second_producer(producers: list[_Producer]) -> None:
     writer.append("1/1", b"outcome", lambda offset, error: told.append(error))
     writer.poll(0)
     assert isinstance(told[0], DeliveryFailed)
-    assert "failed for good" in str(told[0])
+    assert "cannot recover" in str(told[0])
     assert len(producers) == 1
 
 
@@ -170,7 +173,7 @@ def test_behind_an_outcome_that_failed_nothing_is_sent(producers: list[_Producer
 
 
 class _Refusing:
-    """A writer that takes no record for a while, as one that failed for good."""
+    """A writer that takes no record for a while, as one that cannot recover."""
 
     def __init__(self, writer: TransactionsWriter, refusals: int) -> None:
         self._writer, self.refusals = writer, refusals
@@ -185,7 +188,7 @@ class _Refusing:
     ) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise DeliveryFailed("this writer has failed for good", appended=False)
+            raise DeliveryFailed("this writer has cannot recover", appended=False)
         self._writer.append(record, partition=partition, on_delivery=on_delivery, session=session)
 
     def __getattr__(self, name: str) -> Any:
@@ -193,7 +196,7 @@ class _Refusing:
 
 
 def test_a_resend_that_cannot_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "DELIVERY_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "DELIVERY_SECONDS", 0.01)
     log = MemoryLog()
     log.create()
     fates = [Fate.LOSE]

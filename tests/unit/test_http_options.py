@@ -17,7 +17,7 @@ from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from tests.namespace_world import World
 
-HEALTH: Any = SimpleNamespace(statuses={}, index_lags=dict)
+HEALTH: Any = SimpleNamespace(statuses={}, index_lags=dict, index_steps=dict)
 
 
 @pytest.mark.parametrize(

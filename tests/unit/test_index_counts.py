@@ -23,7 +23,7 @@ from consumers import history
 from consumers.tools.maintenance import Maintenance
 from consumers.views.version_index import run_index
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import DoneOperation, what_of_rows
+from consumers.views.version_index.operation_results import DoneOperation, what_of_rows
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"

@@ -26,6 +26,7 @@ LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
     code = f"import sys\n{line}\nprint('\\n'.join(sys.modules), file=sys.stderr)"

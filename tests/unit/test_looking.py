@@ -150,6 +150,7 @@ def test_top_stays_in_place_on_a_terminal_until_interrupted(
     assert TABLE in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "table", "suffix"),
     [

@@ -24,7 +24,7 @@ from commitlog.model.records import Outcome
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime.places import RootMoved, check_own_place
 from consumers.tools.rules import put_in_force
-from consumers.tools.verify.check import VerifyOptions, verify
+from consumers.tools.verify import VerifyOptions, verify
 from consumers.views.explanation import explain
 from tests.core_world import GENESIS, ROOT, World, replayed_from_parts
 from tests.golden.make_roots import PLACE as OLD
@@ -129,7 +129,7 @@ def test_an_older_logs_places_follow_its_root(tmp_path: Path) -> None:
         at_first.rename(moved)
         opened.root = moved
         use_places("")
-        with pytest.raises(InvalidSettings, match="nothing says where"):
+        with pytest.raises(InvalidSettings, match="no setting says where"):
             find_roots(opened.log, None)
         # The root of a part that has no tables, or one that isn't mounted.
         use_places("", tables=str(tmp_path / "empty"))
@@ -146,7 +146,7 @@ def test_an_older_logs_places_follow_its_root(tmp_path: Path) -> None:
         check_all(opened.log, moved)
         _, newest = max((one.stat().st_mtime_ns, one) for one in moved.rglob("*.lance/data/*"))
         newest.rename(tmp_path / "kept")
-        with pytest.raises(RootMoved, match=f"{newest.name} in .*an older copy"):
+        with pytest.raises(RootMoved, match=f"{newest.name} in .*an older or incomplete copy"):
             check_all(opened.log, moved)
         (tmp_path / "kept").rename(newest)
         assert named_here() == {old: "tables"}
@@ -228,7 +228,8 @@ def test_tables_whose_files_name_the_old_place_work_by_the_steps_of_their_refusa
         Path(old).symlink_to(moved / "tables")
         use_places(f"{old}={old}", tables=str(moved / "tables"))
         find_roots(running.log, moved)
-        check_own_place(running.log.genesis(), str(moved / "tables"), moved)
+        genesis = running.log.genesis()
+        check_own_place(genesis.tables_root, genesis.log_id, str(moved / "tables"), moved)
         check_all(running.log, moved)
         running.start(moved).await_leading()
         assert ids_of(client.open(SHALLOW)) == [1, 2]
@@ -257,6 +258,6 @@ def test_tables_whose_files_name_the_old_place_go_before_a_move_and_do_not_come_
         running.start(moved).await_leading()
         assert ids_of(client.open(DEEP)) == [1, 2]
         for table in (SHALLOW, LAKE):
-            with pytest.raises(InvalidTransaction, match="name the place of before"):
+            with pytest.raises(InvalidTransaction, match="name their former place"):
                 client.undrop(table)
         assert verify(running.log, 0, VerifyOptions(moved, contents=True)).problems == []

@@ -15,8 +15,8 @@ from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools.file_ledger import Why
-from consumers.tools.orphans import GONE, REASON, Leftover, Leftovers
+from consumers.tools.file_ledger import REASON, Why
+from consumers.tools.orphans import GONE, Leftover, Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 
@@ -130,7 +130,7 @@ def test_files_that_nobody_names_go_and_others_stay(world: Service) -> None:
     records = [event.transaction for event in events]
     said = [dict(record.properties).get(REASON) for record in records if record is not None]
     assert [text for text in said if text] == [
-        f"removes 1 files of {size:,} bytes that nobody needs: 1 abandoned"
+        f"removes 1 unneeded files of {size:,} bytes: 1 abandoned"
     ]
 
 
@@ -261,7 +261,7 @@ def test_a_dropped_table_comes_back_until_its_files_go(world: Service) -> None:
     assert {why for why, _ in listed.values()} == {Why.DROPPED}
     assert remove(world, "shop$old")
     assert not place.exists()
-    with pytest.raises(NoSuchTable, match="its files are"):
+    with pytest.raises(NoSuchTable, match="its files were"):
         client.undrop("shop$old")
     with pytest.raises(NoSuchTable, match="was dropped from the log"):
         client.undrop("shop$never")

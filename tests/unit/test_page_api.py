@@ -221,8 +221,8 @@ def test_questions_that_began_on_a_replaced_snapshot_end_on_it(tmp_path: Path) -
     [
         ("table", {}, 400, "table is missing"),
         ("table", {"table": "nyc$flight"}, 404, "nyc$flights"),
-        ("events", {"table": "x' OR 1=1 --"}, 404, "knows no table"),
-        ("conflicts", {"table": "nothing"}, 404, "knows no table"),
+        ("events", {"table": "x' OR 1=1 --"}, 404, "has no table"),
+        ("conflicts", {"table": "nothing"}, 404, "has no table"),
         ("events", {"limit": "0"}, 400, "limit"),
         ("events", {"limit": "8193"}, 400, "limit"),
         ("events", {"limit": "²"}, 400, "whole number"),

@@ -238,6 +238,7 @@ def test_a_question_that_is_left_alone_ends_by_itself(root: Path) -> None:
     assert child.wait(60) == 1
 
 
+@pytest.mark.slow
 def test_too_much_memory_or_too_long_an_answer_is_refused(root: Path) -> None:
     process = SqlProcess(root, SqlSettings(seconds=60, answer_bytes_max=100_000))
     try:
@@ -304,7 +305,7 @@ def test_a_busy_service_says_so(root: Path) -> None:
             while (found := ask(uri, {"sql": "SELECT 1"}))[0] == 200:
                 assert holder.is_alive()  # its question has not begun yet
             assert found[0] == 503
-            assert "other questions" in found[1]["error"]
+            assert "busy with other queries" in found[1]["error"]
     finally:
         holder.join(60)
         service.close()

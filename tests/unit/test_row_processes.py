@@ -193,6 +193,7 @@ def test_memory_is_bounded(processes: Asked) -> None:
     assert processes.ask(("take", 1000)) == 1000
 
 
+@pytest.mark.slow
 def test_others_go_on_beside_aborts_and_panics_of_lance(processes: Asked) -> None:
     stop = threading.Event()
     answers: list[int] = []

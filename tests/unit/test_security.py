@@ -79,7 +79,7 @@ def rules(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("table", "word"),
     [
-        ({}, "nobody could show"),
+        ({}, "no client could authenticate"),
         ({"keys": {"alice": KEY}}, "never the key itself"),
         ({"keys": {"alice": {"env": "NO_SUCH_VARIABLE"}}}, "missing"),
         ({"keys": {"alice": hashed(KEY), "bob": hashed(KEY)}}, "same key"),
@@ -277,5 +277,5 @@ def test_names_of_keys_and_of_tokens_do_not_meet(tmp_path: Path) -> None:
         security.identify(Credentials("", token(sub="alice")))
     with pytest.raises(UnauthenticatedError):
         security.identify(Credentials(KEY, token(sub="alice")))
-    with pytest.raises(UnauthenticatedError, match="no record keeps"):
+    with pytest.raises(UnauthenticatedError, match="cannot be recorded"):
         security.identify(Credentials("", token(sub="bob\n")))

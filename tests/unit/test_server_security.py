@@ -25,7 +25,7 @@ from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import LimitSettings
-from consumers.servers.server import ServerSettings
+from consumers.servers.server import ServerSettings, Tls, serve
 from consumers.servers.server_heads import HEAD_BYTES_MAX
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 from tests.waiting import wait_until
@@ -365,28 +365,39 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
 
     certificate, private = make_certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
-    from consumers.servers.server import Tls, serve
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(
-        target=serve,
-        args=(_NoHealth(), listener),
-        kwargs={
-            "settings": ServerSettings(tls=Tls(str(certificate), str(private))),
-            "stop": stop,
-            "on_ready": lambda address: ready.set(),
-        },
-    )
-    thread.start()
-    try:
-        assert ready.wait(120)
+    with _served(ServerSettings(tls=Tls(str(certificate), str(private)))) as port:
         url = f"https://127.0.0.1:{port}/healthz"
         with urllib.request.urlopen(url, context=context, timeout=120) as response:
             assert response.status == 200
         with pytest.raises((http.client.HTTPException, OSError)):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=120)
+
+
+def test_a_connection_that_was_idle_for_a_while_takes_the_next_request() -> None:
+    with _served(ServerSettings()) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        for pause in (0, 6):  # a client that comes back; many servers close after 5 s
+            time.sleep(pause)
+            connection.request("GET", "/healthz")
+            with connection.getresponse() as answer:
+                assert (answer.status, answer.read() != b"") == (200, True)
+        connection.close()
+
+
+@contextlib.contextmanager
+def _served(settings: ServerSettings) -> Iterator[int]:
+    """Serve nothing but health on a port of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stop, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=serve,
+        args=(_NoHealth(), listener),
+        kwargs={"settings": settings, "stop": stop, "on_ready": lambda address: ready.set()},
+    )
+    thread.start()
+    try:
+        assert ready.wait(120)
+        yield listener.getsockname()[1]
     finally:
         stop.set()
         thread.join(120)

@@ -79,7 +79,7 @@ def test_what_was_purged_does_not_come_back(world: World, catalog: Any, space: s
     catalog.drop_table(f"{space}.t")
     for file in (Path(table.location()) / "data").iterdir():
         file.unlink()
-    with pytest.raises(NoSuchTable, match="its files are removed"):
+    with pytest.raises(NoSuchTable, match="its files were removed"):
         world.log.undrop([space, "t"])
     with pytest.raises(NoSuchTable, match="was dropped from the log"):
         world.log.undrop([space, "never"])
@@ -146,10 +146,10 @@ def test_a_table_that_is_another_one_by_now_stays_as_it_is(
     with pytest.raises(NoSuchVersion, match="was expired"):
         world.log.restore([[space, "t"]], position)
     catalog.drop_table(f"{space}.t")
-    with pytest.raises(NoSuchTable, match="bring the old one back"):
+    with pytest.raises(NoSuchTable, match="restore the old one"):
         world.log.restore([[space, "t"]], position)
     catalog.create_table(f"{space}.t", _ROWS.schema)
-    with pytest.raises(NoSuchTable, match="bring the old one back"):
+    with pytest.raises(NoSuchTable, match="restore the old one"):
         world.log.restore([[space, "t"]], position)
 
 

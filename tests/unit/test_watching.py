@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from commitlog.adapters import tracing
 from commitlog.client import runtime, tickets
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import LanceCommit, Summary
 from commitlog.model.records import (
     Code,
@@ -42,9 +44,13 @@ from consumers.partition.meters import (
 )
 from consumers.servers.metrics import Metrics
 from consumers.tools.maintenance import Maintenance
+from consumers.views.version_index.lateness import Lateness, noted_lateness
+from consumers.views.version_index.layout import Layout, noted_counts
+from consumers.views.version_index.process import run_index
 from infra.promtool import promtool_path
 from tests.namespace_world import World, numbers
 from tests.service import SCHEMA, rows, service
+from tests.waiting import wait_until
 
 WATCH = Path(__file__).resolve().parents[2] / "infra" / "watch"
 SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
@@ -135,13 +141,20 @@ def test_what_never_committed_gets_no_value_of_its_own() -> None:
 
 
 def test_steps_are_counted_in_their_buckets() -> None:
-    meters = Meters()
+    # Acknowledged 25 ms after it was read, which was 50 ms after Kafka had it.
+    meters = Meters(wall_clock=lambda: 1.004 + 0.05 + 0.025)
     one = event("t", over=2)
     meters.acknowledged(one, 10.015)
     meters.filed(one, 10.515)
     meters.count(one)
     steps = meters.to_json()["steps"]
-    for step, seconds in (("submit", 0.004), ("acknowledge", 0.015), ("files", 0.5)):
+    for step, seconds in (
+        ("submit", 0.004),
+        ("queue", 0.05),
+        ("acknowledge", 0.015),
+        ("files", 0.5),
+        ("commit", 0.004 + 0.05 + 0.525),
+    ):
         place = next(n for n, bound in enumerate(BOUNDS) if seconds <= bound + 1e-9)
         assert steps[step]["counts"][place] == 1, step
         assert steps[step]["sum"] == pytest.approx(seconds)
@@ -150,7 +163,8 @@ def test_steps_are_counted_in_their_buckets() -> None:
         for fact, count in (("rebases", 1), ("added_bytes", 70), ("written_rows", 3)):
             assert value(found, f"commitlog_{kind}_{fact}", **{kind: name}) == count
         steps = f"commitlog_{kind}_step_seconds"
-        for step, end in (("submit", 0.01), ("decide", 0.01), ("acknowledge", 0.1), ("files", 1.0)):
+        ends = {"submit": 0.01, "queue": 0.1, "decide": 0.01, "acknowledge": 0.1, "files": 1.0}
+        for step, end in ends.items():
             buckets = {
                 one.labels["le"]: one.value
                 for one in found[steps].samples
@@ -208,7 +222,7 @@ def test_each_way_of_writing_is_counted_by_table_and_step(families: dict[str, An
     assert value(families, "commitlog_table_written_rows", **table) == 8
     assert value(families, "commitlog_index_lag_outcomes", partition="0") == 7
     steps = families["commitlog_step_seconds"]
-    for step in ("submit", "decide", "acknowledge", "files"):
+    for step in STEPS:
         counts = [one.value for one in steps.samples if one.labels.get("step") == step]
         assert counts, step
         assert value(families, "commitlog_step_seconds", "commitlog_step_seconds_count", step=step)
@@ -222,12 +236,48 @@ def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> Non
         name = f"commitlog_{by}_commit_seconds"
         assert value(families, name, f"{name}_count", **labels) == 4
         name = f"commitlog_{by}_step_seconds"
-        for step in ("submit", "decide", "acknowledge", "files"):
+        for step in STEPS:
             assert value(families, name, f"{name}_count", step=step, **labels) == 4
     assert value(families, "commitlog_table_versions", table="shop$orders") == 3
     assert value(families, "commitlog_materializer_lag_versions", table="shop$orders") == 0
     assert not families["commitlog_table_bytes"].samples, "nobody looked yet"
     assert not families["commitlog_maintenance_silence_seconds"].samples
+
+
+def test_the_index_tells_how_late_it_shows_commits(tmp_path: Path) -> None:
+    stop, step = threading.Event(), "index"
+    with service(tmp_path) as running:
+        running.client.create_table("before", SCHEMA)
+        keeper = threading.Thread(
+            target=run_index, args=(running.log, tmp_path), kwargs={"stop": stop}, daemon=True
+        )
+        keeper.start()
+        try:
+            wait_until(lambda: noted_counts(tmp_path, running.log.genesis().log_id), "an index")
+            running.client.append("before", rows(1))
+            wait_until(lambda: noted_lateness(tmp_path), "what the index counted")
+        finally:
+            stop.set()
+            keeper.join(60)
+    text = Metrics(dict, index_steps=lambda: noted_lateness(tmp_path)).text().decode()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    name = "commitlog_step_seconds"
+    assert value(found, name, f"{name}_count", step=step) == 1, "what was there before isn't late"
+    assert 0 < value(found, name, f"{name}_sum", step=step) < 60
+    assert value(found, "commitlog_table_step_seconds", table="before", step=step, le="+Inf") == 1
+    name = "commitlog_principal_step_seconds"
+    assert value(found, name, f"{name}_count", step=step) == 1
+
+
+def test_a_disk_that_takes_no_metrics_ends_no_index(tmp_path: Path) -> None:
+    counted, sent = Lateness(Layout.of(tmp_path)), event("t")
+    counted.took([Decided(sent.submitted, sent.outcome, 0)])
+    counted.shown()  # into a folder that isn't there
+    assert noted_lateness(tmp_path) == {}
+    Layout.of(tmp_path).prepare()
+    counted.took([Decided(sent.submitted, sent.outcome, 1)])
+    counted.shown()
+    assert sum(noted_lateness(tmp_path)["steps"]["index"]["counts"]) == 2
 
 
 def test_maintenance_tells_how_far_it_is(world: World) -> None:
