@@ -24,7 +24,14 @@ from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.full_storage import names_full_storage
-from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_of, key_ids
+from commitlog.client.rows import (
+    Prepared,
+    deletion_file,
+    fragment_of,
+    hashes_of,
+    key_ids,
+    whole_keys,
+)
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import packed
@@ -92,7 +99,7 @@ def prepare_merge(
     options: MergeOptions,
 ) -> Prepared:
     """Have pylance join the source with the table; the source's columns have the table's types."""
-    hashes = check_merge(info, source, on)
+    check_merge(info, source, on)
     # pylance panics where an index covers only some rows and a struct lacks fields.
     is_whole = all(info.schema.field(field.name).type == field.type for field in source.schema)
     builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
@@ -121,7 +128,7 @@ def prepare_merge(
         operation=transaction.operation,
         read_version=dataset.version,
         affected=_rows_taken(info, dataset, transaction.operation),
-        keys=KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
+        keys=KeyHashes(key_ids(info, on), packed(hashes_of(info, on, source) if inserts else ())),
         counts={name.split("_")[1]: count for name, count in counts.items()},
         patches=_patches(dataset, transaction.operation),
     )
@@ -140,8 +147,8 @@ def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
             )
 
 
-def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[bytes]:
-    """Return the hashes of the source's keys; refuse unknown columns and keys that come twice."""
+def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> None:
+    """Refuse unknown columns, and keys that come twice."""
     unknown = [name for name in on if name not in info.schema.names]
     if unknown or not on:
         raise InvalidTransaction(
@@ -159,18 +166,17 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
             advice=f"Its columns are {', '.join(source.schema.names)}",
         )
     check_key_types(info, on)
-    hashes = hashes_of(info, on, source)
-    if len(set(hashes)) != len(hashes):
-        counts = Counter(hashes)
-        rows = [number for number, key in enumerate(hashes) if counts[key] > 1][:3]
+    keys = list(whole_keys(info, on, source))
+    if len(set(keys)) != len(keys):
+        counts = Counter(keys)
+        rows = [number for number, key in enumerate(keys) if counts[key] > 1][:3]
         twice = list(python_rows(source.select(list(on)).take(rows)))
         raise InvalidTransaction(
-            f"the data has {len(hashes) - len(counts)} duplicate keys, such as {twice}",
+            f"the data has {len(keys) - len(counts)} duplicate keys, such as {twice}",
             field="on",
             value=twice,
             advice="Keep one row for each key",
         )
-    return hashes
 
 
 def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:

@@ -10,8 +10,9 @@ Changed rows move to new fragments (Lance's `rewrite_rows`) and keep their stabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
@@ -25,7 +26,7 @@ from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.keys import key_hashes, packed
+from commitlog.codecs.keys import encoded_keys, hashed, packed
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import DeletionFile
@@ -230,13 +231,19 @@ def hashes_of(
     info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch
 ) -> list[bytes]:
     """Return the hashes of the rows' keys; a key with a null in it equals no other."""
+    return hashed(whole_keys(info, names, rows))
+
+
+def whole_keys(
+    info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch
+) -> Iterator[bytes]:
+    """Yield the keys of rows, encoded, without those that have a null in them."""
     ordered = sorted(names, key=lambda name: info.top_level_ids([name]))
     columns = [rows.column(name) for name in ordered]
-    valid = [pc.is_valid(column) for column in columns]
-    mask = valid[0]
-    for each in valid[1:]:
-        mask = pc.and_(mask, each)
-    return key_hashes([column.filter(mask) for column in columns])
+    if any(column.null_count for column in columns):
+        mask = reduce(pc.and_, map(pc.is_valid, columns))
+        columns = [column.filter(mask) for column in columns]
+    return encoded_keys(columns)
 
 
 class _KeyCollector:

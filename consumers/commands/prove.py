@@ -221,7 +221,7 @@ def replay(
         Write every version of tables under policy `latest` too, not only the newest.
     rows
         Write the log's rows of tables to rows/: for tables without data files, for all, or for
-        none. Object stores aren't searched for data files: if those in a bucket are gone, use all.
+        none. A folder or bucket that can't be reached counts as one without data files.
     """
     from consumers.tools.replay import BUILT, ReplayOptions
     from consumers.tools.replay import replay as build

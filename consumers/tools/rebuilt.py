@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from commitlog.adapters.storage import LocalStore, local_path
+from commitlog.adapters.storage import LocalStore, local_path, store_for
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import Table, location_parts, normalize_location
+from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment
+
+_DATA, _DELETIONS = "data", "_deletions"
+
+logger = logging.getLogger(__name__)
 
 Rows = Literal["missing", "all", "none"]
 
@@ -86,19 +92,32 @@ class RebuiltPlaces:
     def has_data(self, table: Table) -> bool:
         """Say whether a table's newest version has its files, in its old place or in the new one.
 
-        What lies in no folder of this machine counts as there.
+        A place that can't be reached has none.
         """
-        if table.manifest is None or self._old_path(table.location) is None:
+        if table.manifest is None:
             return True
-        stores = self.old(table.location), self.new(table.location)
+        there = self._names(table.location)
         for fragment in map(DataFragment.FromString, table.manifest.fragments.values()):
             files = [f"data/{f.path}" for f in fragment.files if not f.HasField("base_id")]
             deletions = fragment.deletion_file
             if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
                 files.append(deletion_file_path(fragment.id, deletions))
-            if not all(any(store.size(path) >= 0 for store in stores) for path in files):
+            if not there.issuperset(files):
                 return False
         return True
+
+    def _names(self, location: str) -> frozenset[str]:
+        """Return the paths of a table's data and deletion files in both of its places."""
+        found: set[str] = set()
+        try:
+            is_local = self._old_path(location) is not None
+            stores = (self.old(location) if is_local else store_for(location), self.new(location))
+            for folder in (_DATA, _DELETIONS):
+                for store in stores:
+                    found.update(f"{folder}/{name}" for name in store.names(folder))
+        except (OSError, CommitLogError) as error:
+            logger.warning("%s can't be looked at for data files: %s", location, error)
+        return frozenset(found)
 
     def _old_path(self, location: str) -> Path | None:
         inside, path = self._inside(location), local_path(location)

@@ -22,7 +22,13 @@ from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.submission import lance_commit
 from commitlog.client.tables import TableInfo
-from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
+from commitlog.errors import (
+    CommitLogError,
+    InvalidTransaction,
+    MissingDataFile,
+    NoSuchTable,
+    OutcomeUnknown,
+)
 from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
@@ -188,6 +194,10 @@ class RowWriter:
             attempt = _Attempt(self._log, info, waiting.applied, group, refused, self._read)
             try:
                 outcome = attempt.run()
+            except MissingDataFile as error:
+                # The file is this row writer's own, so the rows that were accepted aren't wrong.
+                logger.warning("writes to %s are applied again: %s", info.name, error)
+                continue
             except InvalidTransaction as error:
                 group = _smaller(group, refused, str(error))
                 continue
@@ -196,7 +206,9 @@ class RowWriter:
                 return outcome
             if outcome.code in (Code.ROWS_RANGE, Code.NO_SUCH_TABLE, Code.TABLE_REPLACED):
                 return None
-            if outcome.status is Status.REJECTED and outcome.code not in _READ_AGAIN:
+            if outcome.code is Code.TOO_OLD:
+                time.sleep(PAUSE_SECONDS)  # for as long as this machine's clock is wrong
+            elif outcome.status is Status.REJECTED and outcome.code not in _READ_AGAIN:
                 group = _smaller(group, refused, outcome.message)
             info = self._log.describe(waiting.table, fresh=True, readable=True)
         logger.warning("writes to %s lost %d times in a row", info.name, TRIES_MAX)
@@ -271,15 +283,8 @@ class _Attempt:
         good = [write for write in writes if isinstance(write, Write)]
         dataset = self._log.opened.newest(self._info)
         prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
-        transaction_id = new_transaction_id()
-        operations: list[Operation] = [self._range(writes)]
-        if prepared is not None:
-            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
-            operations.append(self._commit(prepared, request))
-        transaction = self._log.transaction(
-            tuple(operations), transaction_id=transaction_id, properties=self._properties()
-        )
         try:
+            transaction = self._transaction(writes, prepared)
             ticket = self._log.runtime().submit(transaction, id_is_new=True)
             outcome = ticket.result(wait="committed")
         except OutcomeUnknown:
@@ -291,9 +296,19 @@ class _Attempt:
             self._remove(prepared)
         return outcome
 
-    def _commit(self, prepared: Prepared, request: LanceRequest) -> Operation:
-        return lance_commit(
-            self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+    def _transaction(
+        self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None
+    ) -> Transaction:
+        transaction_id = new_transaction_id()
+        operations: list[Operation] = [self._range(writes)]
+        if prepared is not None:
+            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
+            commit = lance_commit(
+                self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+            )
+            operations.append(commit)
+        return self._log.transaction(
+            tuple(operations), transaction_id=transaction_id, properties=self._properties()
         )
 
     def _read(self, one: AcceptedWrite) -> Write | RowsUnusable:

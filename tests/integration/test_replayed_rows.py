@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
 import lance
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import store_for
 from commitlog.client.row_groups import read_write
 from commitlog.client.row_rebuild import content_of
 from consumers.tools import replay_rows
 from consumers.tools.rebuilt import RebuiltTable
 from consumers.tools.replay import Replayed, ReplayOptions, replay
+from consumers.tools.row_writer import RowWriter
 from consumers.tools.verify import ProblemKind, files
 from tests.integration.test_row_writer import SCHEMA, T, write, writing
+from tests.object_store import log_over_objects, s3_server
 from tests.properties.test_row_groups import random_write
 from tests.service import Service, service
 from tests.verified import place
@@ -115,3 +120,31 @@ def test_other_rows_than_the_log_has_are_told(
     [problem] = result.problems
     assert (problem.kind, problem.table) == (ProblemKind.ROWS, "later")
     assert "come to 4 rows, and the log says that there are 5" in problem.message
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_rows_of_a_bucket_come_back_where_its_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("moto", reason="moto is not installed")
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with s3_server(), log_over_objects(tmp_path / "home") as (cluster, client):
+        client.create_table(T, SCHEMA, primary_key="id", properties={"rows": "log"})
+        rows = [[{"id": number, "a": 1, "b": "x"}] for number in range(3)]
+        tickets = [client.write_rows(T, row, mode="upsert") for row in rows]
+        tickets[-1].result(60, "accepted")
+        RowWriter(client).drain(threading.Event())
+        assert tickets[-1].result(60).inserted == 1
+        log, store = MemoryLog(cluster), store_for(client.table(T).location)
+
+        def found(into: str) -> list[RebuiltTable]:
+            return replay(log, 0, ReplayOptions(tmp_path / into)).rebuilt
+
+        assert found("there") == []
+        for name in list(store.names("data")):
+            store.delete(f"data/{name}")
+        [gone] = found("gone")
+        assert (gone.version, gone.rows, gone.why) == (gone.newest, 3, "")
+        monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+        [away] = found("away")
+        assert (away.version, away.rows, away.why) == (away.newest, 3, "")
