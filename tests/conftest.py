@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.broker_fixture", "tests.leaks", "tests.second_tries"]
+pytest_plugins = ["tests.broker_fixture", "tests.leaks", "tests.progress", "tests.second_tries"]
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
@@ -49,6 +49,10 @@ gc.set_threshold(20_000, 20, 20)
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
 """Tests with these marks run last, in this order: what can fail at once fails first. Workers beside
 each other begin with them instead, so that none is left alone with what takes long."""
+
+TIMEOUTS = (300, 600, 600, 900)
+"""After so many seconds a test of that cost counts as hanging: many times what it takes on a quiet
+machine. A test that takes longer has a mark of its own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,6 +101,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if twice := [name for name, count in names.items() if count > 1]:
         raise pytest.UsageError(f"workers would run these once, being of one name: {twice}")
     items.sort(key=_cost, reverse=_is_worker(config))
+    if config.getoption("timeout", None) is None:  # a search of hours gives its own
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUTS[_cost(item)[0]]))
 
 
 def _cost(item: pytest.Item) -> tuple[int, int]:

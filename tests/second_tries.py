@@ -2,16 +2,55 @@
 
 CI does, for one test of thousands that a machine was too slow for would keep a whole change away.
 What failed is shown as failures are, and a run in which more than a few tests needed that fails.
+A try that waited for long, for its timeout above all, takes one of the others with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+import pytest_timeout
 
 SECTION = "FAILED AT THE FIRST TRY"
 TESTS_MAX = 10
+LONG_SECONDS = 120.0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Give each try all of its time."""
+    _start_timer(item)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Give the end of a try as much once more."""
+    _start_timer(item)
+    return (yield)
+
+
+def _start_timer(item: pytest.Item) -> None:
+    """Begin a test's timeout anew: pytest-timeout ends it with the first failure, for all tries."""
+    settings = pytest_timeout._get_item_settings(item)
+    if settings.timeout and not settings.func_only:
+        hooks = item.config.pluginmanager.hook
+        hooks.pytest_timeout_cancel_timer(item=item)
+        hooks.pytest_timeout_set_timer(item=item, settings=settings)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Count a long try that failed as two: whatever hangs must not cost an hour."""
+    report = yield
+    tries: Any = item  # pytest-rerunfailures counts there
+    if report.failed and call.duration > LONG_SECONDS and hasattr(tries, "execution_count"):
+        tries.execution_count += 1
+    return report
 
 
 def _first_tries(config: pytest.Config) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tests.integration.test_up import service
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.slow,
+    pytest.mark.timeout(1800),  # iceberg-go is built first
     pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning"),
 ]
 

@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
 ]
 

@@ -25,8 +25,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.slow,
-    # A call that is cut short would spoil the session for all tests after it.
-    pytest.mark.timeout(400),
     # Starting the JVM forks; nothing of Lance runs between that and its start.
     pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
 ]

@@ -19,7 +19,7 @@ import pytest
 from tests.integration.test_up import Service, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker]
 ABORTS, ASKERS = 5, 4
 
 

@@ -24,8 +24,34 @@ def test_it(number):
 """
 
 
+HANGS_AT = """
+import pathlib
+import time
+import pytest
+
+@pytest.fixture
+def opened():
+    yield
+    if {teardown}:
+        time.sleep({seconds})
+
+def test_it(opened):
+    with pathlib.Path("tries").open("a") as file:
+        print("try", file=file)
+    if {later} and len(pathlib.Path("tries").read_text().split()) == 1:
+        raise ValueError("first try")
+    if not {teardown}:
+        time.sleep({seconds})
+    raise ValueError("not in time")
+"""
+
+
 def run(pytester: pytest.Pytester, tests: int, *flags: str) -> pytest.RunResult:
-    pytester.makepyfile(FAILS_FIRST.format(tests=tests))
+    return run_text(pytester, FAILS_FIRST.format(tests=tests), *flags)
+
+
+def run_text(pytester: pytest.Pytester, text: str, *flags: str) -> pytest.RunResult:
+    pytester.makepyfile(text)
     root = Path(second_tries.__file__).parents[1]
     pytester.makeini(f"[pytest]\npythonpath = {root}")
     return pytester.runpytest_subprocess("-p", "tests.second_tries", "-p", "no:xdist", *flags)
@@ -47,3 +73,24 @@ def test_a_run_that_needs_too_many_fails(pytester: pytest.Pytester) -> None:
     done = run(pytester, second_tries.TESTS_MAX + 1, "--reruns", "1")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(["*tests needed another try, 10 may"])
+
+
+@pytest.mark.parametrize("teardown", [False, True])
+def test_another_try_and_the_end_of_one_that_failed_have_timeouts(
+    pytester: pytest.Pytester, teardown: bool
+) -> None:
+    text = HANGS_AT.format(teardown=teardown, later=True, seconds=20)
+    done = run_text(pytester, text, "--reruns", "1", "--timeout", "1")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*Timeout (>1.0s)*"])
+    assert done.duration < 15
+
+
+def test_a_try_that_waited_for_long_takes_another_one_with_it(pytester: pytest.Pytester) -> None:
+    text = HANGS_AT.format(teardown=False, later=False, seconds=0.2)
+    done = run_text(pytester, text, "--reruns", "2")
+    assert "1 failed, 2 rerun" in report(done.stdout.str())[-1]
+    (pytester.path / "tries").unlink()
+    pytester.makeconftest("from tests import second_tries\nsecond_tries.LONG_SECONDS = 0.1")
+    done = run_text(pytester, text, "--reruns", "2")
+    assert "1 failed, 1 rerun" in report(done.stdout.str())[-1]
