@@ -44,7 +44,6 @@ CAUGHT_BY = {
         "stranger's manifest stays",
     ),
     3: ("without a file", "compared with its outcome", "ten seconds"),
-    5: ("no new names",),
     6: ("an older program",),
     7: ("another content",),
     9: ("the next outcome",),
@@ -60,8 +59,8 @@ CAUGHT_BY = {
     38: ("before a restart",),
     58: ("any hash",),
     62: ("a staged manifest",),
+    110: ("no new names",),
     134: ("epoch may jump",),
-    126: ("no new names",),
     732: ("stranger's file stands",),
 }
 """Seeds that caught broken programs once, by words of their names: these are tried first."""

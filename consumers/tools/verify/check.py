@@ -30,7 +30,7 @@ from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemK
 from consumers.tools.verify.iceberg import check_metadata
 from consumers.tools.verify.options import VerifyOptions
 from consumers.tools.verify.plain import PlainRun, PlainWalk
-from consumers.tools.verify.retention import GivenUp, explained
+from consumers.tools.verify.retention import GivenUp
 from consumers.tools.verify.rows import WrittenRows
 from consumers.tools.verify.settling import settled
 from consumers.tools.verify.state import State
@@ -165,13 +165,13 @@ class _Check:
             self._files.list_again()
             walk.extend()
             self._read()
+        if walk.problem is not None:
+            walk.problem = self._given_up.explained(walk.problem, self._log, self._partition)
         if (archived := self._archived()) is not None:
             verdict.found(self._given_up.compare(archived.archive(self._partition)))
         if walk.problem is None and self._files is not None:
             self._compare_what_follows(self._files)
         if walk.problem is not None:
-            if walk.problem.kind is ProblemKind.TRANSACTION and archived is None:
-                walk.problem = explained(walk.problem, self._log, self._partition)
             verdict.found([walk.problem])
         verdict.found(self._rows.problems())
         for witness in self._witnesses:
@@ -203,8 +203,8 @@ class _Check:
             try:
                 check_segment(archive.folder, segment)
             except CorruptLog as error:
-                problem = Problem(ProblemKind.ARCHIVE, str(error), segment.first_sequence)
-                self._verdict.found([problem])
+                at = segment.first_sequence
+                self._verdict.found([Problem(ProblemKind.ARCHIVE, str(error), at)])
         end, name = archive.end, f"the archive {archive.folder}"
         self._verdict.archived = end.sequence
         self._witnesses.append(Witness(name, end.sequence, end.hash, end.outcome_offset))

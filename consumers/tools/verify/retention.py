@@ -29,15 +29,47 @@ class GivenUp:
         """Know of none."""
         self.sequence = 0
         """The last outcome whose transaction was given up."""
+        self._transactions_offset = 0
+        """Before it, all transactions were given up."""
         self._last: dict[tuple[int, int], tuple[RetainedSegment, int]] = {}
 
     def take(self, said: list[tuple[Retained, int]]) -> None:
         """Take records with their offsets in the outcomes topic, and forget them there."""
         for retained, offset in said:
             self.sequence = max(self.sequence, retained.sequence)
+            self._transactions_offset = retained.transactions_offset
             for named in retained.segments:
                 self._last[named.first_sequence, named.last_sequence] = named, offset
         said.clear()
+
+    def explained(self, problem: Problem, log: Log, partition: int) -> Problem:
+        """Say of a missing transaction that it was given up, if the log says so anywhere.
+
+        The record that says so lies behind the place where a walk misses the transaction.
+        """
+        if problem.kind is not ProblemKind.TRANSACTION:
+            return problem
+        self._read(log, partition)
+        if problem.sequence is None or problem.sequence > self.sequence:
+            return problem
+        text = (
+            f"{problem.message}. The log says that transactions before offset "
+            f"{self._transactions_offset} were given up to an archive: name the root that has it "
+            "(--root)"
+        )
+        return replace(problem, message=text)
+
+    def _read(self, log: Log, partition: int) -> None:
+        reader = log.read_outcomes(partition)
+        deadline = time.monotonic() + READ_SECONDS
+        try:
+            end = reader.end_offset()
+            while reader.position() < end and time.monotonic() < deadline:
+                for answered in reader.poll(records_max=2_000):
+                    if isinstance(answered.record, Retained):
+                        self.take([(answered.record, answered.offset)])
+        finally:
+            reader.close()
 
     def compare(self, archive: Archive) -> Iterator[Problem]:
         """Yield what of it the archive hasn't."""
@@ -77,29 +109,6 @@ class GivenUp:
             digests = bytes.fromhex(outcomes), bytes.fromhex(transactions)
             self._last[first, last] = RetainedSegment(first, last, *digests), offset
             self.sequence = sequence
-
-
-def explained(problem: Problem, log: Log, partition: int) -> Problem:
-    """Say of a missing transaction that it was given up, if the log says so."""
-    found: Retained | None = None
-    reader = log.read_outcomes(partition)
-    deadline = time.monotonic() + READ_SECONDS
-    try:
-        end = reader.end_offset()
-        while reader.position() < end and time.monotonic() < deadline:
-            for answered in reader.poll(records_max=2_000):
-                if isinstance(answered.record, Retained):
-                    found = answered.record
-    finally:
-        reader.close()
-    if found is None or problem.sequence is None or problem.sequence > found.sequence:
-        return problem
-    text = (
-        f"{problem.message}. The log says that transactions before offset "
-        f"{found.transactions_offset} were given up to an archive: name the root that has it "
-        "(--root)"
-    )
-    return replace(problem, message=text)
 
 
 def _differing(named: RetainedSegment, segment: DecidedSegment) -> str:
