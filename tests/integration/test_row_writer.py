@@ -250,9 +250,9 @@ def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
     client, prepared = running.client, []
 
     def prepare(*given: Any) -> Any:
-        prepared.append(prepare_group(*given))
-        if len(prepared) == 1:
-            [fragment] = prepared[0].operation.new_fragments
+        prepared.append(found := prepare_group(*given))
+        if found is not None and len(prepared) == 1:
+            [fragment] = found.operation.new_fragments
             (running.location(T) / "data" / fragment.files[0].path).unlink()
         return prepared[-1]
 
