@@ -17,11 +17,9 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters import log_start
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_tail import Tail, Waiting
 from commitlog.client.row_tickets import RowsOutcome, RowsTicket
-from commitlog.core.partition import repeats
 from commitlog.errors import (
     InvalidRequest,
     InvalidTransaction,
@@ -241,36 +239,6 @@ def test_rows_that_can_never_be_applied_hold_up_no_others(
         Code.ROWS_REFUSED
     ]
     assert [row[0] for row in content(running)] == ["10", "11", "12", "14", "15", "16"]
-
-
-def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
-    running: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its data file goes before it is submitted; then its transaction comes a year late."""
-    client, prepared = running.client, []
-
-    def prepare(*given: Any) -> Any:
-        prepared.append(found := prepare_group(*given))
-        if found is not None and len(prepared) == 1:
-            [fragment] = found.operation.new_fragments
-            (running.location(T) / "data" / fragment.files[0].path).unlink()
-        return prepared[-1]
-
-    _, late, last = ids = [new_transaction_id() for _ in range(3)]
-    made = iter(ids)
-    monkeypatch.setattr(row_writer, "prepare_group", prepare)
-    monkeypatch.setattr(row_writer, "new_transaction_id", lambda: next(made))
-    monkeypatch.setattr(repeats, "is_too_old", lambda _, record, __: record.transaction_id == late)
-    monkeypatch.setattr(row_writer, "PAUSE_SECONDS", 0.01)
-    ticket = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert")
-    ticket.result(60, "accepted")
-    done = apply_once(RowWriter(client), client)
-    assert done is not None
-    assert (done.transaction_id, len(prepared)) == (last, 3)
-    assert client.outcome(late).code is Code.TOO_OLD
-    assert ticket.result(60).inserted == 1
-    assert len(content(running)) == 1
-    assert len(list((running.location(T) / "data").iterdir())) == 1, "no other file is left"
 
 
 def test_partial_upserts_of_a_table_with_blobs_are_no_rows_for_the_log(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Are accepted rows applied whatever becomes of what a row writer made of them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commitlog.client.lance_request import new_transaction_id
+from commitlog.client.row_application import prepare_group
+from commitlog.core.partition import repeats
+from commitlog.model.records import Code
+from consumers.tools import row_writer
+from consumers.tools.row_writer import RowWriter
+from tests.integration.test_row_columns import running
+from tests.integration.test_row_writer import T, apply_once
+from tests.service import Service
+
+__all__ = ["running"]
+
+
+def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data file goes before it is submitted; then its transaction comes a year late."""
+    client, prepared = running.client, []
+
+    def prepare(*given: Any) -> Any:
+        prepared.append(found := prepare_group(*given))
+        if found is not None and len(prepared) == 1:
+            [fragment] = found.operation.new_fragments
+            (running.location(T) / "data" / fragment.files[0].path).unlink()
+        return prepared[-1]
+
+    _, late, last = ids = [new_transaction_id() for _ in range(3)]
+    made = iter(ids)
+    monkeypatch.setattr(row_writer, "prepare_group", prepare)
+    monkeypatch.setattr(row_writer, "new_transaction_id", lambda: next(made))
+    monkeypatch.setattr(repeats, "is_too_old", lambda _, record, __: record.transaction_id == late)
+    monkeypatch.setattr(row_writer, "PAUSE_SECONDS", 0.01)
+    ticket = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert")
+    ticket.result(60, "accepted")
+    done = apply_once(RowWriter(client), client)
+    assert done is not None
+    assert (done.transaction_id, len(prepared)) == (last, 3)
+    assert client.outcome(late).code is Code.TOO_OLD
+    assert ticket.result(60).inserted == 1
+    assert len(client.scan(T)) == 1
+    assert len(list((running.location(T) / "data").iterdir())) == 1, "no other file is left"
