@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import UUID, uuid5
 
 from lance_namespace.errors import (
     ErrorCode,
@@ -62,11 +62,14 @@ def is_remote(path: str) -> bool:
 
 
 def key_of(request_id: str, digest: str) -> str | None:
-    """Return the transaction id of a request that the client sends again under the same id."""
+    """Return the transaction id of a request that the client sends again under the same id.
+
+    None if somebody else made the request's id: a counter starts again with each program.
+    """
     try:
         return str(uuid5(UUID(request_id), digest))
     except ValueError:
-        return str(uuid5(NAMESPACE_OID, request_id + digest)) if request_id else None
+        return None
 
 
 def fields_in(operation: str, fields: Fields) -> None:
