@@ -60,6 +60,8 @@ RECORDS_PER_POLL = 500
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 PAUSE_SECONDS_MAX = 1.0
 """How long a pause waits for what is in flight and for files; the next one may find more luck."""
+PAUSE_LOOK_SECONDS = 0.05
+"""How often it is looked at meanwhile whether there is still something to wait for."""
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class Leader:
         """Lead from where `follower` stands; it must have read its own LeaderStarted just now.
 
         Every `pause_seconds` the outcomes in flight are awaited and `on_pause` is called, with
-        everything acknowledged (a checkpoint), if that `may_pause`; it returns whether it did
+        everything acknowledged (a checkpoint), while that `may_pause`; it returns whether it did
         anything.
         """
         self._follower = follower
@@ -135,6 +137,7 @@ class Leader:
         )
         self._pause_at = clock() + pause_seconds
         self._paused_since: float | None = None
+        self._look_at = 0.0
         self._is_ending = False
 
     @property
@@ -196,8 +199,7 @@ class Leader:
         """When something is to be done though nothing happens."""
         pause_at = self._pause_at
         if self._paused_since is not None:
-            # What it waits for are events.
-            pause_at = inf if self._is_ending else self._paused_since + PAUSE_SECONDS_MAX
+            pause_at = inf if self._is_ending else self._look_at
         return min(self._deciding.due_at, pause_at)
 
     @property
@@ -279,12 +281,13 @@ class Leader:
         now = self._clock()
         if self._is_ending or now < self._pause_at:
             return
+        if not self._may_pause():
+            # To wait in vain would cost everybody.
+            self._paused_since, self._pause_at = None, now + PAUSE_SECONDS_MAX
+            return
         if self._paused_since is None:
-            if not self._may_pause():
-                # To wait in vain would cost everybody.
-                self._pause_at = now + PAUSE_SECONDS_MAX
-                return
             self._paused_since = now
+        self._look_at = now + PAUSE_LOOK_SECONDS
         is_over = self.is_idle and self._on_pause()
         if is_over or now > self._paused_since + PAUSE_SECONDS_MAX:
             self._paused_since = None

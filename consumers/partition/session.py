@@ -53,6 +53,8 @@ SLOW_SECONDS = 5.0
 """Tables whose files are late by this are named, also if no call has failed."""
 BEHIND_MAX = 1_000
 """With more outcomes than this that lack files, no checkpoint is waited for."""
+STILL_SECONDS = 0.25
+"""Files that get no further for so long are waited for by no checkpoint either: writing hangs."""
 REPEAT_SECONDS = 600.0
 """How long a duplicate's answer waits for the files of the first commit; who asks, asks again."""
 
@@ -258,7 +260,7 @@ class Session:
             readable=self.readable,
             on_acknowledged=self.publish,
             on_pause=self.checkpoint,
-            may_pause=lambda: not self.failing_tables and self._behind() <= BEHIND_MAX,
+            may_pause=self._files_follow,
             pause_seconds=checkpoint_seconds,
             only_retained=partial(only_retained, self._log, self._partition, clock=self._clock),
             meters=self.meters,
@@ -297,6 +299,8 @@ class Session:
             self.readable.begin(event.changes)
             self.catalogue.apply(event.changes)
             self.catalogue.apply_namespaces(event.submitted, event.outcome)
+        if not self._behind():
+            self._followed_at = self._clock()
         self.published = events[-1].outcome.sequence
         self.materializer.put(events)
         self.on_committed(events)
@@ -312,6 +316,12 @@ class Session:
 
     def _behind(self) -> int:
         return self.published - self.written_sequence
+
+    def _files_follow(self) -> bool:
+        """Return True if what lacks files will have them soon."""
+        if self.failing_tables or self._behind() > BEHIND_MAX:
+            return False
+        return not self._behind() or self._clock() < self._followed_at + STILL_SECONDS
 
     def _filed(self, filed: Filed) -> None:
         """Take the materializer's word."""

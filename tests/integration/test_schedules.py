@@ -20,7 +20,7 @@ from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
 from commitlog.model.records import Application
-from consumers.partition import deciding
+from consumers.partition import deciding, leader
 from consumers.partition.materializer import Materializer
 from consumers.partition.observer import StoreObserver
 from consumers.socket import requests
@@ -318,4 +318,33 @@ def test_one_table_s_store_that_hangs_delays_that_table_alone(
     doing.join(SETTLED_SECONDS)
     version = client.append("bad", rows(5)).version
     assert client.open("bad").version == version
+    other.close()
+
+
+def test_a_checkpoint_that_waits_for_a_hanging_table_holds_up_nobody(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    for name in ("bad", "good"):
+        client.create_table(name, SCHEMA)
+    monkeypatch.setattr(leader, "PAUSE_SECONDS_MAX", 10 * SETTLED_SECONDS)
+    session = running.running[0].committer._session
+    assert session is not None
+    assert session.leader is not None
+    leading = session.leader
+    hanging = Hanging(monkeypatch, "a manifest")
+    hanging.place = "bad"
+    other = CommitLog(lambda: MemoryLog(running.cluster))
+    set_config(other, "bad")
+    assert hanging.reached.wait(SETTLED_SECONDS), "the store was never asked"
+    for number in range(3):
+        session.mailbox.call(lambda: setattr(leading, "_pause_at", 0.0)).result(SETTLED_SECONDS)
+        assert client.append("good", rows(number), timeout=SETTLED_SECONDS).version == 2 + number
+    assert not hanging.may_go_on.is_set()
+    hanging.may_go_on.set()
+    wait_until(lambda: session.written_sequence >= session.published, "the files")
+    saved = threading.Event()
+    session.on_saved = saved.set
+    session.mailbox.call(lambda: setattr(leading, "_pause_at", 0.0)).result(SETTLED_SECONDS)
+    assert saved.wait(SETTLED_SECONDS), "no checkpoint once the files are there"
     other.close()
