@@ -47,8 +47,8 @@ from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
 
 ACKNOWLEDGE_SECONDS = 0.003
-IDLE_SECONDS = 0.5
-"""How long the loop waits when nothing is due."""
+IDLE_SECONDS = 0.1
+"""How long the loop waits when nothing is due: so much later it may see that it is to stop."""
 LAST_CHECKPOINT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
 
