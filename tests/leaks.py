@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-LOOKED_AT = ("tests/contract/", "tests/properties/", "tests/scenarios/")
+LOOKED_AT = ("tests/contract/", "tests/properties/", "tests/scenarios/", "tests/unit/")
 """Folders that are known to leave nothing."""
 
 END_SECONDS = 30.0
@@ -85,6 +85,7 @@ class Leaks:
         """Know of nothing."""
         self._is_on = False
         self._test: Running = {}
+        self._last: Running | None = None
         self._module: Running | None = None
         self._fixtures: Running = {}
         self._session: Running = {}
@@ -95,8 +96,10 @@ class Leaks:
         """Note what runs before a test."""
         self._is_on = item.nodeid.startswith(LOOKED_AT)
         if not self._is_on:
+            self._last = None
             return (yield)
-        self._test = running()
+        # Nothing happens between two tests.
+        self._test = running() if self._last is None else self._last
         if self._module is None:
             self._module = self._test
         return (yield)
@@ -138,10 +141,12 @@ class Leaks:
         while left := [key for key in now if key not in before and key[0] in kinds]:
             if time.monotonic() > deadline:
                 self._told.update((key, now[key]) for key in left)
+                self._last = now
                 names = ", ".join(f"{key[0]} {now[key]!r}" for key in left)
                 pytest.fail(f"{whose} left running: {names}", pytrace=False)
             time.sleep(PAUSE_SECONDS)
             now = running()
+        self._last = now
         return result
 
 

@@ -2,20 +2,25 @@
 
 CI does, for one test of thousands that a machine was too slow for would keep a whole change away.
 What failed is shown as failures are, and a run in which more than a few tests needed that fails.
-A try that waited for long, for its timeout above all, takes one of the others with it.
+A try that waited for long, for its timeout above all, takes one of the others with it. A worker
+that hears no signal, because a library doesn't come back, is ended.
 """
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 import pytest_timeout
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 SECTION = "FAILED AT THE FIRST TRY"
 TESTS_MAX = 10
 LONG_SECONDS = 120.0
+DEAF_SECONDS = 60.0
+"""So long after its timeout a test may need to hear of it."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -39,6 +44,14 @@ def _start_timer(item: pytest.Item) -> None:
         hooks = item.config.pluginmanager.hook
         hooks.pytest_timeout_cancel_timer(item=item)
         hooks.pytest_timeout_set_timer(item=item, settings=settings)
+        if hasattr(item.config, "workerinput"):
+            seconds, errors = settings.timeout + DEAF_SECONDS, fault_handler_stderr_fd_key
+            faulthandler.dump_traceback_later(seconds, file=item.config.stash[errors], exit=True)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Let a worker wait for its next test."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 _CHILD = Path(__file__).with_name("iceberg_spark_child.py")
-_SECONDS = 900
+_SECONDS = 600
 
 
 def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:

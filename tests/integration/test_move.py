@@ -162,7 +162,11 @@ def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
             whole = run("verify", *where, "--contents")
             assert whole.returncode == 0, whole.stdout + whole.stderr
         admin = KafkaAdmin({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_topics(["commitlog.moved"])["commitlog.moved"].result(30)
+        admin.delete_topics(["commitlog.moved"])["commitlog.moved"].result(120)
+        # The broker answers before it has forgotten it.
+        wait_until(
+            lambda: "commitlog.moved" not in admin.list_topics(timeout=120).topics, "its end"
+        )
         copied = pytest.raises(WrongLog, match="copied from another log")
         with copied, CommitLog.connect(broker.bootstrap_servers) as log:
             log.tables()

@@ -33,7 +33,7 @@ WIDE = pa.schema(
 )  # fmt: skip
 COPY = pa.schema([("id", pa.int32()), ("kind", pa.string())])
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-SECONDS = 900
+SECONDS = 600
 
 
 def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(

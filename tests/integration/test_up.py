@@ -124,10 +124,11 @@ WRITER = """
 import sys
 import pyarrow as pa
 from commitlog import CommitLog
-log = CommitLog.connect(sys.argv[1], sys.argv[3])
+slow = {"timeout": 240.0}  # a leader or a broker may just be coming back
+log = CommitLog.connect(sys.argv[1], sys.argv[3], **slow)
 schema = pa.schema([("id", pa.int64())])
-log.create_table("shop$orders", schema, exist_ok=True)
-outcome = log.append("shop$orders", pa.table({"id": [int(sys.argv[2])]}, schema=schema))
+log.create_table("shop$orders", schema, exist_ok=True, **slow)
+outcome = log.append("shop$orders", pa.table({"id": [int(sys.argv[2])]}, schema=schema), **slow)
 print(outcome.status, outcome.version, log.open("shop$orders").count_rows())
 """
 

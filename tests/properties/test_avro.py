@@ -76,6 +76,7 @@ TRANSACTIONS = dataclass_of(
 )
 
 
+@pytest.mark.slow
 @given(TRANSACTIONS, st.text("0123456789abcdef", max_size=16))
 def test_transactions_survive(transaction: Transaction, nonce: str) -> None:
     value = avro.encode_transaction(transaction)

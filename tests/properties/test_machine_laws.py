@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -254,6 +255,7 @@ def fixed_conversation() -> str:
     )
 
 
+@pytest.mark.slow
 def test_processes_agree_whatever_their_hash_seed() -> None:
     program = "from tests.properties.test_machine_laws import *; print(fixed_conversation())"
     answers = set()

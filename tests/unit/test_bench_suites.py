@@ -276,6 +276,7 @@ def test_every_suite_takes_the_sizes_that_all_gives_it(name: str) -> None:
         takes.bind(*needs.get(everything.SUITES[name], ()), **more, report=silent)
 
 
+@pytest.mark.slow
 def test_aims_are_met_missed_or_unknown(replayed: dict[str, Any]) -> None:
     assert {one.verdict for one in judge({})} == {UNKNOWN}
     rows = [
@@ -298,6 +299,7 @@ def test_aims_are_met_missed_or_unknown(replayed: dict[str, Any]) -> None:
     assert verdict("takeover") == SMALLER
 
 
+@pytest.mark.slow
 def test_the_page_says_where_a_peer_is_faster(replayed: dict[str, Any]) -> None:
     rows = [committed("pylance", 1, p50_ms=2.0), committed(LATEST, 1, p50_ms=3.0)]
     commit = {

@@ -215,6 +215,7 @@ def young_and_old() -> tuple[Deciding, Deciding]:
     return Deciding(10), Deciding(10_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 5])
 def test_deciding_takes_as_many_calls_at_ten_versions_as_at_ten_thousand(
     young_and_old: tuple[Deciding, Deciding], behind: int

@@ -172,6 +172,7 @@ def test_the_index_finds_what_was_added_and_not_removed() -> None:
         assert (chunk in index.find(name)) is (name not in gone)
 
 
+@pytest.mark.slow
 def test_an_id_of_long_ago_costs_a_hundred_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplication, "CHUNK_OUTCOMES", 512)
     random_, count = random.Random(3), 15_000

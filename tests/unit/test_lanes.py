@@ -72,6 +72,7 @@ def test_any_value_is_written_and_read_alike(
         assert lanes.read(lanes.write(name, value)) == 1
 
 
+@pytest.mark.slow
 def test_mutated_records_are_read_alike_or_left_to_python(
     lanes: Lanes, golden: dict[str, list[bytes]]
 ) -> None:

@@ -195,6 +195,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("asked")
     extend_index(root, *busy_log(50))
     sql = SqlService(root)
+    sql.answer("SELECT 1", [])  # its process starts with the first question
     with service(root / "service") as running:
         feeds = feed_routes(running.client, FeedSettings(seconds_max=0.5))
         with serving_routes([*feeds, *sql.routes()]) as uri:

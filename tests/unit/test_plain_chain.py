@@ -53,6 +53,7 @@ def test_golden_logs_are_followed(native: type[Chain], logs: dict[str, MemoryLog
             verified_alike(log, native, (sequence, "ab"))
 
 
+@pytest.mark.slow
 def test_logs_that_were_tampered_with_are_found_alike(
     native: type[Chain], logs: dict[str, MemoryLog]
 ) -> None:

@@ -55,6 +55,7 @@ def test_now_and_then_all_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_names_what_took_long(pytester: Any, workers: str) -> None:
     pytester.makeini(f"[pytest]\npythonpath = {progress.__file__.rpartition('/tests/')[0]}")

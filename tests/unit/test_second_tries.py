@@ -10,6 +10,7 @@ from tests import second_tries
 from tests.ci_report import report
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
 
 FAILS_FIRST = """
 import pathlib
@@ -54,7 +55,7 @@ def run_text(pytester: pytest.Pytester, text: str, *flags: str) -> pytest.RunRes
     pytester.makepyfile(text)
     root = Path(second_tries.__file__).parents[1]
     pytester.makeini(f"[pytest]\npythonpath = {root}")
-    return pytester.runpytest_subprocess("-p", "tests.second_tries", "-p", "no:xdist", *flags)
+    return pytester.runpytest_subprocess("-p", "tests.second_tries", "-n", "0", *flags)
 
 
 def test_a_second_try_passes_and_the_first_one_is_shown(pytester: pytest.Pytester) -> None:
@@ -94,3 +95,24 @@ def test_a_try_that_waited_for_long_takes_another_one_with_it(pytester: pytest.P
     pytester.makeconftest("from tests import second_tries\nsecond_tries.LONG_SECONDS = 0.1")
     done = run_text(pytester, text, "--reruns", "2")
     assert "1 failed, 1 rerun" in report(done.stdout.str())[-1]
+
+
+DEAF = """
+import signal
+import time
+
+def test_it():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(60)
+
+def test_another():
+    pass
+"""
+
+
+def test_a_worker_that_hears_no_signal_is_ended(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from tests import second_tries\nsecond_tries.DEAF_SECONDS = 1")
+    done = run_text(pytester, DEAF, "-n", "1", "--timeout", "2")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*worker 'gw0' crashed while running*::test_it*", "*1 passed*"])
+    assert done.duration < 40
