@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from consumers.commands.exit_codes import ExitCode
+from tests.feed_reading import HttpFollower
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
+EVENTS = 5
+"""The log's own, that a table was made, and three additions."""
 COMMAND = [sys.executable, "-m", "consumers.cli"]
 
 
@@ -190,12 +193,13 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "root"
-    with service(root) as running:
+    with service(root) as running, contextlib.closing(HttpFollower(running.port, "*")) as feed:
         pid = running.process.pid
-        committer = next(
-            child for child in descendants(pid) if b"committer" in cmdline(child).split(b"\0")
-        )
-        os.kill(committer, signal.SIGKILL)
+        wait_until(lambda: feed.sequences, "a feed that has begun")
+        # The leader and the server of the feed, which goes on where it was cut off.
+        for child in descendants(pid):
+            if {b"committer", b"server"} & set(cmdline(child).split(b"\0")):
+                os.kill(child, signal.SIGKILL)
         assert write(running, 1) == ["committed", "2", "1"]
         wait_until(lambda: running.get("/readyz")[0] == 200, "a service that is ready")
 
@@ -212,8 +216,12 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         running.process.kill()
         running.process.wait(120)
         wait_until(lambda: not any(map(is_alive, children)), "the end of all", seconds=STOP_SECONDS)
-    with service(root) as running:
-        assert write(running, 3) == ["committed", "4", "3"]
+        with service(root) as again:
+            assert write(again, 3) == ["committed", "4", "3"]
+            with contextlib.closing(HttpFollower(again.port, "*")) as fresh:
+                wait_until(lambda: len(fresh.sequences) >= EVENTS, "all events")
+                wait_until(lambda: feed.sequences == fresh.sequences, "each of them, and once")
+            assert (feed.refused, fresh.sequences) == ("", sorted(set(fresh.sequences)))
 
 
 def cmdline(pid: int) -> bytes:
