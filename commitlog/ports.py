@@ -15,6 +15,8 @@ from commitlog.errors import CommitLogError
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
 
 Record = TypeVar("Record")
+PATIENT_SECONDS = 0.1
+"""How late records are for whoever shows or indexes them, and answers nobody who waits."""
 
 OnDelivery = Callable[[int, Exception | None], None]
 """Called once per append with (offset, None), or with (-1, error), where the error is a
@@ -228,16 +230,16 @@ class Log(Protocol):
         """Raise TopicSettings, naming topic, setting, value and what was expected."""
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> Reader[Submitted]:
         """Read the transactions topic from an offset on.
 
-        A `patient` reader gets new records up to a tenth of a second late, and costs the cluster
+        A `patient` reader gets new records up to so many seconds late, and costs the cluster
         and itself one fetch where others cost one per record.
         """
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> Reader[Answered]:
         """Read the outcomes topic from an offset on; records may be `Unreadable`."""
 

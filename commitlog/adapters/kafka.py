@@ -237,14 +237,14 @@ class KafkaLog:
             )
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> KafkaReader[Submitted]:
         """Read the transactions topic from an offset on."""
         which = (self._topics[0], partition, offset, to_submitted)
         return KafkaReader(self._settings, self._watermarks, *which, patient=patient)
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> KafkaReader[Answered]:
         """Read the outcomes topic from an offset on."""
         which = (self._topics[1], partition, offset, to_answered)

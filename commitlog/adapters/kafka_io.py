@@ -215,7 +215,7 @@ class KafkaReader(Generic[Record]):
         offset: int,
         decode: Decode[Record],
         *,
-        patient: bool = False,
+        patient: float = 0.0,
     ) -> None:
         """Start fetching."""
         self._settings = settings
@@ -335,7 +335,7 @@ def new_consumer(
     settings: ClientSettings,
     on_error: Callable[[KafkaError], None] = _ignore,
     *,
-    patient: bool = False,
+    patient: float = 0.0,
 ) -> Consumer:
     """Return a consumer that is assigned nothing yet; the callback runs when it is polled."""
     return _new(ForkTolerantConsumer, settings, settings.consumer(patient=patient), on_error)

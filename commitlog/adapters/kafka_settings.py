@@ -58,7 +58,6 @@ _PATIENT: Mapping[str, Any] = {
     # After a fetch that brought records, sleep before the next one, which then brings a batch. With
     # nothing to fetch, the request waits at the broker and costs both sides almost nothing.
     "queued.min.messages": 1,
-    "fetch.queue.backoff.ms": 100,
     "fetch.message.max.bytes": 16 * 1024 * 1024,
 }
 _CONSUMER_FIXED: Mapping[str, Any] = {
@@ -173,9 +172,10 @@ class ClientSettings:
         """Return the settings of an admin client."""
         return self._merged({}, {})
 
-    def consumer(self, *, patient: bool = False) -> dict[str, Any]:
+    def consumer(self, *, patient: float = 0.0) -> dict[str, Any]:
         """Return the settings of a consumer; a patient one lets records gather at the broker."""
-        defaults = {**_CONSUMER, **_PATIENT} if patient else _CONSUMER
+        late = {"fetch.queue.backoff.ms": max(1, round(patient * 1000))}
+        defaults = {**_CONSUMER, **_PATIENT, **late} if patient else _CONSUMER
         return self._merged(defaults, _CONSUMER_FIXED)
 
     def producer(self) -> dict[str, Any]:

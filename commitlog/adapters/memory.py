@@ -336,13 +336,13 @@ class MemoryLog:
             )
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> MemoryReader[Submitted]:
         """Read the transactions topic from an offset on."""
         return MemoryReader(self.cluster, self._topics[0], partition, offset, to_submitted)
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> MemoryReader[Answered]:
         """Read the outcomes topic from an offset on."""
         return MemoryReader(self.cluster, self._topics[1], partition, offset, to_answered)

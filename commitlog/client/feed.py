@@ -27,7 +27,7 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import CommitLogError, InvalidRequest, Unavailable
 from commitlog.messages import DecidedRecords
 from commitlog.model.records import Answered, Outcome, Submitted
-from commitlog.ports import Log
+from commitlog.ports import PATIENT_SECONDS, Log
 
 From = int | str | Mapping[int, int] | None
 """Where a feed begins: a sequence (of a log with one partition), sequences by partition, a resume
@@ -188,8 +188,8 @@ class PartitionFeed:
         self.told = start.place
         """Behind the last outcome that was told, or left out."""
         self._after = start.told
-        self._outcomes = ValidOutcomes(log, partition, start.place, patient=True)
-        self._transactions = TransactionsByOffset(log, partition, patient=True)
+        self._outcomes = ValidOutcomes(log, partition, start.place, patient=PATIENT_SECONDS)
+        self._transactions = TransactionsByOffset(log, partition, patient=PATIENT_SECONDS)
         self._waiting: deque[tuple[Outcome, ChainPlace]] = deque()
 
     def poll(

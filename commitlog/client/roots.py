@@ -21,7 +21,7 @@ from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import NAMED_ROOTS_SINCE
 from commitlog.model.operations import AlterProperties, Properties
 from commitlog.model.records import Outcome, Status, Transaction
-from commitlog.ports import Log
+from commitlog.ports import PATIENT_SECONDS, Log
 
 PARTITION = 0
 """The one that decides about the log itself."""
@@ -38,7 +38,7 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
     from commitlog.core.catalogue.catalogue_state import altered
     from commitlog.core.catalogue.named_roots import named_roots
 
-    outcomes = ValidOutcomes(log, PARTITION, place, patient=True)
+    outcomes = ValidOutcomes(log, PARTITION, place, patient=PATIENT_SECONDS)
     transactions = TransactionsByOffset(log, PARTITION)
     deadline = time.monotonic() + READ_SECONDS
     try:

@@ -17,6 +17,8 @@ from commitlog.ports import Log, Reader
 
 READ_SECONDS = 30.0
 SLICE_SECONDS = 0.2
+LATE_SECONDS = 0.005
+"""How long a fetch waits for the next one: at once, each append of anybody's would end a fetch."""
 
 
 class AcceptedWrite(NamedTuple):
@@ -67,13 +69,13 @@ class Tail:
         self._known: dict[int, Transaction] = {}
 
     def read(self, offsets: Iterable[int]) -> dict[int, Transaction]:
-        """Return the transactions at these offsets, and forget all others."""
-        wanted = sorted(offsets)
-        self._known = {offset: self._known[offset] for offset in wanted if offset in self._known}
-        missing = {offset for offset in wanted if offset not in self._known}
-        if missing:
+        """Return the transactions at these offsets; forget all others but those after them."""
+        wanted = set(offsets)
+        last = max(wanted, default=-1)
+        self._known = {at: one for at, one in self._known.items() if at in wanted or at > last}
+        if missing := wanted.difference(self._known):
             self._read(missing)
-        return dict(self._known)
+        return {offset: self._known[offset] for offset in wanted if offset in self._known}
 
     def close(self) -> None:
         """End the reader."""
@@ -84,12 +86,16 @@ class Tail:
     def _read(self, missing: set[int]) -> None:
         if self._reader is None or self._reader.position() > min(missing):
             self.close()
-            self._reader = self._log.read_transactions(self._partition, min(missing))
+            self._reader = self._log.read_transactions(
+                self._partition, min(missing), patient=LATE_SECONDS
+            )
         deadline = time.monotonic() + READ_SECONDS
         last = max(missing)
         while self._reader.position() <= last:
             for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
-                if submitted.offset in missing and isinstance(submitted.record, Transaction):
+                # What comes after the last one was appended and isn't decided yet: it is next.
+                is_due = submitted.offset in missing or submitted.offset > last
+                if is_due and isinstance(submitted.record, Transaction):
                     self._known[submitted.offset] = submitted.record
             if time.monotonic() > deadline:
                 raise Unavailable(f"Kafka did not return the transaction at offset {last} in time")

@@ -25,7 +25,7 @@ class TransactionsByOffset:
         log: Log,
         partition: int,
         *,
-        patient: bool = False,
+        patient: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take where to read; nothing is read before the first call."""

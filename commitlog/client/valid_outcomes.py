@@ -18,7 +18,7 @@ class OutcomesSource(Protocol):
     """The part of a log that is read here."""
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> Reader[Answered]:
         """Read the outcomes topic from an offset on."""
 
@@ -50,7 +50,7 @@ class ValidOutcomes:
         partition: int,
         place: ChainPlace = BEGINNING,
         *,
-        patient: bool = False,
+        patient: float = 0.0,
     ) -> None:
         """Start behind an outcome that is known to be valid, or at the beginning."""
         self._chain = chain_at(place, log.genesis(partition))

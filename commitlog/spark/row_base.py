@@ -7,6 +7,7 @@ rest of the work stays in the driver.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -25,6 +26,8 @@ ROWS_SCHEMA = "rows binary"
 FRAGMENTS_PER_TASK = 16
 """Tables of fewer are read in the driver."""
 
+logger = logging.getLogger(__name__)
+
 
 def base_on_executors(
     spark: SparkSession, *, fragments_per_task: int = FRAGMENTS_PER_TASK
@@ -35,6 +38,16 @@ def base_on_executors(
         numbers = [fragment.fragment_id for fragment in dataset.get_fragments()]
         if len(numbers) < fragments_per_task:
             return scan_base(dataset, scan)
+        try:
+            return spread(info, dataset, scan, numbers)
+        except Exception as error:  # an executor was lost, say: the rows aren't to blame for it
+            said = str(error).partition("\n")[0]
+            logger.warning("executors failed, so the driver looks through %s: %s", info.name, said)
+            return scan_base(dataset, scan)
+
+    def spread(
+        info: TableInfo, dataset: lance.LanceDataset, scan: BaseScan, numbers: list[int]
+    ) -> pa.Table:
         tasks = -(-len(numbers) // fragments_per_task)
         frame = spark.createDataFrame([(number,) for number in numbers], "fragment long")
         work = partial(_scan, location=info.location, version=dataset.version, scan=scan)

@@ -14,7 +14,7 @@ from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, Outcome, Submitted
-from commitlog.ports import Log, Reader
+from commitlog.ports import PATIENT_SECONDS, Log, Reader
 from consumers.partition.events import Event
 
 RECORDINGS = "_commitlog/recordings"
@@ -74,7 +74,7 @@ class Follower:
             partition, replica.transactions_position
         )
         self._outcomes: Reader[Answered] = log.read_outcomes(
-            partition, replica.outcomes_position, patient=True
+            partition, replica.outcomes_position, patient=PATIENT_SECONDS
         )
 
     def step(self, timeout_seconds: float) -> list[Event]:

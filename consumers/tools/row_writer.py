@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commitlog import CommitLog
@@ -36,6 +36,7 @@ from commitlog.model.table import format_table_id
 ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""
 END_SECONDS = 3.0
+STEP_SECONDS = 0.2
 PAUSE_SECONDS = 1.0
 TABLES_AT_ONCE = 8
 TRIES_MAX = 20
@@ -76,6 +77,12 @@ class RowWriter:
         self._read = read
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
+        self._due: dict[str, float] = {}
+        """By incarnation: when its next group may begin, by the monotonic clock."""
+        self._through: dict[str, int] = {}
+        """By incarnation: the last position of the newest group."""
+        self._ended = threading.Event()
+        """Set when work on a group has ended."""
         self.applied = 0
         """Writes that were applied."""
 
@@ -107,7 +114,7 @@ class RowWriter:
                     except CommitLogError as error:
                         logger.warning("partition %d: %s", partition, error)
                         stop.wait(PAUSE_SECONDS)
-                    stop.wait(self._options.age_seconds)
+                    self._gather(busy, stop)
             finally:
                 tail.close()
 
@@ -117,7 +124,6 @@ class RowWriter:
         warned = ""
         try:
             while not stop.is_set():
-                began = time.monotonic()
                 try:
                     self._cycle(partition, tail, busy, ASK_SECONDS)
                 except CommitLogError as error:
@@ -126,11 +132,20 @@ class RowWriter:
                         logger.warning("partition %d: %s", partition, error)
                     warned = str(error)
                     stop.wait(PAUSE_SECONDS)
-                left = began + self._options.age_seconds - time.monotonic()
-                if left > 0:
-                    stop.wait(left)
+                self._gather(busy, stop)
         finally:
             tail.close()
+
+    def _gather(self, busy: Mapping[str, threading.Thread], stop: threading.Event) -> None:
+        """Wait until a table may have its next group, or it is time to look for others' writes."""
+        age = self._options.age_seconds
+        if any(work.is_alive() for work in busy.values()):
+            self._ended.wait(min(age, STEP_SECONDS))
+            self._ended.clear()
+        now = time.monotonic()
+        left = [at - now for at in list(self._due.values()) if at > now]
+        if left:
+            stop.wait(min(age, *left))
 
     def _cycle(
         self, partition: int, tail: Tail, busy: dict[str, threading.Thread], seconds: float
@@ -142,14 +157,31 @@ class RowWriter:
         body = self._log.runtime().request(partition, "rows_pending", seconds=patience)
         waiting = [Waiting.of(one) for one in body]
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
+        now, waits = time.monotonic(), False
         for one in waiting:
-            if one.pending and one.incarnation not in busy and len(busy) < TABLES_AT_ONCE:
+            waits = waits or bool(one.pending)
+            is_due = one.incarnation not in busy and self._due.get(one.incarnation, 0.0) <= now
+            if one.pending and is_due and len(busy) < TABLES_AT_ONCE:
+                self._due.pop(one.incarnation, None)
                 work = threading.Thread(target=self._apply, args=(one, known), daemon=True)
                 busy[one.incarnation] = work
                 work.start()
-        return bool(busy)
+        return waits or bool(busy)
 
     def _apply(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
+        """Apply one group to a table, and say when its next one may begin."""
+        began = time.monotonic()
+        try:
+            self._try(waiting, known)
+        finally:
+            ended = time.monotonic()
+            # The CPU is the writers' for as long as it was this one's, unless a group was too few.
+            is_all = self._through.get(waiting.incarnation) == waiting.pending[-1][0]
+            rest = ended - began if is_all else 0.0
+            self._due[waiting.incarnation] = max(began + self._options.age_seconds, ended + rest)
+            self._ended.set()
+
+    def _try(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table; whatever goes wrong, it waits for its next turn."""
         name = format_table_id(waiting.table)
         failed = self._failures.pop(waiting.incarnation, 0)
@@ -203,6 +235,7 @@ class RowWriter:
                 continue
             if outcome.status is Status.COMMITTED:
                 self.applied += len(group)
+                self._through[waiting.incarnation] = group[-1].sequence
                 return outcome
             if outcome.code in (Code.ROWS_RANGE, Code.NO_SUCH_TABLE, Code.TABLE_REPLACED):
                 return None

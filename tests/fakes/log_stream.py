@@ -402,13 +402,13 @@ class ReadOnlyLog:
         return LogIdentity(self.cluster_id, "transactions-id", "outcomes-id", self.name)
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> ListReader[Submitted]:
         """Read from an offset."""
         return ListReader(self.logs[partition].submitted, offset)
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> ListReader[Answered]:
         """Read from an offset."""
         return ListReader(self.logs[partition].answered, offset)

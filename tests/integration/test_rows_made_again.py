@@ -1,17 +1,21 @@
-"""Are accepted rows applied whatever becomes of what a row writer made of them?"""
+"""Does a row writer make again what it lost, and leave the CPU to those who write?"""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+import time
+from typing import Any, cast
 
 import pytest
 
+from commitlog import CommitLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import prepare_group
+from commitlog.client.row_tail import Waiting
 from commitlog.core.partition import repeats
 from commitlog.model.records import Code
 from consumers.tools import row_writer
-from consumers.tools.row_writer import RowWriter
+from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.integration.test_row_columns import running
 from tests.integration.test_row_writer import T, apply_once
 from tests.service import Service
@@ -47,3 +51,25 @@ def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
     assert ticket.result(60).inserted == 1
     assert len(client.scan(T)) == 1
     assert len(list((running.location(T) / "data").iterdir())) == 1, "no other file is left"
+
+
+@pytest.mark.parametrize("last", [7, 9], ids=["all", "some"])
+def test_a_row_writer_rests_as_long_as_it_worked_unless_more_waits(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Waiting(("t",), "i-t", 0, ((7, 1, (0,)), (last, 2, (0,))))
+
+    def work(writer: RowWriter, *_: Any) -> None:
+        time.sleep(0.1)
+        writer._through["i-t"] = 7
+
+    monkeypatch.setattr(RowWriter, "_try", work)
+    writer = RowWriter(cast(CommitLog, None), RowWriterOptions(age_seconds=0.01))
+    began = time.monotonic()
+    writer._apply(seen, {})
+    rest = writer._due["i-t"] - time.monotonic()
+    assert (rest > 0.05) is (last == 7), rest
+    stop, work_on = threading.Event(), threading.Thread(target=time.sleep, args=(0,))
+    while writer._due["i-t"] > time.monotonic():
+        writer._gather({"i-t": work_on}, stop)
+    assert time.monotonic() - began >= (0.2 if last == 7 else 0.1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +16,13 @@ import pytest
 from pyspark.sql import DataFrame
 
 from commitlog import CommitLog
-from commitlog.spark import Batch, each_batch, merge
+from commitlog.client.row_groups import BaseScan, base_scan, read_base, read_write
+from commitlog.client.row_writes import encode_write
+from commitlog.client.rows import ROW_ADDRESS
+from commitlog.model.operations import RowsMode
+from commitlog.model.records import Code
+from commitlog.spark import Batch, each_batch, merge, row_base
+from commitlog.spark.row_base import base_on_executors
 from consumers.tools.row_stream import apply_on_spark
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.properties.test_row_groups import SCHEMA as MODELLED
@@ -179,6 +188,8 @@ def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld) -> N
             if number % 8 == 7:
                 tickets[-1].result(200)
         outcomes = [ticket.result(200) for ticket in tickets]
+        found = world.client.open(table).to_table().to_pylist()
+        left_over = dropped_while_both_apply(world, table)
     finally:
         stop.set()
         thread.join(100)
@@ -188,6 +199,81 @@ def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld) -> N
     def sorted_rows(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         return sorted(tuple(repr(row[name]) for name in MODELLED.names) for row in rows)
 
-    found = world.client.open(table).to_table().to_pylist()
     assert sorted_rows(found) == sorted_rows(model.rows), f"seed {seed}"
     assert [(o.inserted, o.updated, o.deleted) for o in outcomes] == counts, f"seed {seed}"
+    found = world.client.open(table).to_table(columns=["id"]).column("id").to_pylist()
+    assert sorted(one for one in found if one is not None and one >= 1_000) == left_over
+
+
+def dropped_while_both_apply(world: SparkWorld, table: str) -> list[int]:
+    """Drop a column of which rows were accepted; return the ids of the rows that were applied."""
+    client, before = world.client, {}
+    for number in range(1_000, 1_012):
+        before[number] = client.write_rows(table, [{"id": number, "a": 1, "b": "x"}])
+    client.open(table).drop_columns(["b"])
+    after = {n: client.write_rows(table, [{"id": n, "a": 1}]) for n in range(2_000, 2_006)}
+    came = {number: ticket.result(200) for number, ticket in before.items()}
+    codes = {outcome.code for outcome in came.values()}
+    assert codes <= {Code.NONE, Code.WRONG_SCHEMA}
+    assert all(ticket.result(200).inserted == 1 for ticket in after.values())
+    return sorted([*(n for n, outcome in came.items() if not outcome.code), *after])
+
+
+@pytest.mark.parametrize("is_ansi", ["true", "false"], ids=["ansi", "legacy"])
+def test_executors_find_what_the_driver_would_whatever_is_in_the_rows(
+    world: SparkWorld, is_ansi: str
+) -> None:
+    """Nested keys and values, nulls, partial columns, and a column of blobs."""
+    table = f"r$kinds{is_ansi}"
+    key = pa.struct([("at", pa.timestamp("us", "UTC")), ("part", pa.decimal128(9, 2))])
+    blob = pa.field("data", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    values = [("tags", pa.list_(pa.string())), ("more", pa.map_(pa.string(), pa.int8()))]
+    schema = pa.schema([("k", key), ("n", pa.uint64()), *values, blob])
+    plain = [schema.field(name) for name in ("k", "n", "tags", "more")]
+    world.create(table, schema)
+    for first in (0, 10):
+        rows = [
+            {
+                "k": {"at": number, "part": None if number % 2 else Decimal(number) / 4},
+                "n": 2**64 - 1 - number,
+                "tags": [None, "x"] if number % 3 else None,
+                "more": [("a", None)],
+            }
+            for number in range(first, first + 10)
+        ]
+        world.client.append(table, pa.Table.from_pylist(rows, schema=pa.schema(plain)))
+    info = world.client.describe((table.split("$")[0], table.split("$")[1]), fresh=True)
+    dataset = world.client.open(table)
+    nested = pa.Table.from_pylist(rows[3:5], schema=pa.schema(plain)).select(["k", "tags"])
+    numbers = pa.table({"n": pa.array([2**64 - 1, 2**64 - 13, 5], pa.uint64())})
+    world.spark.conf.set("spark.sql.ansi.enabled", is_ansi)
+    try:
+        read = base_on_executors(world.spark, fragments_per_task=1)
+        for given, on in ((nested, ["k"]), (numbers, ["n"])):
+            write = read_write(info, *encode_write(info, given, RowsMode.DELETE, on))
+            scan = base_scan(info, [write])
+            assert scan is not None
+            found = read(info, dataset, scan)
+            assert found.equals(read_base(info, dataset, scan).sort_by(ROW_ADDRESS))
+            assert found.num_rows >= 2
+    finally:
+        world.spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_a_group_is_applied_though_its_executors_die(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve such failures in a row had refused a write for which its rows weren't to blame."""
+    world.create("r$dying", SCHEMA, primary_key="id")
+    for number in range(3):
+        world.client.append("r$dying", [{"id": number, "name": "a"}])
+
+    def dies(batches: Any, **given: Any) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    monkeypatch.setattr(row_base, "_scan", dies)
+    info = world.client.describe(("r", "dying"), fresh=True)
+    scan = BaseScan(("id",), {"id": pa.array([1], pa.int64())})
+    read = base_on_executors(world.spark, fragments_per_task=1)
+    assert read(info, world.client.open("r$dying"), scan)["id"].to_pylist() == [1]

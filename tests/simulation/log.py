@@ -233,7 +233,7 @@ class SimulatedLog:
         self._log.check_settings()
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> SimulatedReader[Submitted]:
         """Read the transactions topic from an offset on."""
         return self._read(
@@ -241,7 +241,7 @@ class SimulatedLog:
         )
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> SimulatedReader[Answered]:
         """Read the outcomes topic from an offset on."""
         return self._read(outcomes_topic(self.name), partition, offset, self._decoders.answered)

@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 
 from commitlog.client import transactions_by_offset
+from commitlog.client.row_tail import Tail
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.errors import CorruptLog, Unavailable
-from commitlog.model.records import Submitted
+from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import Log
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 
@@ -30,7 +31,7 @@ class _SilentReader:
 
 class _SilentLog:
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> _SilentReader:
         return _SilentReader()
 
@@ -71,3 +72,23 @@ def test_a_slow_kafka_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     found = TransactionsByOffset(cast(Log, _SilentLog()), 0)
     with pytest.raises(Unavailable, match="offset 5 of partition 0"):
         found.at(5)
+
+
+def test_a_tail_reads_each_record_once_though_more_is_appended_than_decided(
+    stream: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = [], ReadOnlyLog.read_transactions
+
+    def read(log: ReadOnlyLog, partition: int, offset: int = 0, **more: float) -> object:
+        opened.append(offset)
+        return real(log, partition, offset, **more)
+
+    monkeypatch.setattr(ReadOnlyLog, "read_transactions", read)
+    written = {one.offset: one.record for one in stream.submitted}
+    known = [at for at, record in written.items() if isinstance(record, Transaction)]
+    tail = Tail(cast(Log, ReadOnlyLog([stream])), 0)
+    for first in range(0, 60, 3):
+        wanted = known[first : first + 5]
+        assert tail.read(wanted) == {at: written[at] for at in wanted}
+    assert opened == [known[0]]
+    tail.close()

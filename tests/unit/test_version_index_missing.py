@@ -55,7 +55,7 @@ class HeldLog(ReadOnlyLog):
         self.let_go, self.asked = threading.Event(), threading.Event()
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> ListReader[Submitted]:
         return Held(self.logs[partition].submitted, offset, self)
 

@@ -71,7 +71,7 @@ class ArchivedLog:
         return self.archive(partition).end.transactions_offset
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> Reader[Submitted]:
         """Read transactions from an offset on, wherever they are."""
         topic = partial(self._log.read_transactions, partition, patient=patient)

@@ -132,7 +132,7 @@ def _part(words: list[bytes]) -> str:
     """Name a part by its command line."""
     if any(b"kafka" in word for word in words) and b"java" in words[0]:
         return "broker"
-    for name in ("committer", "index", "server", "maintain", "up"):
+    for name in ("committer", "index", "rows", "server", "maintain", "up"):
         if name.encode() in words:
             return name
     return "helpers"

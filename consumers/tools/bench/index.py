@@ -331,13 +331,13 @@ class _LiveLog:
         return LogIdentity("bench", "transactions", "outcomes", self.name)
 
     def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> _LiveReader[Submitted]:
         decode = cast(Callable[..., Submitted], to_submitted)
         return _LiveReader(self._transactions, self._changed, self._first, offset, decode)
 
     def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: bool = False
+        self, partition: int, offset: int = 0, *, patient: float = 0.0
     ) -> _LiveReader[Answered]:
         return _LiveReader(self._outcomes, self._changed, self._first + 2, offset, to_answered)
 

@@ -19,7 +19,7 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
-from commitlog.ports import Log
+from commitlog.ports import PATIENT_SECONDS, Log
 from consumers.partition.follower import Recordings
 from consumers.views.version_index.lateness import Lateness
 from consumers.views.version_index.layout import note_failure
@@ -91,9 +91,11 @@ class IndexedPartition:
             outcomes_position=position.outcomes_offset,
             decided_beyond=position.decided_beyond,
         )
-        self._outcomes = log.read_outcomes(partition, position.outcomes_offset, patient=True)
+        self._outcomes = log.read_outcomes(
+            partition, position.outcomes_offset, patient=PATIENT_SECONDS
+        )
         self._transactions = log.read_transactions(
-            partition, position.transactions_offset, patient=True
+            partition, position.transactions_offset, patient=PATIENT_SECONDS
         )
         self.end_offset = self._outcomes.end_offset()
         self._end_asked = time.monotonic()
