@@ -63,4 +63,54 @@ await tags.delete("first");
 
 await db.dropTable(name);
 await assert.rejects(db.openTable(name), /not found/);
+
+// What the client's own cases of remote connections assert of requests, by what comes of them.
+const options = { apiKey, hostOverride: url };
+const config = { extraHeaders: { "X-Extra": "extra" }, retryConfig: { retries: 2 } };
+const fixed = new lancedb.StaticHeaderProvider({ "X-Custom": "value" });
+const tokens = new lancedb.OAuthHeaderProvider(async () => ({ accessToken: "t", expiresIn: 3600 }));
+await tokens.refreshToken();
+for (const provider of [fixed, tokens, async () => ({ "X-Timestamp": "now" })]) {
+  const one = await lancedb.connect("db://dev", { ...options, clientConfig: config }, undefined, provider);
+  assert.ok(!(await one.tableNames({ limit: 1000 })).includes(name));
+}
+
+const spaces = [`${name}_a`, `${name}_b`];
+for (const space of spaces) await db.createNamespace([space]);
+await db.createTable(name, rows(0, 3));
+await db.renameTable(name, `${name}_1`);
+await db.createTable("t", rows(0, 3), spaces.slice(0, 1));
+await db.renameTable("t", "u", { namespacePath: [spaces[0]] });
+await db.renameTable("u", "v", { namespacePath: [spaces[0]], newNamespacePath: [spaces[1]] });
+const other = await lancedb.connect({ uri: "db://dev", ...options });
+assert.equal(await (await other.openTable(`${name}_1`)).countRows(), 3);
+const moved = await other.openTable("v", [spaces[1]]);
+assert.equal(await moved.countRows(), 3);
+await assert.rejects(other.openTable("u", [spaces[0]]), /not found/);
+await assert.rejects(moved.countRows("missing = 1"), /400 Bad Request.*No field named missing/);
+
+const branch = await (await moved.branches()).create("exp");
+await branch.add(rows(3, 5));
+for (const [at, where, count] of [
+  [{ version: 1 }, null, 3],
+  [{ branch: "main", version: 1 }, null, 3],
+  [{ branch: "exp" }, "exp", 5],
+  [{ branch: "exp", version: 2 }, "exp", 5],
+]) {
+  const opened = await other.openTable("v", [spaces[1]], at);
+  assert.deepEqual([opened.currentBranch(), await opened.countRows()], [where, count]);
+}
+await moved.checkoutLatest(); // the client has one table of a name, which was opened at a version
+await moved.createIndex("text", { config: lancedb.Index.fts({ blockSize: 256, removeStopWords: true }) });
+const stopped = lancedb.Index.fts({ customStopWords: ["the"] });
+await assert.rejects(moved.createIndex("text", { config: stopped }), /custom_stop_words is not supported/);
+
+// Programs that number their requests from 1: what each adds is added.
+for (let program = 0; program < 2; program++) {
+  let count = 0;
+  const numbers = async () => ({ "X-Request-Id": `req-${++count}` });
+  const one = await lancedb.connect("db://dev", options, undefined, numbers);
+  await (await one.openTable("v", [spaces[1]])).add(rows(9, 10));
+}
+assert.equal(await moved.countRows(), 5);
 console.log("done");
