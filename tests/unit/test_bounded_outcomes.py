@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.adapters import log_start
+from commitlog.adapters import log_records, log_start
 from commitlog.codecs.avro import encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Found
+from commitlog.core.log import outcomes
 from commitlog.core.manifest.header import ManifestHeader
+from commitlog.errors import TransactionRejected
 from commitlog.lancepb.table_pb2 import Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import OUTCOME_INLINE_SUM_MAX, RECORD_BYTES_MAX, Rules
@@ -95,6 +98,26 @@ def test_a_leader_goes_on_behind_it(protocol: int, tmp_path: Path) -> None:
         outcome = running.client.outcome(record.transaction_id)
         assert outcome.code is Code.TABLE_REPLACED
         assert_appendable(outcome)
+
+
+def test_a_leader_refuses_whose_outcome_cannot_be_appended_and_goes_on(tmp_path: Path) -> None:
+    tables = [f"t{number}" for number in range(24)]
+    topic = patch.object(log_records, "OUTCOME_HEAD_BYTES_MAX", 1_500 - RECORD_BYTES_MAX)
+    with service(tmp_path) as running:
+        for name in tables:
+            running.client.create_table(name, SCHEMA)
+        epoch = running.client.append("t0", rows(1)).epoch
+        with topic, patch.object(outcomes, "RECORD_BYTES_MAX", 1_000):
+            with ExitStack() as stack:
+                refused = stack.enter_context(pytest.raises(TransactionRejected))
+                many = stack.enter_context(running.client.transact())
+                for name in tables:
+                    many.append(name, rows(2))
+            after = running.client.append("t0", rows(3))
+        outcome = refused.value.outcome
+        assert outcome.code is Code.INVALID_OPERATION
+        assert "split the transaction" in outcome.message
+        assert (after.version, after.epoch) == (3, epoch)
 
 
 class Building(World):
