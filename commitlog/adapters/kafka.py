@@ -24,7 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import Administration, KafkaReader, Watermarks
+from commitlog.adapters.kafka_administration import Administration
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks
 from commitlog.adapters.kafka_moved import Moves, identity_in
 from commitlog.adapters.kafka_settings import ClientSettings, check_timeout
 from commitlog.adapters.kafka_writers import (
@@ -314,7 +315,7 @@ class KafkaLog:
 
     def _end_of(self, is_transactions: bool, partition: int) -> int:
         topic = self._topics[0] if is_transactions else self._topics[1]
-        return self._watermarks.ask(topic, partition, self.timeout_seconds)[1]
+        return self._watermarks.end(topic, partition, self.timeout_seconds)
 
     def _create_topic(
         self, topic: str, partitions: int, factor: int, config: dict[str, str]

@@ -12,11 +12,11 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
+    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -27,7 +27,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
-    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     ResourceType,
@@ -41,18 +40,35 @@ from commitlog.adapters.kafka_forks import (
 from commitlog.adapters.kafka_settings import (
     ClientSettings,
     ends_reading,
-    error_of,
     is_passing,
     logger,
 )
 from commitlog.errors import CommitLogError, Unavailable
 
 Record = TypeVar("Record")
+T = TypeVar("T")
 Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 """From partition, offset, time, key and value; None for what is no record of the log."""
 
+_Question = Callable[[Consumer, str, int, float], T | None]
+"""To a client, about a topic's partition, for at most so many seconds; None if no answer came."""
 MISSING_SECONDS = 2.0
 ALTER_SECONDS = 30.0
+
+
+def _first_and_end(
+    consumer: Consumer, topic: str, partition: int, seconds: float
+) -> tuple[int, int] | None:
+    place = TopicPartition(topic, partition)
+    found: tuple[int, int] | None = consumer.get_watermark_offsets(place, seconds, cached=False)
+    return found
+
+
+def _end(consumer: Consumer, topic: str, partition: int, seconds: float) -> int:
+    [found] = consumer.offsets_for_times([TopicPartition(topic, partition, OFFSET_END)], seconds)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return int(found.offset)
 
 
 class Watermarks:
@@ -69,6 +85,19 @@ class Watermarks:
 
     def ask(self, topic: str, partition: int, timeout_seconds: float) -> tuple[int, int]:
         """Return (first offset, end offset)."""
+        return self._answered(_first_and_end, topic, partition, timeout_seconds)
+
+    def end(self, topic: str, partition: int, timeout_seconds: float) -> int:
+        """Return the end offset, for half the requests."""
+        return self._answered(_end, topic, partition, timeout_seconds)
+
+    def _answered(
+        self,
+        question: Callable[[Consumer, str, int, float], T | None],
+        topic: str,
+        partition: int,
+        timeout_seconds: float,
+    ) -> T:
         with self._lock:
             if self._consumer is None:
                 self._consumer = new_consumer(self._settings)
@@ -79,9 +108,7 @@ class Watermarks:
         while True:
             remaining = max(0.01, deadline - time.monotonic())
             try:
-                found = consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=remaining, cached=False
-                )
+                found = question(consumer, topic, partition, remaining)
             except KafkaException as error:
                 is_over = time.monotonic() > deadline or not is_passing(error)
                 if is_over or not self._has(consumer, topic, partition, remaining):
@@ -93,8 +120,7 @@ class Watermarks:
                     f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
                     " Check that the cluster runs, then retry"
                 )
-            low, high = found
-            return low, high
+            return found
 
     def _has(self, consumer: Consumer, topic: str, partition: int, timeout_seconds: float) -> bool:
         """Ask whether a partition exists; the client says it doesn't while it knows no broker."""
@@ -110,97 +136,6 @@ class Watermarks:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
-
-
-class Administration:
-    """A client for administration. Thread-safe."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        """Make the client at its first use."""
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._client: AdminClient | None = None
-        # A callback that held this object would keep the client from being freed with it.
-        self._heard: deque[KafkaError] = deque(maxlen=1)
-
-    def client(self) -> AdminClient:
-        """Return the client."""
-        with self._lock:
-            if self._client is None:
-                self._client = new_admin(self._settings, self._heard.append)
-            return self._client
-
-    def result(
-        self,
-        future: concurrent.futures.Future[Any],
-        doing: str,
-        timeout_seconds: float,
-        *,
-        allowed: Collection[int] = (),
-    ) -> Any:
-        """Wait for an answer within the timeout; None for an error whose code is `allowed`.
-
-        Raises:
-            Unavailable: no answer came in time; it says what was heard of the connection.
-            CommitLogError: what the cluster's refusal means.
-        """
-        try:
-            # Raised here, it would be in a circle with the future, and keep callers' frames alive.
-            error = future.exception(timeout_seconds + 1)
-        except concurrent.futures.TimeoutError as late:
-            raise Unavailable(
-                f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
-                f" Check that the cluster runs, then retry.{self._heard_last()}"
-            ) from late
-        finally:
-            self._listen()
-        if error is None:
-            return future.result()
-        if not isinstance(error, KafkaException):
-            raise error
-        if error_of(error).code() in allowed:
-            return None
-        raise self._meaning(error, doing) from error
-
-    def metadata(self, topic: str, doing: str, timeout_seconds: float) -> ClusterMetadata:
-        """Return what a broker knows of its cluster and of a topic; errors as of `result`.
-
-        `describe_cluster` aborts the process if a lone broker, late with a heartbeat, lists none.
-        """
-        deadline, seconds = time.monotonic() + timeout_seconds, 0.5
-        while True:
-            remaining = max(0.01, deadline - time.monotonic())
-            try:
-                # No signal is handled meanwhile, so the first waits are short.
-                return self.client().list_topics(topic, min(seconds, remaining))
-            except KafkaException as error:
-                if seconds >= remaining:
-                    raise self._meaning(error, doing) from error
-            self._listen()
-            seconds *= 2
-
-    def _meaning(self, error: KafkaException, doing: str) -> CommitLogError:
-        translated = self._settings.translate(error, doing)
-        if isinstance(translated, Unavailable) and (last := self._heard_last()):
-            return Unavailable(f"{translated}.{last}")
-        return translated
-
-    def _listen(self) -> None:
-        """Run the callback for what the client had to say since the last time."""
-        with self._lock:
-            client = self._client
-        if client is not None:
-            client.poll(0)
-
-    def _heard_last(self) -> str:
-        self._listen()
-        said = [self._settings.clean(error.str() or error.name()) for error in self._heard]
-        return "".join(f" Last: {words}" for words in said)
-
-    def close(self) -> None:
-        """Close the connections."""
-        with self._lock:
-            self._client = None
 
 
 class KafkaReader(Generic[Record]):
@@ -313,7 +248,7 @@ class KafkaReader(Generic[Record]):
 
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the log where it ends now."""
-        return self._watermarks.ask(self._topic, self._partition, timeout_seconds)[1]
+        return self._watermarks.end(self._topic, self._partition, timeout_seconds)
 
     def close(self) -> None:
         """Close the connection."""

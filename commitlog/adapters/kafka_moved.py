@@ -24,8 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
+from commitlog.adapters.kafka_administration import Administration
 from commitlog.adapters.kafka_io import (
-    Administration,
     KafkaReader,
     Watermarks,
     answer_of,

@@ -54,6 +54,8 @@ def server_properties(
         "socket.request.max.bytes": str(REQUEST_BYTES_MAX),
         "queued.max.request.bytes": str(QUEUED_REQUEST_BYTES_MAX),
         "group.initial.rebalance.delay.ms": "0",
+        # Nobody here is in a group, and each thread wakes several times a second.
+        "group.coordinator.threads": "1",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.replication.factor": "1",
