@@ -19,6 +19,7 @@ from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.limits import NAMES_CHECKED_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.operations import (
     AffectedRows,
     CreateTable,
@@ -78,6 +79,8 @@ class Requests:
     def __init__(self, chance: random.Random) -> None:
         """Take the run's randomness."""
         self.random = chance
+        self.protocol = PROTOCOL_SUPPORTED
+        """The log's, as it is made."""
         self._made = 0
 
     def uuid(self) -> str:
@@ -256,6 +259,9 @@ class Requests:
             hashes = [_key_hash(row[0]) for rows in intent.adds for row in rows]
             keys = KeyHashes((0,), b"".join(sorted(hashes)))
         incarnation = view.incarnation if self.random.random() < 0.8 else ""
+        if self.protocol < NAMES_CHECKED_SINCE and any("_deletions" in f[1] for f in request.files):
+            # Such a log takes a deletion file that a table made again under this name hasn't.
+            incarnation = view.incarnation
         operation = LanceCommit(
             table=(view.name,),
             operation=kind_of(message),

@@ -152,6 +152,7 @@ class World:
         self.protocol = PROTOCOL_SUPPORTED if seed % 4 == 3 else 1
         if has_two_versions(seed):
             self.protocol = older_protocol(seed)
+        self.requests.protocol = self.protocol
         with mock.patch.object(log_start, "PROTOCOL_SUPPORTED", self.protocol):
             self.genesis = self.log.create(tables_root=ROOT)
         self.topics = (transactions_topic(self.log.name), outcomes_topic(self.log.name))
