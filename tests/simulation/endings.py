@@ -239,7 +239,10 @@ def _archive_lost_a_file(world: World) -> None:
 
 def _archive_has_another_byte(world: World) -> None:
     assert world.archivist is not None
-    path = world.scheduler.random.choice(world.archivist.files())
+    files = world.archivist.files()
+    if not files:
+        return  # nothing was archived
+    path = world.scheduler.random.choice(files)
     data = bytearray(path.read_bytes())
     data[world.scheduler.random.randrange(len(data))] ^= 1 << world.scheduler.random.randrange(8)
     path.write_bytes(bytes(data))
