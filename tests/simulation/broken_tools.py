@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.row_groups import Group, MergedGroup, RowsUnusable, Write, read_write
 from commitlog.client.tables import TableInfo
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft
@@ -80,6 +80,24 @@ def _unusable_as_none(
         return Write(operation, info.schema.empty_table())
 
 
+_insert = Group._insert
+
+
+_merged = Group._merged
+
+
+def _left(group: Group, on: Sequence[str]) -> MergedGroup:
+    """Write rows and leave those that they replace."""
+    merged = _merged(group, on)
+    merged.gone = merged.gone.slice(0, 0)
+    return merged
+
+
+def _unseen(group: Group, key: bytes | None, number: int) -> None:
+    """Insert a row that later writes of the group don't find."""
+    _insert(group, None, number)
+
+
 BROKEN_TOOLS: dict[str, Break] = {
     "an archive ends behind what isn't decided": lambda: mock.patch(
         "consumers.tools.archive.writer._position", _behind_the_undecided
@@ -103,4 +121,14 @@ BROKEN_TOOLS: dict[str, Break] = {
     "rows that can't be used are applied as none": lambda: mock.patch.object(
         row_writer, "read_write", _unusable_as_none
     ),
+    "rows that have a write's keys aren't looked for": lambda: mock.patch.object(
+        Group, "_load", return_value=None
+    ),
+    "writes of rows don't find those before in their group": lambda: mock.patch.object(
+        Group, "_insert", _unseen
+    ),
+    "files with rows are taken for lost": lambda: mock.patch(
+        "commitlog.client.row_tail._from_file", return_value=None
+    ),
+    "rows that are written over stay": lambda: mock.patch.object(Group, "_merged", _left),
 }

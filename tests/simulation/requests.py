@@ -6,13 +6,15 @@ Files that a transaction names are put into the store before it is appended, as 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
+import pyarrow as pa
 from pyroaring import BitMap
 
+from commitlog.codecs.keys import key_hashes
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
 from commitlog.core.tables.creation import STORAGE_VERSIONS
@@ -137,7 +139,7 @@ class Requests:
         if self.random.random() < 0.2 and not is_keyed:
             adds.append(self.rows())
         for rows in adds:
-            message.append.fragments.append(self._fragment(request, view, rows))
+            message.append.fragments.append(self.fragment(request, view, rows))
         if at_head:
             message.read_version = 0
         self._commit(
@@ -156,7 +158,7 @@ class Requests:
                 message.delete.deleted_fragment_ids.append(fragment_id)
                 drops.append((fragment_id, chosen))
                 continue
-            image = self._with_deletions(request, view, fragment_id, chosen)
+            image = self.with_deletions(request, view, fragment_id, chosen)
             message.delete.updated_fragments.append(image)
             removes.append((fragment_id, chosen))
             affected.append(AffectedRows(fragment_id, portable(BitMap(chosen))))
@@ -179,12 +181,12 @@ class Requests:
                 message.update.removed_fragment_ids.append(fragment_id)
                 drops.append((fragment_id, chosen))
                 continue
-            image = self._with_deletions(request, view, fragment_id, chosen)
+            image = self.with_deletions(request, view, fragment_id, chosen)
             message.update.updated_fragments.append(image)
             removes.append((fragment_id, chosen))
             affected.append(AffectedRows(fragment_id, portable(BitMap(chosen))))
         adds = tuple(moved)
-        message.update.new_fragments.append(self._fragment(request, view, adds))
+        message.update.new_fragments.append(self.fragment(request, view, adds))
         intent = Intent(
             "update", view.name, adds=(adds,), removes=tuple(removes), drops=tuple(drops)
         )
@@ -214,7 +216,8 @@ class Requests:
         count = min(len(offsets), self.random.choice((1, 1, 2)))
         return tuple(sorted(self.random.sample(offsets, count)))
 
-    def _fragment(self, request: Request, view: View, rows: tuple[Row, ...]) -> DataFragment:
+    def fragment(self, request: Request, view: View, rows: tuple[Row, ...]) -> DataFragment:
+        """Return a new fragment, whose file is to be put first."""
         path = f"{self.uuid()}.lance"
         fragment = DataFragment(physical_rows=len(rows))
         fragment.files.add(
@@ -228,9 +231,10 @@ class Requests:
         request.files.append((view.location, f"data/{path}", FILE_BYTES))
         return fragment
 
-    def _with_deletions(
+    def with_deletions(
         self, request: Request, view: View, fragment_id: int, chosen: tuple[int, ...]
     ) -> DataFragment:
+        """Return a fragment without the chosen rows; its deletion file is to be put first."""
         image = DataFragment.FromString(view.fragments[fragment_id])
         gone = set(range(image.physical_rows)) - set(view.rows[fragment_id])
         rows = BitMap(gone | set(chosen))
@@ -285,5 +289,6 @@ class Requests:
         request.add(operation, meant)
 
 
+@cache
 def _key_hash(key: int) -> bytes:
-    return hashlib.md5(str(key).encode(), usedforsecurity=False).digest()
+    return key_hashes([pa.array([key], pa.int64())])[0]

@@ -1,24 +1,31 @@
 """Rows by the log under simulation: writers hand them over, two row writers race to apply them.
 
-The row writer is the product's own, through the product's own client. Only what Lance does is done
-here: a group's rows become a data file that the twin knows. The log fences the two: each accepted
-write is applied once, in order, or refused by record.
+The row writer is the product's own, through the product's own client, and so is what a group of
+writes comes to. Only what Lance does is done here: reading a version, and data and deletion files.
+The log fences the two: each accepted write is applied once, in order, or refused by record. The
+twin applies them one by one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import pyarrow as pa
+from pyroaring import BitMap
 
-from commitlog.client.row_groups import Write
+from commitlog.client.row_application import prepare_group
+from commitlog.client.row_groups import BaseScan
 from commitlog.client.row_tail import Tail, Waiting
-from commitlog.client.rows import Prepared
+from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.rows.deciding import schema_digest
@@ -37,7 +44,7 @@ from commitlog.model.records import Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.tools.row_writer import RowWriter
 from tests.simulation.clients import SimulatedRuntime
-from tests.simulation.requests import FILE_BYTES, Request
+from tests.simulation.requests import Request, View
 from tests.simulation.rows import Asked, Intent, Row
 from tests.simulation.scheduler import Process
 from tests.simulation.versions import has_two_versions
@@ -54,6 +61,9 @@ WRITTEN = 0.5
 UNREADABLE = 0.15
 """How many writes say that they have another number of rows than they have."""
 PAUSE_SECONDS = (0.02, 0.3)
+IN_FILES = 0.3
+"""How many writes have their rows in a file beside the record."""
+MODES = ("append", "append", "delete", "insert", "update", "upsert", "upsert", "touch")
 KILLED = 0.1
 """How often a row writer dies at a group, before and after its file is put."""
 
@@ -74,43 +84,58 @@ class RowSender(Writer):
             return
         request, properties = Request(), (("n", world.requests.uuid()),)
         payloads = [
-            self._write(request, chance.choice(names)) for _ in range(chance.choice((1, 1, 2)))
+            self._write(request, chance.choice(names)) for _ in range(chance.choice((1, 1, 2, 3)))
         ]
         transaction = Transaction(
             world.requests.uuid(),
             tuple(request.operations),
             submitted_at_ms=world.now_ms() + self.clock_skew_ms,
             properties=properties,
-            payloads=tuple(payloads),
+            payloads=tuple(payload for payload in payloads if payload),
         )
+        for location, path, data in request.files:
+            world.put_file(self.process, location, path, data)
         self.send_as(transaction, Asked(tuple(request.intents)))
 
     def _write(self, request: Request, name: TableId) -> bytes:
         world = self.world
         table, rows = world.auditor.machine.tables[name], world.requests.rows()
         assert table.manifest is not None
+        # Rows with stable ids would need theirs, which Lance gives.
+        chance = world.scheduler.random
+        mode = "append" if table.stable_row_ids else chance.choice(MODES)
         columns = {"k": [key for key, _ in rows], "v": [value for _, value in rows]}
-        made, sink = pa.table(columns), pa.BufferOutputStream()
+        names = ("k",) if mode in {"delete", "touch"} else ("k", "v")
+        made, sink = pa.table({one: columns[one] for one in names}), pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, made.schema) as stream:
             stream.write_table(made)
         payload: bytes = sink.getvalue().to_pybytes()
-        is_bad = world.scheduler.random.random() < UNREADABLE
-        fields = table.manifest.header.message.fields
+        path = f"_rows/{world.requests.uuid()}" if chance.random() < IN_FILES else ""
+        if path:
+            request.files.append((table.location, path, payload))
+        is_bad = chance.random() < UNREADABLE
         operation = WriteRows(
             table=name,
-            mode=RowsMode.APPEND,
+            mode=_MODE.get(mode, RowsMode.UPSERT),
             rows=len(rows) + is_bad,
-            columns=(RowsColumn(0, "k", 0), RowsColumn(1, "v", 0)),
-            schema_digest=schema_digest(fields, ("k", "v")),
+            columns=tuple(RowsColumn(number, one, 0) for number, one in enumerate(names)),
+            schema_digest=schema_digest(table.manifest.header.message.fields, names),
             sha256=hashlib.sha256(payload).digest(),
             size=len(payload),
+            path=path,
+            on=() if mode == "append" else ("k",),
             incarnation=table.incarnation,
+            update_all=mode in {"update", "upsert", "touch"},
+            insert_all=mode in {"insert", "upsert"},
         )
         text = format_table_id(name)
-        meant = Intent("write", text, table.incarnation, adds=(rows,), is_bad=is_bad)
+        meant = Intent("write", text, table.incarnation, adds=(rows,), is_bad=is_bad, mode=mode)
         request.add(operation, meant)
-        world.count("rows written")
-        return payload
+        world.count(f"rows written: {mode}")
+        return b"" if path else payload
+
+
+_MODE = {"append": RowsMode.APPEND, "delete": RowsMode.DELETE}
 
 
 class Applier:
@@ -132,8 +157,10 @@ class Applier:
         self.process = Process(f"a{self._number}.{self._boots}")
         self._runtime = SimulatedRuntime(world, self.process)
         self._tail = Tail(cast(Any, self._runtime.log), 0)
-        self._writer = RowWriter(cast(Any, self))
-        self._rows: tuple[Row, ...] = ()
+        self._writer = RowWriter(cast(Any, self), read=self.read)
+        self._view: View | None = None
+        self._request = Request()
+        self._done = Intent("rows", "")
         world.scheduler.add(self.process, "rows", self._step)
 
     def runtime(self) -> SimulatedRuntime:
@@ -143,7 +170,14 @@ class Applier:
     def newest(self, info: TableInfo) -> Applier:
         """Return what `prepare` is asked of."""
         del info
+        self._request, self._done = Request(), Intent("rows", "")
         return self
+
+    @property
+    def version(self) -> int:
+        """Return the version that was read."""
+        assert self._view is not None
+        return self._view.version
 
     def describe(self, table: TableId, *, fresh: bool, readable: bool) -> TableInfo:
         """Return a table as it stands."""
@@ -154,6 +188,17 @@ class Applier:
         if found is None or found.manifest is None:
             raise NoSuchTable(f"{format_table_id(table)} isn't there")
         fields = found.manifest.header.message.fields
+        name, twin = format_table_id(table), self._world.auditor.spec.tables[format_table_id(table)]
+        self._view = View(
+            name,
+            found.incarnation,
+            found.location,
+            found.version,
+            dict(found.manifest.fragments),
+            {number: dict(fragment.rows) for number, fragment in twin.fragments.items()},
+            twin.has_key,
+            frozenset(),
+        )
         return TableInfo(
             table_id=table,
             incarnation=found.incarnation,
@@ -167,29 +212,62 @@ class Applier:
             fields=tuple(field.SerializeToString(deterministic=True) for field in fields),
         )
 
-    def prepare(self, info: TableInfo, writes: Sequence[Write]) -> Prepared:
-        """Put a group's rows into a data file."""
-        world = self._world
-        self._rows = tuple(
-            (row["k"], row["v"]) for write in writes for row in write.rows.to_pylist()
-        )
-        for write in writes:
-            write.inserted = write.rows.num_rows
-        path, message = f"{world.requests.uuid()}.lance", LanceTransaction()
-        fragment = DataFragment(physical_rows=len(self._rows))
-        fragment.files.add(
-            path=path,
-            fields=[0, 1],
-            column_indices=[0, 1],
-            file_major_version=2,
-            file_minor_version=0,
-            file_size_bytes=len(FILE_BYTES),
-        )
-        message.append.fragments.append(fragment)
+    def read(self, info: TableInfo, dataset: Any, scan: BaseScan) -> pa.Table:
+        """Read what a group needs of a version."""
+        del info, dataset
+        rows = self._base()
+        places = [fragment << OFFSET_BITS | offset for (fragment, offset), _ in rows]
+        values = dict(zip(("k", "v"), zip(*(row for _, row in rows), strict=True), strict=False))
+        columns = {name: pa.array(values.get(name, ()), pa.int64()) for name in scan.columns}
+        numbers = pa.array(places, pa.uint64())
+        return pa.table({**columns, ROW_ADDRESS: numbers, ROW_ID: numbers})
+
+    def _base(self) -> tuple[tuple[tuple[int, int], Row], ...]:
+        assert self._view is not None
+        fragments = sorted(self._view.rows.items())
+        return tuple(((n, o), row) for n, rows in fragments for o, row in sorted(rows.items()))
+
+    def delete(self, addresses: pa.ChunkedArray) -> tuple[list[Any], list[int], dict[int, BitMap]]:
+        """Make the files of deletions."""
+        view, updated, removes, drops = self._view, [], [], []
+        assert view is not None
+        affected = {}
+        places = sorted(addresses.to_pylist())
+        for fragment_id, group in groupby(places, lambda place: place >> OFFSET_BITS):
+            chosen = tuple(place & (1 << OFFSET_BITS) - 1 for place in group)
+            affected[fragment_id] = BitMap(chosen)
+            if len(chosen) == len(view.rows[fragment_id]):
+                drops.append((fragment_id, chosen))
+                continue
+            requests = self._world.requests
+            updated.append(requests.with_deletions(self._request, view, fragment_id, chosen))
+            removes.append((fragment_id, chosen))
+        self._done = replace(self._done, removes=tuple(removes), drops=tuple(drops))
+        return updated, [fragment_id for fragment_id, _ in drops], affected
+
+    def write(self, rows: pa.Table) -> list[DataFragment]:
+        """Make a file of rows."""
+        made = tuple((row["k"], row["v"]) for row in rows.to_pylist())
+        self._done = replace(self._done, adds=(made,) if made else ())
+        if not made:
+            return []
+        assert self._view is not None
+        return [self._world.requests.fragment(self._request, self._view, made)]
+
+    def message(self, kind: str, **given: Any) -> bytes:
+        """Make Lance's operation, whose files are put first."""
+        message = LanceTransaction()
+        body = getattr(message, kind)
+        for name, value in given.items():
+            if isinstance(value, list):
+                getattr(body, name).extend(value)
+            else:
+                setattr(body, name, value)
         self._point("put rows")
-        world.put_file(self.process, info.location, f"data/{path}", FILE_BYTES)
+        for location, path, data in self._request.files:
+            self._world.put_file(self.process, location, path, data)
         self._point("submit rows")
-        return Prepared(message.SerializeToString(deterministic=True), 0)
+        return message.SerializeToString(deterministic=True)
 
     def transaction(
         self, operations: tuple[Operation, ...], *, transaction_id: str, properties: Any
@@ -208,10 +286,12 @@ class Applier:
     def _meant(self, operation: Operation) -> Intent:
         assert isinstance(operation, ApplyRows | LanceCommit)
         name = format_table_id(operation.table)
+        meant = replace(self._done, table=name, incarnation=operation.incarnation)
         if isinstance(operation, LanceCommit):
-            return Intent("append", name, operation.incarnation, adds=(self._rows,))
+            return replace(meant, read_version=operation.read_version)
         writes = tuple((one.sequence, one.operation, bool(one.refused)) for one in operation.writes)
-        return Intent("apply", name, operation.incarnation, writes=writes, after=operation.after)
+        base, after = self._base(), operation.after
+        return Intent("apply", name, meant.incarnation, writes=writes, after=after, base=base)
 
     def _point(self, what: str) -> None:
         world = self._world
@@ -236,9 +316,27 @@ class Applier:
         return True
 
 
-def _prepare(info: TableInfo, dataset: Any, writes: Sequence[Write], read: Any) -> Prepared:
-    del read
-    return cast(Prepared, dataset.prepare(info, writes))
+_OPERATIONS = SimpleNamespace(
+    Append=lambda fragments: partial(Applier.message, kind="append", fragments=fragments),
+    Delete=lambda updated, removed, predicate: partial(
+        Applier.message,
+        kind="delete",
+        updated_fragments=updated,
+        deleted_fragment_ids=removed,
+        predicate=predicate,
+    ),
+    Update=lambda **given: partial(
+        Applier.message,
+        kind="update",
+        **given | {"update_mode": LanceTransaction.REWRITE_ROWS},
+    ),
+)
+"""Operations as pylance has them, of which the process that submits them makes messages."""
+
+
+def _prepare(info: TableInfo, dataset: Applier, *given: Any) -> Any:
+    made = prepare_group(info, cast(Any, dataset), *given)
+    return made and replace(made, operation=made.operation(dataset))
 
 
 @contextmanager
@@ -247,6 +345,18 @@ def in_force(world: World) -> Iterator[None]:
     module = "consumers.tools.row_writer"
     with ExitStack() as stack:
         stack.enter_context(mock.patch(f"{module}.prepare_group", _prepare))
+        made_by = "commitlog.client.row_application"
+        stack.enter_context(
+            mock.patch(f"{made_by}.delete_rows", lambda applier, gone: applier.delete(gone))
+        )
+        stack.enter_context(
+            mock.patch(f"{made_by}.write_moved", lambda _, applier, rows, ids: applier.write(rows))
+        )
+        lance = SimpleNamespace(LanceOperation=_OPERATIONS)
+        stack.enter_context(mock.patch(f"{made_by}.lance", lance))
+        stack.enter_context(
+            mock.patch("commitlog.client.row_tail.store_for", world.auditor.open_store)
+        )
         stack.enter_context(mock.patch(f"{module}.new_transaction_id", world.requests.uuid))
         stack.enter_context(mock.patch(f"{module}.remove_files"))
         # The store isn't a folder that a client could look into.

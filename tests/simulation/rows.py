@@ -24,7 +24,7 @@ class Intent:
     """What one operation is meant to do."""
 
     kind: str
-    """create, drop, rename, append, delete, update, config, write or apply."""
+    """create, drop, rename, append, delete, update, config, write, rows or apply."""
     table: str
     incarnation: str = ""
     read_version: int = 0
@@ -43,6 +43,10 @@ class Intent:
     new_table: str = ""
     is_bad: bool = False
     """write: whether its rows aren't what the record says."""
+    mode: str = "append"
+    """write: append, delete, insert, update, upsert, or touch, which brings keys and no values."""
+    base: tuple[tuple[tuple[int, int], Row], ...] = ()
+    """apply: the rows of the version that was read, by fragment and offset."""
     writes: tuple[tuple[int, int, bool], ...] = ()
     """apply: sequence and operation of each write, and whether it is refused."""
     after: int = 0
@@ -279,16 +283,20 @@ class Spec:
             return
         if not table.is_next(intent):
             yield f"I20 {intent.writes} of {intent.table} aren't what comes after {table.applied}"
-        due: list[Row] = []
+        base = dict(intent.base)
+        due = list(base.values())
         for position, number, is_refused in intent.writes:
             write = table.accepted.pop((position, number), None)
             if write is None or write.is_bad is not is_refused:
                 yield f"I20 the write {position}/{number} was applied before, or shouldn't be"
             elif not is_refused:
-                due += [row for rows in write.adds for row in rows]
+                due = _written(due, write)
+        for other in asked.intents:
+            gone = {(f, o) for f, offsets in (*other.removes, *other.drops) for o in offsets}
+            base = {place: row for place, row in base.items() if place not in gone}
         made = [row for other in asked.intents for rows in other.adds for row in rows]
-        if made != due:
-            yield f"I20 {len(made)} rows were applied to {intent.table}, and {len(due)} accepted"
+        if sorted([*base.values(), *made]) != sorted(due):
+            yield f"I20 the writes {intent.writes} of {intent.table} come to other rows one by one"
         table.applied = intent.writes[-1][0]
 
     def _create(self, intent: Intent, name: str) -> Iterator[str]:
@@ -385,7 +393,7 @@ class Spec:
             for fragment_id, _ in (*intent.removes, *intent.drops):
                 fragment = table.fragments.get(fragment_id)
                 yield fragment is None or fragment.changed_at > read
-            yield intent.is_keyed and table.added_at > read
+            yield (intent.is_keyed or intent.kind == "rows") and table.added_at > read
             yield bool(intent.adds) and table.has_key and table.added_at > read
             yield bool(intent.config) and table.config_at.get(intent.config, 0) > read
 
@@ -421,3 +429,18 @@ class Spec:
             # Only a request that didn't name its incarnation can mean another table's fragments.
             return any(not i.incarnation for i in asked.intents)
         return code in {"MISSING_FILE", "SPLIT_TRANSACTION", "BUILD_REFUSED"}
+
+
+def _written(rows: list[Row], write: Intent) -> list[Row]:
+    """Return what rows become by one write alone."""
+    given = [row for added in write.adds for row in added]
+    if write.mode == "append":
+        return rows + given
+    keys, values = {key for key, _ in rows}, dict(given)
+    if write.mode == "delete":
+        return [row for row in rows if row[0] not in values]
+    if write.mode in {"update", "upsert"}:
+        rows = [(key, values.get(key, value)) for key, value in rows]
+    if write.mode in {"insert", "upsert"}:
+        rows = rows + [row for row in given if row[0] not in keys]
+    return rows
