@@ -131,7 +131,7 @@ class RowSender(Writer):
         text = format_table_id(name)
         meant = Intent("write", text, table.incarnation, adds=(rows,), is_bad=is_bad, mode=mode)
         request.add(operation, meant)
-        world.count(f"rows written: {mode}")
+        world.count("rows written")
         return b"" if path else payload
 
 
