@@ -26,7 +26,7 @@ from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import Unavailable
-from commitlog.model.records import Answered, Outcome, Status
+from commitlog.model.records import Answered, OperationResult, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.ports import Log, Reader
 from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, below, contents
@@ -222,13 +222,16 @@ def _read_outcomes(reader: Reader[Answered], chain: Chain, partition: int, named
                 _take(record, named)
 
 
+def metadata_named(outcome: Outcome) -> Iterator[tuple[str, OperationResult]]:
+    """Yield the metadata files that a commit names, each with what came of its table."""
+    if outcome.status is Status.COMMITTED and outcome.answers is None:
+        for result in outcome.results:
+            if result.metadata_location:
+                yield normalize_location(result.metadata_location), result
+
+
 def _take(outcome: Outcome, named: _Named) -> None:
-    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-        return
-    for result in outcome.results:
-        if not result.metadata_location:
-            continue
-        place = normalize_location(result.metadata_location)
+    for place, result in metadata_named(outcome):
         named.all[place] = result.table
         named.ended.discard(place)
         named.heads.pop(result.table, None)

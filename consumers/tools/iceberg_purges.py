@@ -24,12 +24,12 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.messages import IcebergDescription
 from commitlog.model.operations import IcebergChange
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.records import Outcome, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, purge
 from consumers.tools.iceberg_leftovers import record_removal
-from consumers.tools.iceberg_orphans import ENDINGS, GONE
+from consumers.tools.iceberg_orphans import ENDINGS, GONE, metadata_named
 from consumers.tools.table_acts import Act
 
 SILENCE_SECONDS = 30.0
@@ -97,12 +97,7 @@ class DroppedTables:
             self._registering.pop(outcome.transaction_offset, None)
         else:
             self._early.add(outcome.transaction_offset)
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-            return
-        for result in outcome.results:
-            if not result.metadata_location:
-                continue
-            place = normalize_location(result.metadata_location)
+        for place, result in metadata_named(outcome):
             if result.operation in ENDINGS:
                 drop = _Drop(result.table, outcome.sequence, outcome.transaction_id)
                 self.owed[place] = drop
