@@ -143,7 +143,10 @@ class RowWriter:
             self._ended.wait(min(age, STEP_SECONDS))
             self._ended.clear()
         now = time.monotonic()
-        left = [at - now for at in list(self._due.values()) if at > now]
+        for name, at in list(self._due.items()):
+            if at <= now:
+                self._due.pop(name, None)  # or dropped tables would stay
+        left = [at - now for at in list(self._due.values())]
         if left:
             stop.wait(min(age, *left))
 
@@ -176,7 +179,7 @@ class RowWriter:
         finally:
             ended = time.monotonic()
             # The CPU is the writers' for as long as it was this one's, unless a group was too few.
-            is_all = self._through.get(waiting.incarnation) == waiting.pending[-1][0]
+            is_all = self._through.pop(waiting.incarnation, None) == waiting.pending[-1][0]
             rest = ended - began if is_all else 0.0
             self._due[waiting.incarnation] = max(began + self._options.age_seconds, ended + rest)
             self._ended.set()
