@@ -93,7 +93,7 @@ class Watermarks:
 
     def _answered(
         self,
-        question: Callable[[Consumer, str, int, float], T | None],
+        question: _Question[T],
         topic: str,
         partition: int,
         timeout_seconds: float,
