@@ -194,6 +194,17 @@ def test_standing_versions_read_as_before(tmp_path: Path, seed: int) -> None:
     assert removed, f"seed {seed}: {done}"
 
 
+def removals_of(made: Service, every_seconds: float) -> Removals:
+    """Return what removes files of a service's tables as soon as nobody needs them."""
+    return Removals(
+        made.client,
+        lambda: MemoryLog(made.cluster),
+        Policies(made.client, parse_defaults(["remove-after-days=1e-9", "history-share=0"])),
+        lambda act, result: None,
+        every_seconds,
+    )
+
+
 def test_maintenance_rests_for_what_it_looked_and_not_for_what_it_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,13 +223,7 @@ def test_maintenance_rests_for_what_it_looked_and_not_for_what_it_removed(
     clock = SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns)
     monkeypatch.setattr(removals_module, "time", clock)
     with service(tmp_path / "root") as made:
-        removals = Removals(
-            made.client,
-            lambda: MemoryLog(made.cluster),
-            Policies(made.client, parse_defaults(["remove-after-days=1e-9", "history-share=0"])),
-            lambda act, result: None,
-            60.0,
-        )
+        removals = removals_of(made, 60.0)
         made.client.create_table("t", SCHEMA)
         for number in range(3):
             made.client.append("t", rows(number))
@@ -246,13 +251,7 @@ def test_maintenance_reads_the_log_once_and_forgets_files_that_are_gone(
 
     monkeypatch.setattr(Leftovers, "__init__", counted)
     with service(tmp_path / "root") as made:
-        removals = Removals(
-            made.client,
-            lambda: MemoryLog(made.cluster),
-            Policies(made.client, parse_defaults(["remove-after-days=1e-9", "history-share=0"])),
-            lambda act, result: None,
-            0.0,
-        )
+        removals = removals_of(made, 0.0)
         monkeypatch.setattr(removals_module, "REST_FACTOR", 0)
         made.client.create_table("t", SCHEMA)
         known: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.memory import (
@@ -78,16 +78,33 @@ class SimulatedReader(Generic[Record]):
         self._reader.close()
 
 
-class SimulatedWriter:
-    """Appends outcomes for one term."""
+W = TypeVar("W", MemoryOutcomesWriter, MemoryRecordsWriter)
 
-    def __init__(
-        self, writer: MemoryOutcomesWriter, scheduler: Scheduler, process: Process
-    ) -> None:
+
+class _Ending(Generic[W]):
+    """A writer that a dead process ends no more."""
+
+    def __init__(self, writer: W, scheduler: Scheduler, process: Process) -> None:
         """Wrap a writer."""
-        self._writer, self._scheduler, self._process = writer, scheduler, process
+        self._writer: W = writer
+        self._scheduler, self._process = scheduler, process
         self.told_twice: Callable[[], float] = lambda: 0.0
-        """How often an acknowledgement comes a second time."""
+        """How often an acknowledgement comes twice, and how often it doesn't say where."""
+
+    def purge(self) -> None:
+        """Give up what is held back; it may still appear."""
+        if self._process.is_alive:
+            self._writer.purge()
+
+    def close(self) -> None:
+        """Give up what is on its way and run its callbacks."""
+        if self._process.is_alive:
+            self._writer.purge()
+            self._writer.poll(0)
+
+
+class SimulatedWriter(_Ending[MemoryOutcomesWriter]):
+    """Appends outcomes for one term."""
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
         """Send an outcome on its way."""
@@ -111,26 +128,9 @@ class SimulatedWriter:
             count = self._writer.poll(0)
         return count
 
-    def purge(self) -> None:
-        """Give up what is held back; it may still appear."""
-        if self._process.is_alive:
-            self._writer.purge()
 
-    def close(self) -> None:
-        """Give up what is on its way and run its callbacks."""
-        if self._process.is_alive:
-            self._writer.purge()
-            self._writer.poll(0)
-
-
-class SimulatedRecordsWriter:
+class SimulatedRecordsWriter(_Ending[MemoryRecordsWriter]):
     """Appends what writers sent, for one term."""
-
-    def __init__(self, writer: MemoryRecordsWriter, scheduler: Scheduler, process: Process) -> None:
-        """Wrap a writer."""
-        self._writer, self._scheduler, self._process = writer, scheduler, process
-        self.told_twice: Callable[[], float] = lambda: 0.0
-        """How often an acknowledgement comes twice, and how often it doesn't say where."""
 
     def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
         """Send a record on its way."""
@@ -151,17 +151,6 @@ class SimulatedRecordsWriter:
         """Run callbacks; return how many ran."""
         self._scheduler.point(self._process, "poll-records")
         return self._writer.poll(0)
-
-    def purge(self) -> None:
-        """Give up what is held back; it may still appear."""
-        if self._process.is_alive:
-            self._writer.purge()
-
-    def close(self) -> None:
-        """Give up what is on its way and run its callbacks."""
-        if self._process.is_alive:
-            self._writer.purge()
-            self._writer.poll(0)
 
 
 def remembering(decode: Decode[Record]) -> Decode[Record]:
