@@ -60,8 +60,6 @@ RECORDS_PER_POLL = 500
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 PAUSE_SECONDS_MAX = 1.0
 """How long a pause waits for what is in flight and for files; the next one may find more luck."""
-PAUSE_LOOK_SECONDS = 0.05
-"""How often it is looked at meanwhile whether there is still something to wait for."""
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +135,6 @@ class Leader:
         )
         self._pause_at = clock() + pause_seconds
         self._paused_since: float | None = None
-        self._look_at = 0.0
         self._is_ending = False
 
     @property
@@ -199,7 +196,8 @@ class Leader:
         """When something is to be done though nothing happens."""
         pause_at = self._pause_at
         if self._paused_since is not None:
-            pause_at = inf if self._is_ending else self._look_at
+            # What it waits for are events.
+            pause_at = inf if self._is_ending else self._paused_since + PAUSE_SECONDS_MAX
         return min(self._deciding.due_at, pause_at)
 
     @property
@@ -281,14 +279,14 @@ class Leader:
         now = self._clock()
         if self._is_ending or now < self._pause_at:
             return
-        if not self._may_pause():
-            # To wait in vain would cost everybody.
-            self._paused_since, self._pause_at = None, now + PAUSE_SECONDS_MAX
-            return
+        may_pause = self._may_pause()
         if self._paused_since is None:
+            if not may_pause:
+                # To wait in vain would cost everybody.
+                self._pause_at = now + PAUSE_SECONDS_MAX
+                return
             self._paused_since = now
-        self._look_at = now + PAUSE_LOOK_SECONDS
-        is_over = self.is_idle and self._on_pause()
+        is_over = not may_pause or (self.is_idle and self._on_pause())
         if is_over or now > self._paused_since + PAUSE_SECONDS_MAX:
             self._paused_since = None
             self._pause_at = now + self._pause_seconds
