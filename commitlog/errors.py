@@ -90,6 +90,8 @@ class MissingDataFile(InvalidTransaction):
 class NoSuchTable(CommitLogError):
     """The log knows no table of this name."""
 
+    ADVICE = "Create it first, or bring it back with undrop if it was dropped."
+
 
 class NoSuchVersion(NoSuchTable):
     """The table exists; this version of it doesn't."""

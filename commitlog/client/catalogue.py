@@ -192,7 +192,7 @@ def change(
 def raise_for_table(outcome: Outcome) -> Outcome:
     """Return a committed outcome; raise what a refusal means for a caller of the catalogue."""
     if outcome.code in (Code.TABLE_EXISTS, Code.LOCATION_TAKEN):
-        raise TableAlreadyExists(f"{outcome.message}. Open it, or choose another name or location")
+        raise TableAlreadyExists(f"{outcome.message}.")
     if outcome.code is Code.NO_SUCH_TABLE:
         raise NoSuchTable(outcome.message)
     return outcome.raise_for_conflict()

@@ -111,6 +111,11 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         connected.runtime().connection(0)
         return connected
 
+    def __repr__(self) -> str:
+        """Show which log this is, and where."""
+        runtime = self._runtime
+        return f"CommitLog({'not connected' if runtime is None else repr(runtime.log)})"
+
     def runtime(self) -> Runtime:
         """Return this process's part, made on first use."""
         runtime = self._runtime

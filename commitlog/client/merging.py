@@ -152,7 +152,7 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> None:
     unknown = [name for name in on if name not in info.schema.names]
     if unknown or not on:
         raise InvalidTransaction(
-            f"{info.name} has no column {unknown}" if unknown else "no key column is given",
+            f"{info.name} has no column {unknown[0]!r}" if unknown else "no key column is given",
             field="on",
             value=unknown,
             advice=f"Its columns are {', '.join(info.schema.names)}",

@@ -104,7 +104,7 @@ def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
     if not 1 <= version <= info.version:
         raise NoSuchVersion(
             f"{info.name} has no version {version}; its head is {info.version}. Ask for a version"
-            " that exists"
+            " that exists."
         )
     partition = runtime.domains.partition(info.table_id)
     answer = runtime.request(partition, "materialize", table=list(info.table_id), version=version)

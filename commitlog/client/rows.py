@@ -184,7 +184,8 @@ def scan(
         asked = [predicate] if predicate is not None else []
         asked += [sql for name, sql in computed if sql != f"`{name}`"]
         raise InvalidTransaction(
-            f"{info.name} can't be read by the SQL {' and '.join(map(repr, asked))}: {error}",
+            f"Lance can't evaluate {' and '.join(map(repr, asked))} over {info.name}: "
+            f"{str(error).rstrip('. ')}",
             field="values" if predicate is None else "predicate",
             value=asked[0] if asked else None,
             advice=f"Use SQL over the columns {', '.join(info.schema.names)}",

@@ -140,7 +140,7 @@ class Tables:
                 raise
             names = [info.name for info in self.ask_all(runtime)]
             near = difflib.get_close_matches(format_table_id(table), names, n=3)
-            hint = f"Did you mean {', '.join(near)}?" if near else "Create it first."
+            hint = f"Did you mean {', '.join(near)}?" if near else NoSuchTable.ADVICE
             raise NoSuchTable(
                 f"the log {runtime.log.name} has no table {format_table_id(table)}. {hint}"
             ) from None

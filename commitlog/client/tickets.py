@@ -217,6 +217,8 @@ class Ticket:
         known = self._decided
         if known is not None:
             where = f"it is {known.status} in the log (sequence {known.sequence}), but not readable"
+        elif not self.transaction.operations:
+            where = "nothing has been decided under this id, if it was ever submitted"
         elif self.offset >= 0:
             where = f"it is in the log at offset {self.offset}, but this client has seen no outcome"
         elif self.delivery_error:

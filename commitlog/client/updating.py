@@ -47,7 +47,7 @@ def prepare_update(
     unknown = [name for name in values if name not in schema.names]
     if unknown or not values:
         raise InvalidTransaction(
-            f"{info.name} has no column {unknown}" if unknown else "no column is given",
+            f"{info.name} has no column {unknown[0]!r}" if unknown else "no column is given",
             field="values",
             value=unknown,
             advice=f"Its columns are {', '.join(schema.names)}",

@@ -174,7 +174,16 @@ class KeepsTables(ABC):
             make: Callable[..., Any] = (
                 dataset.create_index if is_vector else dataset.create_scalar_index
             )
-            make(column, index_type, **options)
+            try:
+                make(column, index_type, **options)
+            except (KeyError, NotImplementedError, TypeError, ValueError) as error:
+                raise InvalidTransaction(
+                    f"no {index_type} index can be made on {column!r}: "
+                    f"{str(error.args[0] if error.args else error).rstrip('. ')}",
+                    field="column",
+                    value=column,
+                    advice=f"The columns are {', '.join(dataset.schema.names)}",
+                ) from error
 
         return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
 

@@ -196,7 +196,6 @@ def _show_expired(expired: Expired) -> None:
 
 def replay(
     into: Folder,
-    /,
     *,
     where: Where = HERE,
     against: Path | None = None,

@@ -199,7 +199,7 @@ def no_such_table(table: TableId, known: Iterable[TableId]) -> str:
     """Say that a table doesn't exist and which names are near."""
     name = format_table_id(table)
     near = difflib.get_close_matches(name, [format_table_id(t) for t in known], n=3)
-    hint = f" Did you mean {', '.join(near)}?" if near else " Create it first."
+    hint = f" Did you mean {', '.join(near)}?" if near else f" {NoSuchTable.ADVICE}"
     return f"the log has no table {name}.{hint}"
 
 

@@ -321,7 +321,8 @@ class FakeLeader:
     def _create(self, operation: CreateTable) -> OperationResult | Outcome:
         if operation.table in self.tables:
             if not operation.exist_ok:
-                return replace(blank(Status.REJECTED, Code.TABLE_EXISTS), message="it exists")
+                refusal = blank(Status.REJECTED, Code.TABLE_EXISTS)
+                return replace(refusal, message="it exists; choose another name")
         else:
             schema = TableInfo(
                 table_id=operation.table,

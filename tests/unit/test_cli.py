@@ -91,8 +91,11 @@ def test_a_root_that_kafka_would_split_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_replay_builds_in_a_folder_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["replay", "s3://bucket/new"]) == ExitCode.USAGE
+@pytest.mark.parametrize("flag", [[], ["--into"]])
+def test_a_replay_builds_in_a_folder_of_this_machine(
+    flag: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["replay", *flag, "s3://bucket/new"]) == ExitCode.USAGE
     assert "s3://bucket/new is a URI" in capsys.readouterr().err
     assert not list(Path().iterdir()), "a folder named s3: would be another place"
 

@@ -7,7 +7,15 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog, InvalidTransaction, NoSuchVersion, TransactionRejected
+from commitlog import (
+    CommitLog,
+    InvalidRequest,
+    InvalidTransaction,
+    NoSuchVersion,
+    OutcomeUnknown,
+    TableAlreadyExists,
+    TransactionRejected,
+)
 from commitlog.adapters.lance_namespace import GivenNamespace, relative_path
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.caller import Caller, acting_for
@@ -183,3 +191,33 @@ def test_staged_paths_become_relative() -> None:
     assert relative_path("/tables/t.lance", f"tables/t.lance/{name}") == name
     assert relative_path("file:///tables/t.lance", f"tables/t.lance/{name}") == name
     assert relative_path("/tables/t.lance", f"tables/t.lance/tree/dev/{name}") == f"tree/dev/{name}"
+
+
+def test_a_version_that_is_not_a_number_is_refused_by_name(client: CommitLog) -> None:
+    with pytest.raises(InvalidRequest, match="a version of a\\$t is a number, not 'v1'") as refused:
+        client.open("a$t", "v1")  # type: ignore[arg-type]
+    assert refused.value.field == "version"
+
+
+def test_an_index_that_lance_refuses_names_the_column(client: CommitLog) -> None:
+    for column, kind in (("idd", "BTREE"), ("id", "BTREEE")):
+        with pytest.raises(InvalidTransaction, match=f"no {kind} index .* '{column}'") as refused:
+            client.create_index("a$t", column, kind)
+        assert "The columns are id, v." in str(refused.value)
+
+
+def test_a_client_shows_its_log(client: CommitLog, log: MemoryLog) -> None:
+    assert repr(client) == f"CommitLog({log!r})"
+    client.close()
+    assert repr(client) == "CommitLog(not connected)"
+
+
+def test_an_id_that_was_never_submitted_is_not_said_to_be_on_its_way(client: CommitLog) -> None:
+    with pytest.raises(OutcomeUnknown, match="nothing has been decided under this id"):
+        client.outcome("00000000-0000-0000-0000-000000000000", timeout=0.2)
+
+
+def test_a_table_that_exists_is_named_with_one_advice(client: CommitLog) -> None:
+    with pytest.raises(TableAlreadyExists) as refused:
+        client.create_table("a$t", SCHEMA)
+    assert str(refused.value).lower().count("open it") <= 1
