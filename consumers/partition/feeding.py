@@ -130,6 +130,8 @@ class Feeding:
         mailbox, materializer = self._mailbox, self._session.materializer
         while self._went_outside.wait() and not self._stopped.wait(STUCK_SECONDS / 2):
             self._went_outside.clear()
+            if self._stopped.is_set():  # and what woke this thread for that may be cleared
+                return
             while mailbox.is_outside or materializer.is_outside:
                 if mailbox.displace(STUCK_SECONDS):
                     self._begin_loop()

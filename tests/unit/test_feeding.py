@@ -46,11 +46,45 @@ class Silence:
         return 0
 
 
-def test_who_stands_in_looks_while_somebody_is_outside_and_rests_else() -> None:
-    mailbox, materializer, reader = Place(), Place(), Silence()
+def session_of(mailbox: Place, materializer: Place, reader: Silence) -> Any:
     follower = SimpleNamespace(transactions=reader, end_offset=lambda: 0)
     mailbox.post = lambda event: None  # type: ignore[attr-defined]
-    session: Any = SimpleNamespace(mailbox=mailbox, materializer=materializer, follower=follower)
+    return SimpleNamespace(mailbox=mailbox, materializer=materializer, follower=follower)
+
+
+class EndsWhileCleared(threading.Event):
+    """An event that is set once more, by the end, right before it is cleared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cleared, self.is_over = threading.Event(), threading.Event()
+
+    def set(self) -> None:
+        """Set it; the second time, the end has come."""
+        if self.is_cleared.is_set():
+            self.is_over.set()
+        super().set()
+
+    def clear(self) -> None:
+        """Let the end come first."""
+        self.is_cleared.set()
+        assert self.is_over.wait(30)
+        super().clear()
+
+
+def test_a_term_ends_at_once_although_somebody_was_outside_just_before() -> None:
+    mailbox, materializer = Place(), Place()
+    feeding = Feeding(session_of(mailbox, materializer, Silence()), lambda: None)
+    feeding._went_outside = outside = EndsWhileCleared()
+    with feeding:
+        mailbox.on_outside()
+        assert outside.is_cleared.wait(30)
+    assert not any(thread.is_alive() for thread in feeding._threads)
+
+
+def test_who_stands_in_looks_while_somebody_is_outside_and_rests_else() -> None:
+    mailbox, materializer, reader = Place(), Place(), Silence()
+    session = session_of(mailbox, materializer, reader)
     begun: list[bool] = []
 
     def begin_loop() -> None:
