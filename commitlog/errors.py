@@ -14,17 +14,17 @@
         TransactionRejected     correct the request; the log holds the reason
         TransactionSuperseded   a later attempt of the same id holds the answer
       OutcomeUnknown            ask again with the same transaction id, never with a new one
-      Unavailable               make the same call again, later
+      Unavailable               make the same call again later
         Overloaded              the same, after `retry_after_seconds`
         StorageFull             the same, once the disk that it names has space
-      Fenced                    end this process's term: another leader stands
+      Fenced                    end this process's term: another process leads
       WrongLog                  correct the address: this is another cluster, log or domain
         LogMoved                connect to the cluster that it names
       TopicSettings             correct the topic's settings, then start again
       CorruptLog                stop; run `commitlog verify`
       UnsupportedFormat         upgrade this program
 
-A refusal is a value inside (`Outcome.status`); it becomes an exception only at the edge, when a
+Inside the package a refusal is a value (`Outcome.status`). It becomes an exception only when a
 caller asks for one.
 """
 
@@ -47,12 +47,12 @@ _BUILD_PATH = re.compile(
 
 
 def without_build_paths(text: str) -> str:
-    """Leave out where in its own sources, on the machine that built it, pylance failed."""
+    """Remove the places in pylance's own sources that its errors end with."""
     return _BUILD_PATH.sub("", text) if ".rs" in text else text
 
 
 class CommitLogError(Exception):
-    """The root of all errors of this package, whose texts may end in another library's."""
+    """The base class of all errors of this package."""
 
     def __init__(self, *arguments: object) -> None:
         """Take the text."""
@@ -62,9 +62,9 @@ class CommitLogError(Exception):
 
 
 class InvalidRequest(CommitLogError):
-    """What was asked cannot be answered as it is; nothing was done.
+    """The request is invalid; nothing was done.
 
-    `field` names what is wrong, `value` shows it, `advice` says what to do.
+    `field` names the invalid part, `value` is its value, `advice` says what to do.
     """
 
     def __init__(self, message: str, *, field: str = "", value: object = None, advice: str = ""):
@@ -76,11 +76,11 @@ class InvalidRequest(CommitLogError):
 
 
 class InvalidTransaction(InvalidRequest):
-    """The transaction cannot be committed as it is; nothing was appended."""
+    """The transaction is invalid; nothing was appended."""
 
 
 class RecordTooLarge(InvalidTransaction):
-    """The encoded record is over the log's limit."""
+    """The encoded record exceeds the log's limit."""
 
 
 class MissingDataFile(InvalidTransaction):
@@ -88,13 +88,13 @@ class MissingDataFile(InvalidTransaction):
 
 
 class NoSuchTable(CommitLogError):
-    """The log knows no table of this name."""
+    """The log has no table of this name."""
 
     ADVICE = "Create it first, or bring it back with undrop if it was dropped."
 
 
 class NoSuchVersion(NoSuchTable):
-    """The table exists; this version of it doesn't."""
+    """The table exists, but it doesn't have this version."""
 
 
 class TableAlreadyExists(CommitLogError):
@@ -102,7 +102,7 @@ class TableAlreadyExists(CommitLogError):
 
 
 class CommitConflict(CommitLogError):
-    """A transaction that was decided and not committed."""
+    """The transaction was decided, but not committed."""
 
     def __init__(self, message: str, outcome: Outcome):
         super().__init__(message)
@@ -110,15 +110,15 @@ class CommitConflict(CommitLogError):
 
 
 class RetryableConflict(CommitConflict):
-    """Something that this transaction had not read won: read the new version and redo."""
+    """A commit that this transaction had not read came first: read the new version and redo it."""
 
 
 class IncompatibleConflict(CommitConflict):
-    """Redoing the operation may mean something else than what was asked."""
+    """A conflict; redoing the operation may mean something else than was asked for."""
 
 
 class TransactionRejected(CommitConflict):
-    """The request was wrong; `outcome.code` says how."""
+    """The request was wrong; `outcome.code` says why."""
 
 
 class TransactionSuperseded(CommitConflict):
@@ -126,7 +126,7 @@ class TransactionSuperseded(CommitConflict):
 
 
 class OutcomeUnknown(CommitLogError):
-    """Time ran out before an answer came; the transaction may be committed."""
+    """No answer came in time; the transaction may be committed."""
 
     def __init__(self, message: str, transaction_id: str):
         super().__init__(message)
@@ -138,7 +138,7 @@ class Unavailable(CommitLogError):
 
 
 class Overloaded(Unavailable):
-    """The leader has more work than it takes; try again after `retry_after_seconds`."""
+    """The leader has too much work; try again after `retry_after_seconds`."""
 
     def __init__(self, message: str, retry_after_seconds: float):
         super().__init__(message)
@@ -154,18 +154,18 @@ class Fenced(CommitLogError):
 
 
 class InvalidSettings(CommitLogError):
-    """A setting of Kafka's client or a store that is no good, or that this log must set itself."""
+    """A setting of Kafka's client or a store is invalid, or reserved for this log."""
 
 
 class WrongLog(CommitLogError):
-    """The identity of what answers differs from what was expected."""
+    """The cluster, log or domain that answers isn't the expected one."""
 
 
 class LogMoved(WrongLog):
     """The log is on another cluster now: connect to `bootstrap_servers`.
 
-    `transaction_id` is what was submitted here and got no answer, if anything was; the log there
-    answers for it by this id, or takes it again under this id.
+    `transaction_id` names a transaction that was submitted here and got no answer, if there is
+    one. Ask for its outcome there, or submit it there again under the same id.
     """
 
     def __init__(self, message: str, bootstrap_servers: str = "", transaction_id: str = ""):
@@ -183,7 +183,7 @@ class LogMoved(WrongLog):
 
 
 class TopicSettings(CommitLogError):
-    """A topic's settings would lose or reorder records."""
+    """With these settings a topic could lose or reorder records."""
 
 
 class CorruptLog(CommitLogError):
@@ -191,4 +191,4 @@ class CorruptLog(CommitLogError):
 
 
 class UnsupportedFormat(CommitLogError):
-    """A record, manifest or feature flag that this version doesn't know."""
+    """This version doesn't know a record, manifest or feature flag that it found."""

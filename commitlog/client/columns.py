@@ -1,4 +1,4 @@
-"""Changes columns beside writers: what is computed once, and completed when it is decided."""
+"""Changes columns beside writers: computed once, and completed when the log decides."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class ChangesColumns(KeepsTables):
     ) -> Kept:
         """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
 
-        When the log comes to decide it, others wait for a moment, in which the column is computed
-        for what they have committed meanwhile: for 10 seconds at most. A reader has no
-        values of those, so with one it is InvalidTransaction if rows came meanwhile.
+        When the log decides it, other commits to the table wait for up to 10 seconds, while this
+        client computes the column for rows that were committed meanwhile. A reader has no
+        values for such rows, so with a reader they raise InvalidTransaction.
         """
         is_taken = False
 
@@ -81,8 +81,8 @@ class ChangesColumns(KeepsTables):
     ) -> Kept:
         """Rename columns, let them be null or not, or cast them, as pylance's `alter_columns`.
 
-        Others wait as for `add_columns` if columns are cast, and if a column may not be null from
-        now on, until what came meanwhile is looked through for nulls.
+        If columns are cast, others wait as for `add_columns`; if a column becomes non-nullable,
+        they wait until the rows that were committed meanwhile are checked for nulls.
         """
         return self._change_columns(
             table_id,
@@ -99,7 +99,7 @@ class ChangesColumns(KeepsTables):
         tries_max: int = COLUMN_TRIES_MAX,
         properties: Mapping[str, str] | None = None,
     ) -> Kept:
-        """Take columns away, as pylance's `drop_columns`; their data stays in the files."""
+        """Drop columns, as pylance's `drop_columns`; their data stays in the files."""
         return self._change_columns(
             table_id,
             lambda dataset: dataset.drop_columns(columns),

@@ -1,13 +1,13 @@
-"""Operations on rows, executed again for as long as others win in between.
+"""Operations on rows, retried while other commits come first.
 
-A retryable conflict means that the rows must be read again; that is done here, under the same
-transaction id with the next attempt, and each new attempt's properties tell why the ones before
-failed. An incompatible conflict is never executed again: it may mean something else by then; nor is
-what the caller expected (`expects`) and isn't so. The last outcome is returned as it is, committed
-or not.
+A retryable conflict means that the rows must be read again. That is done here, under the same
+transaction id with the next attempt; the properties of each attempt say why the earlier ones
+failed. An incompatible conflict is never retried, because the operation may mean something else by
+then, and neither is a precondition (`expects`) that doesn't hold. The last outcome is returned,
+committed or not.
 
-An id given by the caller is one transaction however often the call is made: if it is committed
-already, that commit's outcome is the answer.
+An id given by the caller is one transaction, however often the call is made: if it is already
+committed, the outcome of that commit is returned.
 """
 
 from __future__ import annotations

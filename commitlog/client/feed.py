@@ -1,12 +1,11 @@
 """The change feed: each decided transaction once and in order, from any position on.
 
-It is read from the topics themselves, by the chain that every reader checks: what a paused leader
-wrote is no event, and an event once told stands for ever. Each event has a resume token, which
-names how far each partition was read: a subscription that resumes from it misses no event and
-repeats none.
+It reads the topics and checks the chain, as every reader does: records of a paused leader are not
+events, and an event that was returned is final. Each event has a resume token, which says how far
+each partition was read: a subscription that resumes from it misses no event and repeats none.
 
-A position is looked for near its place and vouched for by the leader; only if the leader cannot
-is the log walked from its beginning.
+A position is looked up near its place, and the leader confirms it; only if the leader can't is the
+log read from its beginning.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ class Subscription:
 
     @property
     def token(self) -> str:
-        """The resume token behind all events that were returned, and those that were left out."""
+        """The resume token after all events that were returned or left out."""
         return token_of(self._log_id, [feed.reached for feed in self._feeds])
 
     def poll(self, timeout_seconds: float = 1.0, events_max: int = 500) -> list[FeedEvent]:
-        """Return what there is, as soon as anything is; empty if nothing came in time.
+        """Return the next events as soon as there are any; empty if none came in time.
 
         Raises CorruptLog (the log contradicts itself), LogMoved, or Unavailable after a close.
         """
@@ -90,7 +89,7 @@ class Subscription:
                     return events
 
     def close(self) -> None:
-        """End it, from any thread; a poll that waits ends soon."""
+        """Close the subscription, from any thread; a waiting poll ends soon."""
         self._closed.set()
         with self._in_use:
             for feed in self._feeds:

@@ -1,4 +1,4 @@
-"""What the change feed tells: events, what they look like outside, and tokens to go on from."""
+"""The events of the change feed, their JSON forms, and tokens to resume from."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which transactions are told: those that touch a table and ended in a certain way."""
+    """Selects transactions: those that touch a table and ended in a certain way."""
 
     tables: tuple[str, ...] = ()
     """Names; `ns$*` is all in a namespace. Empty, or `*` among them: all."""
@@ -103,15 +103,15 @@ class Selection:
 
     @property
     def named(self) -> list[TableId]:
-        """The tables that are asked for by their whole names."""
+        """The tables that are selected by their full names."""
         return [parse_table_id(n) for n in self.tables if not n.endswith(f"{DELIMITER}*")]
 
     def may_take(self, outcome: Outcome) -> bool:
-        """Tell from the outcome alone whether it can be one: a repeated answer changed nothing."""
+        """Return False if the outcome alone rules it out: a repeated answer changed nothing."""
         return outcome.status in self.statuses and outcome.answers is None
 
     def takes(self, outcome: Outcome, submitted: Submitted) -> bool:
-        """Tell whether it touches a table that is asked for."""
+        """Return True if it touches a selected table."""
         if not self.tables:
             return True
         record = submitted.record
@@ -143,7 +143,7 @@ class FeedEvent:
     log: str
     log_id: str
     token: str
-    """Where to go on after this event."""
+    """Where to resume after this event."""
 
     @property
     def sequence(self) -> int:

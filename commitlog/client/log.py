@@ -85,11 +85,11 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         """Connect to the log of this name on a Kafka cluster.
 
         Kafka's client settings are keywords, with `_` or `.` between words:
-        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. The leader's `token`, if
-        it asks for one, is that of the environment's COMMITLOG_TOKEN, if none is given.
+        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. If the leader requires
+        a `token` and none is given, that of the environment variable COMMITLOG_TOKEN is used.
 
-        Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log,
-        InvalidSettings or InvalidTransaction for what can't be right.
+        Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log, and
+        InvalidSettings or InvalidTransaction for invalid arguments.
         """
         from commitlog.adapters.kafka import KafkaLog
 
@@ -144,8 +144,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
     ) -> Outcome:
         """Make an empty table at version 1; TableAlreadyExists unless `exist_ok`.
 
-        The policy `every` gives each version a manifest file; `latest` keeps up with the newest.
-        With `storage_options`, pylance's, this process reaches the table; a record holds none.
+        The policy `every` writes a manifest file for each version, `latest` only for the newest.
+        `storage_options` are pylance's; this process uses them, and they are never recorded.
         """
         operation = catalogue.create_table(
             self.runtime().genesis,
@@ -204,7 +204,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         return self._tables.ask_all(self.runtime())
 
     def table(self, table_id: TableName) -> TableInfo:
-        """Return a table's description at its head; NoSuchTable names tables called alike."""
+        """Return a table's description at its head; NoSuchTable suggests similar names."""
         return self._tables.ask(self.runtime(), parse_table_id(table_id))
 
     def submit(
@@ -227,7 +227,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
 
         The operation is one of `lance.LanceOperation`, a `lance.Transaction` (whose uuid becomes
         the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
-        own. What is surely wrong with it raises here, and nothing is appended.
+        own. An operation that is certain to be refused raises here, and nothing is appended.
         """
         from commitlog.client.submission import as_operations
 
@@ -284,7 +284,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         self, table_id: TableName, version: int | None = None, *, fresh: bool = False,
         position: When = None,
     ) -> lance.LanceDataset:  # fmt: skip
-        """Open a version, else the head, for reads and writes; or a `fresh` view, to read."""
+        """Open a version (by default the head) to read and write, or a `fresh` view to read."""
         from commitlog.client.managed import ManagedDataset
         from commitlog.client.native import open_managed
 
@@ -310,7 +310,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         return settled_if_rows(self.runtime(), outcome, wait, deadline)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Let what was submitted reach Kafka, and end threads and connections."""
+        """Send what was submitted to Kafka, then end threads and connections."""
         with self._lock:
             runtime, self._runtime = self._runtime, None
         if runtime is not None:
@@ -330,7 +330,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
         self.close()
 
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
-        """Return a table's description, asked for now or known already."""
+        """Return a table's description, from the leader if `fresh`, else perhaps from memory."""
         known = None if fresh else self._tables.known(table)
         return known or self._tables.ask(self.runtime(), table, readable=readable)
 

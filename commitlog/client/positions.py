@@ -1,6 +1,6 @@
 """Names of positions: a sequence, a time, a tag of the log, an event's token, or now.
 
-Wherever a position is asked for, all of them name one. A tag is a property of the log itself (of
+All of them are accepted wherever a position is. A tag is a property of the log itself (of
 the root of its namespaces), set by a record like any other: replay and backups have it too.
 """
 
@@ -163,20 +163,20 @@ class NamesPositions:
     def position(self, when: When = None, *, timeout: float = TIMEOUT_SECONDS) -> dict[int, int]:
         """Return the sequence in each partition at a position, however it is named.
 
-        `when` is a sequence (of a log with one partition), sequences by partition or as text with
-        commas between, a `datetime`, a time as text (RFC 3339, or milliseconds since 1970 as
-        `1769860800000ms`), a tag, an event's token; None or "now": the present one. A time means
-        what was committed at it or before.
+        `when` is a sequence (of a log with one partition), sequences by partition or as text
+        separated by commas, a `datetime`, a time as text (RFC 3339, or milliseconds since 1970 as
+        `1769860800000ms`), a tag, or an event's token; None and "now" mean the present. A time
+        includes everything that was committed up to it.
 
         Raises:
-            InvalidRequest: it isn't the name of a position, or of one that is still to come; or
+            InvalidRequest: it names no position, or one in the future; or
                 there is no such tag, or nothing was committed by that time.
         """
         self._folds = self._folds or Folds()
         return positions_of(self.runtime(), self._folds, when, time.monotonic() + timeout)
 
     def tag(self, name: str, position: When = None, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
-        """Give a position of the log a name, by a record; the same name again moves it.
+        """Name a position of the log, by a record; using the same name again moves the tag.
 
         A tag keeps no versions and no files: `hold` does that.
         """

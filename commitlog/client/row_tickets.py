@@ -1,4 +1,4 @@
-"""The wait for what comes of writes of rows, once they are accepted."""
+"""Waiting for the results of writes of rows, after they are accepted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRITE = WriteRows.__name__
 
 
 class RowsApplied(NamedTuple):
-    """What came of one write of rows."""
+    """The result of one write of rows."""
 
     operation: int
     """Which of its transaction's operations it is."""
@@ -40,7 +40,7 @@ class RowsApplied(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowsOutcome(Outcome):
-    """The outcome of a transaction that writes rows, with what came of them."""
+    """The outcome of a transaction that writes rows, with their results."""
 
     writes: tuple[RowsApplied, ...] = ()
     """One for each write of rows in it; none as long as they are only accepted."""
@@ -101,7 +101,7 @@ class RowsTicket:
 
     @property
     def transaction_id(self) -> str:
-        """The id by which anybody may ask for the outcome."""
+        """The id under which anyone may ask for the outcome."""
         return self._ticket.transaction_id
 
     @property
@@ -110,7 +110,7 @@ class RowsTicket:
         return self._ticket.transaction
 
     def done(self) -> bool:
-        """Return True if it is known whether the rows are accepted."""
+        """Return True once it is known whether the rows are accepted."""
         return self._ticket.done()
 
     def result(

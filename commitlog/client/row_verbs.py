@@ -52,8 +52,8 @@ class WritesRows(ABC):
     ) -> Outcome:
         """Delete the rows for which a SQL predicate holds; see `Execution` for the options.
 
-        The log and the table's files record `said` as the predicate, if it is given: a predicate
-        may hold values that must not be readable there.
+        If `said` is given, the log and the table's files record it in place of the predicate, which
+        may contain values that must not be readable there.
         """
         return self._execution(table_id, options).delete(predicate, said)
 
@@ -91,10 +91,10 @@ class WritesRows(ABC):
         fresh: bool = False,
         position: When = None,
     ) -> pa.Table:
-        """Read rows; with `fresh` those too that were accepted and aren't applied yet.
+        """Read rows; with `fresh` also those that are accepted but not applied yet.
 
-        A fresh read can be repeated: give the `position` of a fresh view, or any other, by
-        whatever names it (see `CommitLog.position`).
+        To repeat a fresh read, give the `position` of a fresh view, or any other position in a form
+        that `CommitLog.position` takes.
         """
         if isinstance(columns, str):
             raise InvalidRequest(
@@ -124,7 +124,7 @@ class WritesRows(ABC):
         *,
         fresh: bool = True,
     ) -> lance.LanceDataset:
-        """Open a table with all that is accepted by now, or was as of a position; to be read."""
+        """Open a table to read, with all rows that are accepted now, or were at a position."""
         from commitlog.client.fresh import open_fresh
 
         if not fresh:
@@ -176,8 +176,8 @@ class WritesRows(ABC):
         `when_matched_update_all_filt` and `when_not_matched_insert_all` of `MergeOptions`; columns
         that `data` lacks keep their values. Of a delete's data only the key is used.
 
-        `result(wait="accepted")` of what is returned waits until the rows are in the log, in their
-        order; by default it waits until the version that has them opens by path.
+        The ticket's `result(wait="accepted")` waits until the rows are in the log, in their order;
+        by default it waits until the version that has them opens by path.
         """
         from commitlog.client.row_writes import made_write
 

@@ -1,8 +1,8 @@
 """Operations on many tables, collected into one transaction.
 
-Rows are read and files written as the operations are added, on the head of that moment; nothing
-is appended before the block's end. The transaction is not executed again by itself: what was read
-in one table may have decided what was written to another, and only the caller knows.
+Adding an operation reads rows and writes files, from the head at that moment; nothing is appended
+before the end of the block. The transaction is not retried automatically: what was read from one
+table may have determined what was written to another, and only the caller knows.
 """
 
 from __future__ import annotations

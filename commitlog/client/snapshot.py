@@ -1,8 +1,8 @@
 """All tables as of one position: many tables opened together, Lance and Iceberg alike.
 
-A position is a place in the one order of a log, so the versions that stand there are a consistent
-cut: of a transaction that changed two tables, a snapshot has both versions or neither. What stands
-at a position is folded from the log's outcomes, or asked of a version index where one is given.
+A position is a place in the one order of a log, so the versions at a position are a consistent
+cut: of a transaction that changed two tables, a snapshot has both versions or neither. They are
+computed from the log's outcomes, or looked up in a version index if one is given.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Snapshot:
         """The properties of its namespaces."""
 
     def table(self, table_id: TableName) -> TableAt:
-        """Return what stands of one table; NoSuchTable if there was none."""
+        """Return one table's state at the position; NoSuchTable if there was none."""
         name = format_table_id(parse_table_id(table_id))
         found = self.tables.get(name)
         if found is None:
@@ -77,7 +77,7 @@ class Snapshot:
         return self._iceberg(found) if found.is_iceberg else self._lance(found)
 
     def metadata(self, table_id: TableName) -> dict[str, Any]:
-        """Return an Iceberg table's metadata as it stood."""
+        """Return an Iceberg table's metadata at the position."""
         found = self.table(table_id)
         if not found.is_iceberg:
             raise InvalidRequest(
@@ -202,14 +202,14 @@ class Reads(AsksSql, NamesPositions):
     ) -> Subscription:
         """Follow the decided transactions that touch these tables (`ns$*`: a namespace), or any.
 
-        From a position on: the last sequence that is known already (of a log with one partition),
-        sequences by partition, an event's token, "beginning", or "now". With `refused`, those that
-        were not committed too. The subscription is iterated, also with `async for`, or polled; it
+        Begins after a position: the last sequence already known (of a log with one partition),
+        sequences by partition, an event's token, "beginning", or "now". `refused` includes
+        refused transactions. Iterate over the subscription, also with `async for`, or poll it. It
         ends when it is closed, or after `idle_seconds` without an event, which count only once it
         has caught up with the log.
 
-        Raises NoSuchTable for a table that isn't there, unless `missing_ok` (it will be made, or
-        was dropped) or the position is a token.
+        Raises NoSuchTable for a table that doesn't exist, unless `missing_ok` (because it will be
+        created, or was dropped) or the position is a token.
         """
         runtime = self.runtime()
         selection = Selection.of(tables, refused)
@@ -228,8 +228,8 @@ class Reads(AsksSql, NamesPositions):
     ) -> Snapshot:
         """Return all tables as of one position, named as for `position`; None: as of now.
 
-        It is folded from the log: the first time from its beginning, then from where this client
-        looked before. The path of an `index.duckdb` as `index` answers at once.
+        It is computed from the log, the first time from its beginning, later from where this client
+        stopped before. With the path of an `index.duckdb` as `index` it is there at once.
         """
         runtime = self.runtime()
         deadline = time.monotonic() + timeout

@@ -1,8 +1,8 @@
 """A submitted transaction and the wait for its outcome.
 
-A ticket is decided once, and becomes readable once. Its transaction was appended under one id and
-one attempt; until an answer comes it may be appended again as it is (an unknown delivery), which
-the leader answers with the first one's outcome. Running out of time says nothing about the
+A ticket is decided once, and becomes readable once. Its transaction is appended under one id and
+one attempt. Until an answer comes, the same record may be appended again (if its delivery is
+unknown); the leader answers it with the first one's outcome. A timeout says nothing about the
 transaction: `OutcomeUnknown` carries the id under which to ask again.
 """
 
@@ -93,7 +93,7 @@ class Ticket:
 
     @property
     def transaction_id(self) -> str:
-        """The id by which anybody may ask for the outcome."""
+        """The id under which anyone may ask for the outcome."""
         return self.transaction.transaction_id
 
     def done(self) -> bool:
@@ -135,7 +135,7 @@ class Ticket:
         return f"Ticket({self.transaction_id!r}, {state})"
 
     def ask_ahead(self, *, readable: bool) -> None:
-        """Have the outcome sent as soon as there is one, before anybody waits."""
+        """Request the outcome now, before anyone waits for it."""
         with self._lock:
             if self._asked:
                 return

@@ -1,4 +1,4 @@
-"""Takes back what was done to tables: a drop, and changes since a position; and holds versions.
+"""Undoes a drop, or changes since a position, and holds versions.
 
 Nothing is undone in the log: a dropped table is registered again, at the version that it had, and
 an older content becomes a newer version. Both need the files that were there: those of a dropped
@@ -62,7 +62,7 @@ TIMEOUT_SECONDS = 120.0
 
 
 class UndoesChanges:
-    """Gives `CommitLog` the verbs that take back what was done."""
+    """Gives `CommitLog` the verbs that undo."""
 
     if TYPE_CHECKING:
         tables: Any
@@ -92,9 +92,9 @@ class UndoesChanges:
 
         An Iceberg table comes back with the metadata that it had, snapshots included.
 
-        `incarnation` chooses another one, `name` gives it another name. What applications sent is
-        forgotten with the drop: a stream's batch that comes again is written again. Reads the
-        table's partition of the log.
+        `incarnation` chooses an earlier one, `name` gives it another name. A drop forgets which
+        batches applications have sent, so a stream's repeated batch is written again. Reads
+        the table's partition of the log.
 
         Raises:
             NoSuchTable: none was dropped under this name, or its files are removed already.
@@ -151,9 +151,9 @@ class UndoesChanges:
         """Give tables the content that they had at a position of the log, all by one record.
 
         Each Lance table gets a newer version with the older one's rows and schema. Each Iceberg
-        table gets newer metadata, by which its branches and tags of then, its schema, layout and
-        properties are as they were; snapshots made since stay in its history. Returns None if all
-        of them are as they were. Tables whose names are lists are given as a list of lists.
+        table gets newer metadata that brings back its branches, tags, schema, layout and
+        properties; snapshots made since stay in its history. Returns None if nothing has
+        changed since. If names are lists, give a list of lists.
 
         Raises:
             NoSuchTable: a table wasn't there at the position, or is another one now.
@@ -221,9 +221,9 @@ class UndoesChanges:
     ) -> Outcome:
         """Keep the versions of a position (None: the present ones) from being deleted.
 
-        With `onwards`, all later versions too, as a feed that goes on from there needs them. It
-        holds until `release`, or as long as it is `lasting`: a reader's lease. One record holds all
-        tables; the same name again moves the hold.
+        With `onwards`, later versions are kept too, for a feed that continues from there. The hold
+        lasts until `release`, or for the time `lasting`, as a reader's lease. One record holds all
+        tables; using the same name again moves the hold.
 
         Raises:
             NoSuchVersion: a version was deleted already; nothing is held.

@@ -1,9 +1,9 @@
-"""Keeps tables fast beside writers: work that is done again until it lands.
+"""Keeps tables fast beside writers, by work that is repeated until it commits.
 
 Pylance plans and writes; the log decides. A compaction's Rewrite vouches for the order of its rows,
-so the leader carries it over rows that others deleted meanwhile. An index or a column is submitted
-with the version that it read, which the log carries over what doesn't touch it. What can't be
-carried is done again as of the new head.
+so the leader can rebase it over rows that others deleted meanwhile. An index or a column is
+submitted with the version that it read, and the log rebases it over commits that don't touch it.
+Whatever can't be rebased is done again from the new head.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRY_PROPERTY = "commitlog.try"
 
 @dataclass(frozen=True)
 class Kept:
-    """What came of a piece of upkeep."""
+    """The result of one maintenance task."""
 
     outcome: Outcome | None = None
     """The commit; None if there was nothing to do."""
@@ -199,10 +199,11 @@ class KeepsTables(ABC):
     ) -> Outcome | None:
         """Delete old versions by a record; return its outcome, None if there are none.
 
-        Expires what is both older than `older_than` and behind the newest `retain_versions`; older
-        than two weeks, if neither is given. Versions with tags or branches stay, and with
-        `keep_milestones` the last one of each hour of the last day, of each day of the last month
-        and of each month. Manifests go once the record is decided. Data files stay.
+        Expires versions that are both older than `older_than` and not among the newest
+        `retain_versions`; if neither is given, those older than two weeks. Versions with tags or
+        branches stay, and with `keep_milestones` the last one of each hour of the last day, of each
+        day of the last month and of each month. Manifests are removed once the record is decided;
+        data files stay.
         """
         ranges = self.expirable(
             table_id,
