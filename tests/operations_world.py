@@ -13,9 +13,10 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance import LanceOperation
 from lance.commit import CommitConflictError
 from lance.file import LanceFileWriter
-from lance.fragment import DataFile
+from lance.fragment import DataFile, write_fragments
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.manifest.manifest_state import ManifestState
@@ -45,6 +46,18 @@ def six_versions(root: Path, *, stable_row_ids: bool) -> Iterator[Service]:
         made.client.open(T).create_scalar_index("id", "BTREE", name="by_id")
         made.client.delete(T, "id = 1")
         yield made
+
+
+def version_without_file(running: Service, name: str) -> int:
+    """Make a table of one-row appends under `latest`; return a version that has no manifest."""
+    running.client.create_table(name, SCHEMA, policy="latest")
+    location = running.location(name)
+    [fragment] = write_fragments(rows(1), str(location), schema=SCHEMA)
+    append = LanceOperation.Append([fragment])
+    tickets = [running.client.submit(name, append) for _ in range(40)]
+    assert {ticket.result().status for ticket in tickets} == {Status.COMMITTED}
+    versions = location / "_versions"
+    return next(v for v in range(2, 41) if not (versions / manifest_name(v)).exists())
 
 
 def comparable(root: Path, version: int) -> dict[str, Any]:

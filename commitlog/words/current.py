@@ -73,8 +73,7 @@ WORDS: dict[str, str] = {
         "{place} is not bound to a root; `commitlog places` shows which places are"
     ),
     "places_overlap": (
-        "{place} and {other}, which is bound to the root {root!r}, are in one another; unbind that "
-        "first"
+        "{place} overlaps {other}, which is bound to the root {root!r}; unbind that first"
     ),
     "root_taken": "the root {root!r} is that of {other} already; choose another name for {place}",
     "root_elsewhere": (
@@ -83,7 +82,7 @@ WORDS: dict[str, str] = {
         "files of {place} are now (the root 'tables' is --tables-root, or ROOT/tables)"
     ),
     "place_not_there": (
-        "the leader would look for the files of {place} there, and they are elsewhere. Start it "
+        "the leader would look for the files of {place} there, but they are elsewhere. Start it "
         "with --places {place}=WHERE first, or move the files back"
     ),
     "operation_unusable": "{table}: {detail}",
@@ -127,11 +126,11 @@ WORDS: dict[str, str] = {
     "index_fields_missing": "is on the fields {fields}, which the schema doesn't have",
     "index_segments_differ": "has segments on different fields",
     "index_files_differ": "lists other files than before",
-    "index_base_unknown": "lies at the base path {base}, which the table doesn't have",
+    "index_base_unknown": "names the base path {base}, which the table doesn't have",
     "index_details_empty": "has details without content",
     "index_details_missing": "has no {details}",
     "index_details_broken": "has {details} that cannot be decoded",
-    "index_rows_unreadable": "says which rows moved by something else than a Roaring treemap",
+    "index_rows_unreadable": "lists moved rows in a form other than a Roaring treemap",
     "index_file_missing": (
         "the index file {path} in {location} does not exist; write it before the transaction"
     ),
@@ -190,7 +189,7 @@ WORDS: dict[str, str] = {
     ),
     "rows_applied_twice": "two operations apply rows to {table}; name one range",
     "rows_malformed": (
-        "the write to {table} has counts or hashes that cannot be; let the client make the record"
+        "the write to {table} has impossible counts or hashes; let the client make the record"
     ),
     "rows_too_large": (
         "{size} bytes of rows for {table} are more than a record's {size_max}; put them into a "
@@ -213,8 +212,8 @@ WORDS: dict[str, str] = {
     ),
     "rows_nulls": "columns {columns!j} of {table} may not be null, and the rows have no value",
     "rows_backlog_full": (
-        "{count} writes of {size} bytes wait to be applied to {table}; write again later, and see "
-        "that a row writer runs"
+        "{count} writes of {size} bytes wait to be applied to {table}; try again later, and make "
+        "sure that a row writer runs"
     ),
     "rows_path_wrong": "{path!r} is not a file in the folder {folder} of {table}",
     "iceberg_warehouse_not_a_position": (
@@ -254,7 +253,8 @@ WORDS: dict[str, str] = {
         "manifest {path} was written with partition spec {spec}, not the table's default"
     ),
     "iceberg_read_elsewhere": (
-        "what it read is not below the branch's head, so what its {operation} missed isn't known"
+        "what it read is not an ancestor of the branch's head, so it is unknown what its "
+        "{operation} missed"
     ),
     "iceberg_overtakes": (
         "its operation {operation} would overtake {overtaken!j} that it had not read"
@@ -267,15 +267,17 @@ WORDS: dict[str, str] = {
     "iceberg_list_missing": "{path} does not exist",
     "iceberg_list_unusable": (
         "{path} is not a manifest list or manifest of at most {bytes_max} bytes that this server "
-        "can write anew"
+        "can rewrite"
     ),
-    "iceberg_manifest_rewritten": "manifest {path} was replaced by somebody else",
+    "iceberg_manifest_rewritten": "manifest {path} was replaced by another writer",
     "iceberg_files_removed_since": "manifest {path} deletes rows or files that it had not read of",
     "iceberg_manifest_encrypted": "manifest {path} is encrypted",
     "iceberg_append_removes": "manifest {path} removes files, and its operation is append",
     "iceberg_no_such_view": "View does not exist: {view}",
     "iceberg_view_twice": "{view} is changed twice",
-    "iceberg_view_schema_unknown": "a view version has the schema {schema}, which the view hasn't",
+    "iceberg_view_schema_unknown": (
+        "a view version has the schema {schema}, which the view doesn't have"
+    ),
     "iceberg_view_dialect_twice": "a view version has two representations in {dialect!r}",
     "iceberg_view_version_unknown": "the view has no version {version}",
     "iceberg_view_not_whole": "{view} needs a location, and a version that is current",
@@ -288,5 +290,18 @@ WORDS: dict[str, str] = {
 }
 """Templates by the name of the reason, as in `FROZEN`; those in short need no library's words."""
 
-ADVICE: dict[str, str] = {}
+_REDO = "Read version {head} and redo the operation."
+_DECIDE = "Read version {head} and decide again."
+ADVICE: dict[str, str] = {
+    "conflict": _REDO,
+    "read_version_pruned": _REDO,
+    "conflict_incompatible": (
+        "Check version {head} before you redo the operation: it may mean something else now."
+    ),
+    "version_taken": "Read version {head} and stage it again.",
+    "expected_version_differs": _DECIDE,
+    "rows_may_have_changed": _DECIDE,
+    "expected_version_pruned": _DECIDE,
+    "key_may_have_come": _DECIDE,
+}
 """What the losing writer does next, where it differs from `FROZEN_ADVICE`."""

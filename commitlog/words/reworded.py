@@ -6,6 +6,19 @@ Those logs keep what they hold; readers of any log see these words instead.
 from __future__ import annotations
 
 WORDS: dict[str, str] = {
+    # Iceberg.
+    "iceberg_identifier_nested": (
+        "{place} names {name}, which is nested in {above}, not a required struct"
+    ),
+    "iceberg_location_taken": (
+        "table {table}: {location} overlaps the location of table {owner}; choose another one"
+    ),
+    "iceberg_table_replaced": (
+        "table {table} is now {uuid}, not {expected}: it was dropped and created again"
+    ),
+    "iceberg_no_such_snapshot": (
+        "{name} cannot refer to snapshot {snapshot}, which the table doesn't have"
+    ),
     # Tables, namespaces and places.
     "no_such_namespace": "namespace {namespace} does not exist; create it first",
     "namespace_exists": "namespace {namespace} already exists",
@@ -42,6 +55,17 @@ WORDS: dict[str, str] = {
     ),
     "clone_source_unknown": (
         "{ref_path!r} is not the location of a table of this log; name one, or register it first"
+    ),
+    "clone_ref_differs": (
+        "{ref_path} is branch {branch!r}, but the Clone's ref_name is {ref_name!r}; name the "
+        "branch, or none for the main one"
+    ),
+    "branches_unsupported": (
+        "{table} would be a branch of another table; clone it as a table of its own"
+    ),
+    "branch_elsewhere": (
+        "branch {branch!r} belongs at {place}, but {table} is at {location}; declare it there in "
+        "the same transaction"
     ),
     "clone_record_differs": (
         "the record of {table} names {operation!r} at version {read_version}, but its message "
@@ -169,6 +193,36 @@ WORDS: dict[str, str] = {
     "fragment_id_taken": (
         "{kind} of {table} gives a new fragment the id {fragment}, which is already used or was "
         "not reserved; use 0 to be given one, or ReserveFragments"
+    ),
+    "clone_of_existing_table": (
+        "Clone creates a new table, but {table} already exists; choose another name"
+    ),
+    "physical_rows_missing": (
+        "{field} {value!r}: no physical_rows. Say how many rows the fragment has."
+    ),
+    "path_escapes": (
+        "{field} {value!r}: outside of the table's data directory. Name the file relative to it, "
+        "without '..'."
+    ),
+    "rows_come_back": (
+        "{field} {value!r}: deleted rows would come back. {num_deleted_rows} rows are deleted "
+        "already; keep them deleted."
+    ),
+    "updated_and_deleted": (
+        "{field} {value!r}: both updated and deleted. Name the fragment in one of the two lists."
+    ),
+    "mixed_forms": (
+        "{field} {value!r}: older and newer fields are mixed. Use one of the two forms."
+    ),
+    "base_id_exists": (
+        "{field} {value!r}: the base id is already used. Leave it 0 to be given one."
+    ),
+    "base_path_exists": (
+        "{field} {value!r}: base path {base} already has this name or path. Choose another one."
+    ),
+    "primary_key_is_set": "{field} {value!r}: the primary key is already set. Don't change it.",
+    "clustering_key_is_set": (
+        "{field} {value!r}: the clustering key is already set. Don't change it."
     ),
     "inserted_keys_malformed": "inserted_keys must be hashes of {hash_bytes} bytes",
     "bad_uuid": "{field} {value!r}: not a UUID. Use a UUID: it names the transaction's file.",

@@ -97,7 +97,7 @@ def test_a_retryable_conflict(running: Service) -> None:
     assert conflict is not None
     assert (conflict.transaction_id, conflict.version) == (winner.transaction_id, 3)
     assert (conflict.operation, conflict.fragments) == ("Rewrite", (3,))
-    assert conflict.advice == "Read version 3 and do it again."
+    assert conflict.advice == "Read version 3 and redo the operation."
     # The application re-executes it against version 3, finding the rows in the new fragment.
     again = running.client.update(T, {"name": "'new'"}, "id = 35")
     assert again.version == 4

@@ -19,9 +19,8 @@ from lance.schema import LanceSchema
 
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.codecs.manifest_file import manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.records import Code, Status
+from commitlog.model.records import Code
 from tests.operations_world import (
     T,
     column_file,
@@ -31,6 +30,7 @@ from tests.operations_world import (
     opened,
     refused,
     three_fragments,
+    version_without_file,
 )
 from tests.service import SCHEMA, Service, ids_of, rows
 
@@ -192,16 +192,10 @@ def test_restore_brings_an_older_version_back(running: Service) -> None:
 def test_restore_under_latest_brings_back_a_version_that_never_had_a_file(
     running: Service,
 ) -> None:
-    client, name = running.client, "ns$latest"
-    client.create_table(name, SCHEMA, policy="latest")
-    location = running.location(name)
-    [fragment] = write_fragments(rows(1), str(location), schema=SCHEMA)
-    tickets = [client.submit(name, LanceOperation.Append([fragment])) for _ in range(40)]
-    assert {ticket.result().status for ticket in tickets} == {Status.COMMITTED}
-    versions = location / "_versions"
-    lacking = next(v for v in range(2, 41) if not (versions / manifest_name(v)).exists())
-    client.submit(name, LanceOperation.Restore(lacking)).result().raise_for_conflict()
-    assert lance.dataset(str(location)).count_rows() == lacking - 1
+    name = "ns$latest"
+    lacking = version_without_file(running, name)
+    running.client.submit(name, LanceOperation.Restore(lacking)).result().raise_for_conflict()
+    assert lance.dataset(str(running.location(name))).count_rows() == lacking - 1
 
 
 def test_reserve_fragments_keeps_ids_free(running: Service) -> None:
@@ -215,7 +209,7 @@ def test_reserve_fragments_keeps_ids_free(running: Service) -> None:
 @pytest.mark.parametrize("operation", [True, False], ids=["shallow", "deep"])
 def test_clone_is_refused_on_a_table_that_exists(running: Service, operation: bool) -> None:
     clone = LanceOperation.Clone(operation, None, 1, str(running.location(T)), None)
-    refused(running, clone, Code.UNSUPPORTED_OPERATION, "Clone makes a new table", "free")
+    refused(running, clone, Code.UNSUPPORTED_OPERATION, "Clone creates a new table", "another name")
 
 
 def test_a_clone_by_pylance_is_registered(running: Service) -> None:

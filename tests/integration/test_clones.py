@@ -11,13 +11,18 @@ from typing import Any
 import lance
 import pytest
 from lance import LanceOperation
-from lance.fragment import write_fragments
 
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Code, Outcome, Status
-from tests.operations_world import T, comparable, opened, refused, six_versions
-from tests.service import SCHEMA, Service, ids_of, rows
+from tests.operations_world import (
+    T,
+    comparable,
+    opened,
+    refused,
+    six_versions,
+    version_without_file,
+)
+from tests.service import Service, ids_of, rows
 
 CLONE = "ns$clone"
 BOTH = pytest.mark.parametrize("is_shallow", [True, False], ids=["shallow", "deep"])
@@ -117,7 +122,13 @@ def test_a_deep_clone_is_whole_or_not_there(running: Service) -> None:
 @BOTH
 def test_a_clone_of_a_table_that_exists_is_refused(running: Service, is_shallow: bool) -> None:
     clone = clone_of(running, 1, is_shallow=is_shallow)
-    refused(running, clone, Code.UNSUPPORTED_OPERATION, "Clone makes a new table", "a name that is")
+    refused(
+        running,
+        clone,
+        Code.UNSUPPORTED_OPERATION,
+        "Clone creates a new table",
+        "choose another name",
+    )
 
 
 def test_a_clone_stays_within_the_log(running: Service, tmp_path: Path) -> None:
@@ -150,15 +161,9 @@ def test_a_clone_is_submitted_as_bytes_and_replayed(running: Service) -> None:
 
 
 def test_under_latest_a_version_that_never_had_a_file_is_cloned(running: Service) -> None:
-    client, name = running.client, "ns$latest"
-    client.create_table(name, SCHEMA, policy="latest")
-    location = running.location(name)
-    [fragment] = write_fragments(rows(1), str(location), schema=SCHEMA)
-    tickets = [client.submit(name, LanceOperation.Append([fragment])) for _ in range(40)]
-    assert {ticket.result().status for ticket in tickets} == {Status.COMMITTED}
-    versions = location / "_versions"
-    lacking = next(v for v in range(2, 41) if not (versions / manifest_name(v)).exists())
-    operation = LanceOperation.Clone(True, None, lacking, str(location), None)
+    name = "ns$latest"
+    lacking = version_without_file(running, name)
+    operation = LanceOperation.Clone(True, None, lacking, str(running.location(name)), None)
     outcome = submit(running, operation)
     assert outcome.status is Status.COMMITTED, outcome.message
     assert lance.dataset(str(running.location(CLONE))).count_rows() == lacking - 1

@@ -105,7 +105,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert refused[-2:] == [
         f"Version 7 of {T}, Delete by transaction {outcomes[2].transaction_id}, came first:"
         " delete_delete_same_rows on fragments 0 and keys 0/1.",
-        "What to do: Read version 7 and do it again.",
+        "What to do: Read version 7 and redo the operation.",
     ]
     assert "  2 Delete, versions 5 to 7: " in "\n".join(refused)
     assert rejected[0] == "It was refused: the request itself is wrong."
