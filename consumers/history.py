@@ -245,22 +245,6 @@ def table_at(root: str | os.PathLike[str], table: str, version: int) -> Row:
     )
 
 
-def table_at_time(root: str | os.PathLike[str], table: str, moment: datetime) -> Row:
-    """Return what made the version of a table that stood at a moment of log time.
-
-    A moment without a zone is UTC. Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
-    """
-    utc = moment.astimezone(UTC) if moment.tzinfo else moment
-    rows = query(root, "FROM table_at_time(?, ?)", [table, utc.replace(tzinfo=None)])
-    if rows:
-        return rows[0]
-    _check_table(root, table)
-    raise NoSuchVersion(
-        f"table {table!r} had no version yet at {jsonable(utc.replace(tzinfo=None))}; it has "
-        f"{_span(root, table)}"
-    )
-
-
 def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
     """Return what made the version, or Iceberg's snapshot, that a tag of a table names now.
 

@@ -57,12 +57,21 @@ def load(path: Path) -> tuple[type[Codec], type[Chain]]:
 
 def shape(value: Any) -> Any:
     """Return all that is in a value, with the types: equal values may differ in them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = [(f.name, shape(getattr(value, f.name))) for f in dataclasses.fields(value)]
-        return type(value).__name__, held
+    kind = type(value)
+    fields = _fields(kind)
+    if fields is not None:
+        return kind.__name__, [(name, shape(getattr(value, name))) for name in fields]
     if isinstance(value, tuple):
         return [shape(each) for each in value]
-    return type(value).__name__, value.value if isinstance(value, enum.Enum) else value
+    return kind.__name__, value.value if isinstance(value, enum.Enum) else value
+
+
+@cache
+def _fields(kind: type) -> list[str] | None:
+    """Return the names of a dataclass's fields, None for another class."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 class Lanes:

@@ -19,6 +19,7 @@ from pathlib import Path
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
 from consumers.broker.diagnosis import disk_full
 from consumers.broker.errors import BrokerRunning, RootUnsuitable
+from consumers.runtime.roots import is_alive
 
 # A broker whose parent was killed needs a moment to end; then its root is free again.
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -142,7 +143,7 @@ class Home:
                     break
                 except BlockingIOError:
                     starter, broker = _owners(descriptor)
-                    if _is_alive(starter) or time.monotonic() >= deadline:
+                    if is_alive(starter) or time.monotonic() >= deadline:
                         raise self._running(broker) from None
                 time.sleep(LOCK_POLL_SECONDS)
             self.sign(descriptor, None)
@@ -201,15 +202,3 @@ def _owners(descriptor: int) -> tuple[int | None, int | None]:
     words = os.pread(descriptor, 64, 0).split()
     pids = [int(word) for word in words if word.isdigit()]
     return (pids[0] if pids else None, pids[1] if len(pids) > 1 else None)
-
-
-def _is_alive(pid: int | None) -> bool:
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -111,7 +111,7 @@ def take(root: Path) -> int:
         except BlockingIOError:
             owner = _owner(lock)
             # A supervisor that was killed leaves children for a moment: their end frees the lock.
-            if _is_alive(owner) or time.monotonic() >= deadline:
+            if is_alive(owner) or time.monotonic() >= deadline:
                 os.close(lock)
                 raise RootInUse(
                     f"`commitlog up` already runs on {root} (process {owner}): use it with"
@@ -173,7 +173,8 @@ def _owner(lock: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _is_alive(pid: int | None) -> bool:
+def is_alive(pid: int | None) -> bool:
+    """Return True if a process with this id runs."""
     if pid is None:
         return False
     try:

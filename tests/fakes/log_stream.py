@@ -63,7 +63,6 @@ class Standing:
 
     incarnation: str
     version: int
-    last_writer: str = ""
     last_transaction: str = ""
     contents: Contents = field(default_factory=Contents)
 
@@ -320,7 +319,6 @@ class PartitionLog:
         standing.contents.commit(made)
         self._note(standing, made.origins)
         standing.last_transaction = transaction.transaction_id
-        standing.last_writer = transaction.principal
         return OperationResult(
             table,
             standing.incarnation,

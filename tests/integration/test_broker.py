@@ -32,6 +32,7 @@ from consumers.broker import (
 )
 from consumers.broker.jars import ensure_jars
 from consumers.broker.pins import Pin, kafka_version, read_pins
+from tests.disks import small_disk
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -278,18 +279,13 @@ def test_a_setting_kafka_refuses_is_told_by_its_log(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
-    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a small disk can be made by root on Linux only")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "24m") as made:
+        yield made
 
 
-def test_a_full_disk_is_named(small_disk: Path) -> None:
-    with EmbeddedBroker.start(small_disk) as broker:
+def test_a_full_disk_is_named(disk: Path) -> None:
+    with EmbeddedBroker.start(disk) as broker:
         topic = new_topic(broker.bootstrap_servers)
         producer = Producer(
             {
@@ -304,7 +300,7 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
         wait_until(lambda: broker.poll() is not None, "the end of the broker")
         assert isinstance(broker.failure(), DiskFull)
     with pytest.raises(DiskFull, match="free some"):
-        EmbeddedBroker.start(small_disk)
+        EmbeddedBroker.start(disk)
 
 
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

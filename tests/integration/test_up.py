@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from consumers.commands.exit_codes import ExitCode
+from tests.disks import small_disk
 from tests.feed_reading import HttpFollower
 from tests.waiting import wait_until
 
@@ -250,18 +251,13 @@ def test_a_service_on_a_named_cluster_starts_no_broker_and_its_root_is_its_log_s
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a tiny disk can be made by root on Linux only")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "64k") as made:
+        yield made
 
 
-def test_a_full_disk_is_named(tiny_disk: Path) -> None:
-    refused = run("up", "--root", str(tiny_disk / "root"), "--port", "0")
+def test_a_full_disk_is_named(disk: Path) -> None:
+    refused = run("up", "--root", str(disk / "root"), "--port", "0")
     assert refused.returncode == ExitCode.MACHINE, refused.stderr
     assert "free some" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from commitlog import CommitLog, StorageFull
 from commitlog.client.full_storage import is_full
 from commitlog.errors import InvalidTransaction
+from tests.disks import small_disk
 from tests.service import service
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("data", pa.binary())])
@@ -27,14 +27,8 @@ def rows(count: int) -> pa.Table:
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A disk of 8 MiB."""
-    folder = tmp_path_factory.mktemp("disk")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"nothing may be mounted here: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(tmp_path_factory.mktemp("disk"), "8m") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

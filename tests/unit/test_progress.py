@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import progress
+from tests.unit.test_second_tries import LEAN
 
 pytest_plugins = ["pytester"]
 
@@ -64,7 +65,7 @@ def test_a_run_names_what_took_long(pytester: Any, workers: str) -> None:
         "progress.LATE_SECONDS = progress.LOOK_SECONDS = progress.NEWS_SECONDS = 0.3\n"
     )
     pytester.makepyfile("import time\ndef test_it():\n    time.sleep(1.5)\n")
-    done = pytester.runpytest_subprocess("-p", "tests.progress", "-n", workers)
+    done = pytester.runpytest_subprocess(*LEAN, "-p", "tests.progress", "-n", workers)
     assert done.ret == 0
     test = "test_a_run_names_what_took_long.py::test_it"
     done.stdout.re_match_lines([rf"\[\d+:\d\d\] {test} took \d+ s"])

@@ -12,6 +12,9 @@ from tests.ci_report import report
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.slow
 
+LEAN = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+"""Without plugins that take most of a short run's time."""
+
 FAILS_FIRST = """
 import pathlib
 import pytest
@@ -55,7 +58,7 @@ def run_text(pytester: pytest.Pytester, text: str, *flags: str) -> pytest.RunRes
     pytester.makepyfile(text)
     root = Path(second_tries.__file__).parents[1]
     pytester.makeini(f"[pytest]\npythonpath = {root}")
-    return pytester.runpytest_subprocess("-p", "tests.second_tries", "-n", "0", *flags)
+    return pytester.runpytest_subprocess(*LEAN, "-p", "tests.second_tries", "-n", "0", *flags)
 
 
 def test_a_second_try_passes_and_the_first_one_is_shown(pytester: pytest.Pytester) -> None:

@@ -296,7 +296,7 @@ class Service:
         seed = call.key or new_transaction_id()
         return str(uuid5(UUID(seed), f"incarnation/{number}"))
 
-    def location(self, given: str, *, is_relative: bool = False) -> str:
+    def location(self, given: str) -> str:
         """Return a location that a caller may name: under the tables root or an allowed prefix."""
         root = self.places.root
         if "://" not in given and not given.startswith("/"):

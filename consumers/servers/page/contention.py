@@ -6,9 +6,7 @@ from consumers.history import Ask, Row
 from consumers.servers.page.questions import LIST_MAX, must_exist
 
 
-def conflicts(
-    ask: Ask, *, table: str = "", fragments_max: int = 40, pairs_max: int = LIST_MAX
-) -> Row:
+def conflicts(ask: Ask, *, table: str = "", fragments_max: int = 40) -> Row:
     """Return the conflict map: writer against writer, fragments under contention, rules."""
     where, parameters = ("table_name = ?", [table]) if table else ("true", [])
     ask(f"CREATE OR REPLACE TEMP TABLE met AS SELECT * FROM conflicts WHERE {where}", parameters)
