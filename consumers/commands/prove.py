@@ -295,8 +295,9 @@ def archive(
     older_than_days
         Archive only what was decided at least this many days ago.
     give_up
-        Then let Kafka's compaction remove the archived transactions from their topic. Reading the
-        log from its beginning needs the archive from then on. Outcomes are kept.
+        Then let Kafka's compaction remove the archived transactions from their topic, of segments
+        that lie wholly within --through and --older-than-days. Reading the log from its beginning
+        needs the archive from then on. Outcomes are kept.
     expire_rows
         Then take the rows of applied writes out of segments that were given up, by a record in the
         log, once they are as old as their table's policy says
@@ -330,7 +331,15 @@ def archive(
             done.append(result)
             if give_up:
                 with output.progress(f"partition {number}: giving up") as bar:
-                    tombstone(log, number, folder, result, on_progress=bar)
+                    tombstone(
+                        log,
+                        number,
+                        folder,
+                        result,
+                        through=through,
+                        before_ms=before,
+                        on_progress=bar,
+                    )
         if expire_rows:
             _expire_rows(config, log, done, by)
     finally:
@@ -361,6 +370,8 @@ def _show_archived(one: ArchiveRun, *, give_up: bool) -> None:
         f"segments of {one.bytes:,} bytes; archived through {one.through}:{one.head[:16]}"
     )
     gone = f"; {one.given_up} transactions left to compaction" if give_up else ""
+    if one.beyond:
+        gone += f"; {one.beyond} segments stay: they reach beyond the limits"
     if one.waiting:
         gone += f"; {one.waiting} segments stay: rows in them wait for a row writer"
     output.print_check(f"partition {one.partition}", "ok", text + gone)

@@ -77,7 +77,7 @@ def expire_rows(
             gone.setdefault(at.sequence, set()).add(at.operation)
     take_out(kept, gone)
     # The log knows segments by their digests: it is told the new ones, also after a kill.
-    give_up(log, run.partition, folder, ArchiveRun(run.partition))
+    give_up(log, run.partition, folder, ArchiveRun(run.partition), through=0)
     notes.save()
 
 

@@ -363,6 +363,31 @@ def test_a_committer_connected_before_there_was_an_archive_leads(tmp_path: Path)
         assert not thread.is_alive()
 
 
+def test_only_what_the_limits_allow_is_given_up(made: Service, tmp_path: Path) -> None:
+    """Earlier runs archived more. A segment that reaches beyond a limit stays whole."""
+    copy, folder = Copy(made.log), tmp_path / FOLDER
+    copy.outcomes[:] = [replace(one, time_ms=1_000 * one.offset) for one in copy.outcomes]
+    for end in (5, 9, None):
+        archive(copy.log, 0, folder, through=end)
+    segments = opened(copy.log, folder).segments
+    first, second, last = (1_000 * segment.end.outcome_offset for segment in segments)
+    limits: tuple[tuple[int | None, int | None, int], ...] = (
+        (4, None, 0),
+        (None, first, 0),
+        (8, None, 1),
+        (None, second, 1),
+        (9, second, 1),
+        (9, last, 2),
+        (None, None, 3),
+    )
+    for through, before_ms, wanted in limits:
+        run = ArchiveRun(0)
+        give_up(copy.log, 0, folder, run, through=through, before_ms=before_ms)
+        now = opened(copy.log, folder).segments
+        assert [one.given_up for one in now] == [number < wanted for number in range(3)]
+        assert run.beyond == 3 - wanted
+
+
 def test_giving_up_twice_changes_nothing(made: Service, tmp_path: Path) -> None:
     alone, _, _ = gave_up(made, tmp_path)
     again = ArchiveRun(0)

@@ -129,6 +129,17 @@ def test_rows_expire_by_a_record_and_all_else_is_kept(world: Service, tmp_path: 
     assert "expired by record" in str(attempt["words"])
 
 
+def test_what_a_later_run_archived_is_given_up_by_no_expiry(world: Service) -> None:
+    archived(world)
+    world.client.write_rows(STAYS, row(8, "came-later"), mode="upsert").result(60, "accepted")
+    folder, log = world.root / FOLDER, open_log(world)
+    run = archive(log, 0, folder)
+    expire_rows(world.client, log, folder, run, now_ms=lambda: later_ms(31))
+    kept = Archive.open(folder, log.identity(), log.genesis(0))
+    assert len(run.expired) == 1
+    assert [one.given_up for one in kept.segments] == [True, False]
+
+
 def test_it_may_be_killed_after_each_step(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [
         (row_expiry, "_record"),

@@ -75,6 +75,11 @@ class DecidedSegment:
         """The sequences that it holds."""
         return f"{self.first_sequence}-{self.end.sequence}"
 
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether rows were taken out of its file of transactions."""
+        return self.transactions.name.split(".")[2].isdigit()
+
 
 @dataclass(frozen=True, slots=True)
 class Archive:

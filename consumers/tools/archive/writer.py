@@ -11,6 +11,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -62,6 +63,8 @@ class ArchiveRun:
     """Transactions that this run named for removal from the topic."""
     waiting: int = 0
     """Segments that stay in the topic, since rows in them aren't applied as far as is archived."""
+    beyond: int = 0
+    """Segments that stay in the topic, since they reach beyond the run's limits."""
     expired: list[str] = field(default_factory=list)
     """In words: whose rows left the archive, and by which record."""
 
@@ -125,9 +128,14 @@ def give_up(
     folder: Path,
     result: ArchiveRun,
     *,
+    through: int | None = None,
+    before_ms: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Name archived transactions for removal from the topic, after proving each segment again.
+
+    The limits are those of `archive`, and choose whole segments, whichever run archived them.
+    Segments whose files were written anew are told in any case, since the log has other digests.
 
     First a Retained record in the outcomes topic says what is given up and by which digests it is
     known, then the tombstones follow; killed in between, the next run says so once more. A leader
@@ -142,6 +150,9 @@ def give_up(
     kept = Archive.open(folder, log.identity(), log.genesis(partition))
     end = kept.end.transactions_offset
     pending = [s for s in kept.segments if not s.given_up and s.transactions.last_offset < end]
+    chosen = _within(kept, pending, through, before_ms)
+    result.beyond = len(pending) - len(chosen)
+    pending = chosen
     for segment in pending:
         check_segment(kept.folder, segment)
     applied = applied_segments(kept, pending)
@@ -168,6 +179,27 @@ def give_up(
         kept = kept.with_given_up(segment)
         if on_progress is not None:
             on_progress(number + 1, len(pending))
+
+
+def _within(
+    kept: Archive, pending: Sequence[DecidedSegment], through: int | None, before_ms: int | None
+) -> list[DecidedSegment]:
+    """Return the first segments, up to one that reaches beyond a limit, and rewritten ones."""
+
+    def is_beyond(segment: DecidedSegment) -> bool:
+        if through is not None and segment.end.sequence > through:
+            return True
+        return before_ms is not None and _ended_ms(kept.folder, segment) >= before_ms
+
+    first = [*takewhile(lambda segment: not is_beyond(segment), pending)]
+    return first + [one for one in pending[len(first) :] if one.is_rewritten]
+
+
+def _ended_ms(folder: Path, segment: DecidedSegment) -> int:
+    """Return when a segment's last outcome was appended."""
+    end = segment.end.outcome_offset
+    raws = read_file(folder, segment.outcomes)
+    return max((raw.append_time_ms for raw in raws if end < 0 or raw.offset <= end), default=0)
 
 
 def _retained(segments: Sequence[DecidedSegment]) -> Retained:
