@@ -22,8 +22,10 @@ import duckdb
 
 from commitlog.adapters.lance_refs import lance_tags
 from commitlog.adapters.places import bound
+from commitlog.client.names import like_known
 from commitlog.errors import (
     CommitLogError,
+    InvalidRequest,
     NoSuchTable,
     NoSuchVersion,
     Unavailable,
@@ -283,8 +285,9 @@ def _span(root: str | os.PathLike[str], table: str) -> str:
 def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> list[Row]:
     """Return how a table differs between two versions: a row per fragment, with who did it.
 
-    Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
+    Raises NoSuchTable or NoSuchVersion, naming what exists nearby, InvalidRequest for Iceberg.
     """
+    _check_table(root, table, fragments=True)
     for version in (before, after):
         table_at(root, table, version)
     return query(root, "FROM diff(?, ?, ?)", [table, before, after])
@@ -301,11 +304,11 @@ def blame(root: str | os.PathLike[str], table: str, what: str | int | None = Non
     if what is None:
         rows = query(root, "FROM blame(?)", [table])
         if not rows:
-            _check_table(root, table)
+            _check_table(root, table, fragments=True)
         return rows
     rows = query(root, "FROM blame_of(?, ?)", [table, str(what)])
     if not rows:
-        _check_table(root, table)
+        _check_table(root, table, fragments=True)
         known = query(
             root,
             "SELECT min(fragment_id) AS first, max(fragment_id) AS last FROM fragment_changes"
@@ -338,24 +341,22 @@ def status(root: str | os.PathLike[str]) -> list[Row]:
     return query(root, "FROM index_status")
 
 
-def _check_table(root: str | os.PathLike[str], table: str) -> None:
-    rows = query(
-        root,
-        "SELECT table_name AS name FROM tables UNION SELECT unnest(former_names) FROM tables",
-    )
-    names = sorted(str(row["name"]) for row in rows)
-    if table in names:
-        return
-    near = difflib.get_close_matches(table, names, NEAR_NAMES_MAX, 0.5)
-    if near:
-        hint = f"Near: {', '.join(near)}"
-    elif names:
-        hint = f"The log has {', '.join(names[:NEAR_NAMES_MAX])}" + (
-            f" and {len(names) - NEAR_NAMES_MAX} more" if len(names) > NEAR_NAMES_MAX else ""
+def _check_table(root: str | os.PathLike[str], table: str, *, fragments: bool = False) -> None:
+    """Say why nothing was found of a table: it isn't there, or hasn't what was asked for."""
+    names: dict[str, str] = {}
+    # Of a name that had tables of both formats, Lance's count.
+    for row in query(root, "SELECT table_name, former_names, format FROM tables ORDER BY format"):
+        former: Any = row["former_names"]
+        names |= dict.fromkeys((str(row["table_name"]), *(former or ())), str(row["format"]))
+    if table not in names:
+        raise NoSuchTable(f"the version index has no table {table!r}. {like_known(table, names)}")
+    if fragments and names[table] == "iceberg":
+        raise InvalidRequest(
+            f"{table!r} is an Iceberg table, and fragments are Lance's",
+            field="table",
+            value=table,
+            advice=f"`commitlog history '{table}'` shows who committed what to it",
         )
-    else:
-        hint = "The log has no tables yet"
-    raise NoSuchTable(f"the version index has no table {table!r}. {hint}.")
 
 
 def _positive(limit: int) -> int:

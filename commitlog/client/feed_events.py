@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,7 @@ from commitlog.model.table import DELIMITER, TableId, format_table_id, parse_tab
 
 TYPE_PREFIX = "commitlog.transaction."
 _TOKEN_FORMAT = 1
+_ALL = f"{DELIMITER}*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class Selection:
     @classmethod
     def of(cls, tables: str | Sequence[str | Sequence[str]] | None, refused: bool) -> Selection:
         """Make a selection of what callers give; raises InvalidRequest for a wrong name."""
-        names = [tables] if isinstance(tables, str) else list(tables or ())
+        several: Any = () if tables is None else tables
+        is_one = isinstance(several, str) or not isinstance(several, Iterable)
+        names = [several] if is_one else list(several)
         if "*" in names:
             names = []
         return cls(tuple(map(_name, names)), tuple(Status) if refused else (Status.COMMITTED,))
@@ -104,7 +107,12 @@ class Selection:
     @property
     def named(self) -> list[TableId]:
         """The tables that are selected by their full names."""
-        return [parse_table_id(n) for n in self.tables if not n.endswith(f"{DELIMITER}*")]
+        return [parse_table_id(n) for n in self.tables if not n.endswith(_ALL)]
+
+    @property
+    def namespaces(self) -> list[TableId]:
+        """The namespaces of which all tables are selected."""
+        return [parse_table_id(n.removesuffix(_ALL)) for n in self.tables if n.endswith(_ALL)]
 
     def may_take(self, outcome: Outcome) -> bool:
         """Return False if the outcome alone rules it out: a repeated answer changed nothing."""
@@ -122,14 +130,14 @@ class Selection:
 
     def _is_asked_for(self, table: str) -> bool:
         return any(
-            table.startswith(name[:-1]) if name.endswith(f"{DELIMITER}*") else table == name
+            table.startswith(name[:-1]) if name.endswith(_ALL) else table == name
             for name in self.tables
         )
 
 
 def _name(table: str | Sequence[str]) -> str:
-    if isinstance(table, str) and table.endswith(f"{DELIMITER}*"):
-        return f"{format_table_id(parse_table_id(table[:-2]))}{DELIMITER}*"
+    if isinstance(table, str) and table.endswith(_ALL):
+        return f"{format_table_id(parse_table_id(table.removesuffix(_ALL)))}{_ALL}"
     return format_table_id(parse_table_id(table))
 
 

@@ -26,6 +26,7 @@ from commitlog.client.positions import NamesPositions, When
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.messages import NamespaceDescription
 from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
@@ -208,8 +209,8 @@ class Reads(AsksSql, NamesPositions):
         ends when it is closed, or after `idle_seconds` without an event, which count only once it
         has caught up with the log.
 
-        Raises NoSuchTable for a table that doesn't exist, unless `missing_ok` (because it will be
-        created, or was dropped) or the position is a token.
+        Raises NoSuchTable for a table or namespace that doesn't exist, unless `missing_ok` (because
+        it will be created, or was dropped) or the position is a token.
         """
         runtime = self.runtime()
         selection = Selection.of(tables, refused)
@@ -217,6 +218,7 @@ class Reads(AsksSql, NamesPositions):
         if not (missing_ok or is_token):
             for table in selection.named:
                 self._check_known(runtime, table)
+            self._check_namespaces(runtime, selection.namespaces)
         return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
 
     def snapshot(
@@ -253,6 +255,19 @@ class Reads(AsksSql, NamesPositions):
             partition = runtime.domains.partition(table)
             if runtime.request(partition, "iceberg_table", table=list(table)) is None:
                 raise
+
+    def _check_namespaces(self, runtime: Runtime, namespaces: Sequence[TableId]) -> None:
+        if not namespaces:
+            return
+        known = {
+            format_table_id(NamespaceDescription.from_json(one).namespace)
+            for partition in range(runtime.partitions)
+            for one in runtime.request(partition, "namespaces")
+        }
+        for name in map(format_table_id, namespaces):
+            if name not in known:
+                advice = like_known(name, known, "namespaces")
+                raise NoSuchTable(f"the log has no namespace {name!r}. {advice}")
 
     def _folded(
         self, runtime: Runtime, positions: Mapping[int, int], deadline: float

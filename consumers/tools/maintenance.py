@@ -27,7 +27,14 @@ from commitlog.ports import Log
 from consumers.tools.guard_tag import keep_guard
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import REMOVAL_SECONDS, Removals
-from consumers.tools.table_acts import Act, OnAct, TableActs, done, rewrite_for_a_turn
+from consumers.tools.table_acts import (
+    Act,
+    OnAct,
+    TableActs,
+    done,
+    rewrite_for_a_turn,
+    tell_failed,
+)
 
 NICENESS = 10
 GLANCE_SECONDS = 5.0
@@ -135,7 +142,7 @@ class Maintenance:
                     acts += self._look_at(info, dry_run=dry_run)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
-                logger.warning("%s was left for later: %s", info.name, error)
+                tell_failed(self._log, info, error)
             else:
                 looked[info.name] = info.version, self._acts.bytes.get(info.incarnation, 0)
         if not dry_run:

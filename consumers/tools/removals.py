@@ -28,7 +28,7 @@ from consumers.tools.iceberg_orphans import Orphan
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import MaintenancePolicy, Policies
 from consumers.tools.orphans import Leftover, Leftovers, said
-from consumers.tools.table_acts import Act, OnAct, done, expire
+from consumers.tools.table_acts import Act, OnAct, done, expire, tell_failed
 
 FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 3600.0
 """Finding unneeded files lists all files, so it isn't done often."""
@@ -221,7 +221,7 @@ class Removals:
                     yield from self._thinning_out(info, policy, newest, older)
                 except (CommitLogError, OSError, ValueError) as error:
                     # One table's trouble holds up no other.
-                    logger.warning("%s was left for later: %s", info.name, error)
+                    tell_failed(self._log, info, error)
             # One with few files doesn't wait for one with many.
             for files in sorted(found, key=len):
                 remove = partial(leftovers.remove, files, self._log)

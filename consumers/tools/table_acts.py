@@ -19,6 +19,7 @@ from commitlog.client.tables import TableInfo
 from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
 from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.model.table import Policy as Manifests
 from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance_policy import MaintenancePolicy
@@ -237,6 +238,21 @@ class TableActs:
 
         reason = f"{len(paths):,} manifests; the newest {len(newest)} stay"
         yield Act(info.name, "thin", reason, do)
+
+
+def tell_failed(log: CommitLog, info: TableInfo, error: Exception) -> None:
+    """Say that what was due for a table failed, and comes later, unless the table is gone."""
+    stands = True
+    try:
+        stands = log.describe(info.table_id, fresh=True).incarnation == info.incarnation
+    except NoSuchTable:
+        stands = False
+    except CommitLogError:
+        pass  # who doesn't answer says nothing about the table
+    if stands:
+        logger.warning("%s was left for later: %s", info.name, error)
+    else:
+        logger.info("%s was dropped meanwhile; nothing of it is left for later", info.name)
 
 
 def _version(outcome: Any) -> str:

@@ -25,8 +25,10 @@ FROM transactions WHERE time > ? GROUP BY principal
 ORDER BY committed DESC, writer LIMIT {NAMES_MAX}
 """
 TABLES = f"""
-SELECT table_name AS "table", count(*) FILTER (status = 'committed') AS committed,
-       count(*) FILTER (status NOT IN ('committed', 'repeated')) AS refused,
+SELECT table_name AS "table",
+       count(DISTINCT (partition, sequence)) FILTER (status = 'committed') AS committed,
+       count(DISTINCT (partition, sequence)) FILTER (status NOT IN ('committed', 'repeated'))
+           AS refused,
        max(version) AS version, sum(rows_added) FILTER (status = 'committed')::BIGINT AS rows_added
 FROM operations WHERE time > ? AND is_table GROUP BY table_name
 ORDER BY committed DESC, "table" LIMIT {NAMES_MAX}

@@ -368,6 +368,28 @@ def test_a_table_with_a_wrong_policy_holds_up_no_other(tmp_path: Path) -> None:
             MaintenancePolicy.of(made.client.table("ns$a"))
 
 
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_table_that_is_dropped_meanwhile_leaves_nothing_for_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, comes_again: bool
+) -> None:
+    caplog.set_level("INFO", "consumers.tools")
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        for number in range(16):
+            made.client.append(T, rows(number))
+
+        def rewrite(*given: Any, **more: Any) -> Any:
+            written = table_acts.rewrite_for_a_turn(*given, **more)
+            made.client.drop_table(T)
+            if comes_again:
+                made.client.create_table(T, SCHEMA)
+            return written
+
+        assert kinds(Maintenance(made.client, rewrite=rewrite)) == []
+    said = [(one.levelname, one.getMessage()) for one in caplog.records]
+    assert said == [("INFO", f"{T} was dropped meanwhile; nothing of it is left for later")]
+
+
 @pytest.mark.parametrize(("name", "text"), [("target_rows", "many"), ("mode", "maybe")])
 def test_a_wrong_value_is_named(name: str, text: str, tmp_path: Path) -> None:
     with service(tmp_path / "root") as made:

@@ -19,6 +19,7 @@ from commitlog.client.positions import positions_of
 from commitlog.client.runtime import Runtime
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CorruptLog, InvalidRequest, NoSuchTable, Unavailable, WrongLog
+from commitlog.model.operations import CreateNamespace
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
@@ -199,8 +200,16 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
         tables("a/b")
     with pytest.raises(NoSuchTable, match=r"Did you mean shop\$stock"):
         tables("shop$stok")
+    with pytest.raises(NoSuchTable, match=r"no namespace 'shp'. Did you mean shop\?"):
+        tables("audit", "shp$*")
+    for wrong in (7, [7], [["shop", 7]]):
+        with pytest.raises(InvalidRequest, match="is not a valid name"):
+            shop.client.subscribe(wrong)  # type: ignore[arg-type]
+    shop.client.submit(None, CreateNamespace(("shop", "empty"))).result()
+    assert tables("shop$empty$*") == []
     token = told(shop.client, None, "beginning")[0].token
     assert told(shop.client, "shop$stok", token) == []
+    assert told(shop.client, "shp$*", token) == []
     with shop.client.subscribe("shop$stok", "now", missing_ok=True) as feed:
         assert feed.poll(0) == []
 

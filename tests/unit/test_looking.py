@@ -7,19 +7,24 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import duckdb
 import pytest
 
+from commitlog.core.log.replica import Decided
 from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
+from commitlog.model.operations import AlterProperties
+from commitlog.model.records import Code, OperationResult, Outcome, Status, Submitted, Transaction
 from consumers import cli, history
 from consumers.commands import look, output
 from consumers.commands.exit_codes import ExitCode
 from consumers.views import plots
 from consumers.views.activity import activity
-from consumers.views.version_index import VersionIndex
+from consumers.views.version_index import IndexPosition, VersionIndex
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 
@@ -82,7 +87,7 @@ def test_blame_is_of_a_table_a_fragment_or_a_file(
     assert run("blame", TABLE, "99999", "--root", root) == ExitCode.REFUSED
     assert "never had fragment or file 99999; it had 0 to" in capsys.readouterr().err
     assert run("blame", "ns0$tt", "--root", root) == ExitCode.REFUSED
-    assert "Near: ns0$t" in capsys.readouterr().err
+    assert "Did you mean ns0$t" in capsys.readouterr().err
 
 
 def test_sql_answers_as_table_json_and_csv(
@@ -126,6 +131,27 @@ def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert float(str(whole["committed_per_second"])) * 10**9 == pytest.approx(
         int(str(rows[0]["n"]))
     )
+
+
+def test_a_tables_commits_are_transactions_however_many_operations_they_have(
+    tmp_path: Path,
+) -> None:
+    alter = AlterProperties(("t",), upserts=(("a", "b"),))
+    record = Transaction("id-1", (alter, alter, alter), principal="ann")
+    result = OperationResult(("t",), "life", "AlterProperties", version=1, location="/t")
+    made = Outcome(1, "id-1", 0, Status.COMMITTED, time_ms=1_000, results=(result,) * 3)
+    refused = Outcome(2, "id-2", 1, Status.REJECTED, time_ms=2_000, code=Code.NO_SUCH_TABLE)
+    decided = [
+        Decided(Submitted(0, 0, 0, record), made, 1),
+        Decided(Submitted(0, 1, 0, replace(record, transaction_id="id-2")), refused, 2),
+    ]
+    with VersionIndex.open(tmp_path) as index:
+        index.apply(decided, IndexPosition(0, 2))
+        index.publish()
+    whole: Any = activity(tmp_path, seconds=10.0**10)
+    [writer], [table] = whole["writers"], whole["tables"]
+    assert (writer["committed"], writer["refused"]) == (1, 1)
+    assert (table["committed"], table["refused"]) == (1, 1)
 
 
 def test_top_stays_in_place_on_a_terminal_until_interrupted(
@@ -180,7 +206,7 @@ def test_what_cannot_be_drawn_is_told(
         plots.plot("commits", root, None, tmp_path / "x.gif")
     with pytest.raises(InvalidRequest, match="Name it"):
         plots.plot("growth", root, None, tmp_path / "x.png")
-    with pytest.raises(NoSuchTable, match="Near"):
+    with pytest.raises(NoSuchTable, match="Did you mean"):
         plots.plot("growth", root, "ns0$tt", tmp_path / "x.png")
     with VersionIndex.open(tmp_path / "empty") as index:
         index.publish()

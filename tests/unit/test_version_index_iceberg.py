@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commitlog.core.log.replica import Decided
+from commitlog.errors import InvalidRequest
 from commitlog.model.operations import CreateTable, IcebergChange, Summary
 from commitlog.model.records import (
     Code,
@@ -118,6 +120,17 @@ def test_commits_and_refusals_stand_in_the_tables_history(root: Path) -> None:
     (table,) = history.query(root, "FROM tables")
     assert (table["format"], table["snapshot_id"], table["commits"]) == ("iceberg", 8, 3)
     assert str(table["metadata_location"]).endswith("00003-x.metadata.json")
+
+
+def test_who_asks_for_its_fragments_is_told_that_it_has_none(root: Path) -> None:
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: history.blame(root, "ns$facts"),
+        lambda: history.blame(root, "ns$facts", 0),
+        lambda: history.diff(root, "ns$facts", 1, 2),
+    )
+    for ask in asked:
+        with pytest.raises(InvalidRequest, match=r"Iceberg table.*`commitlog history 'ns\$facts'`"):
+            ask()
 
 
 def test_rows_and_bytes_of_all_snapshots_of_a_change_count() -> None:

@@ -493,9 +493,9 @@ def test_one_transaction_and_one_version(built: Path, decided: list[Decided]) ->
 
 
 def test_unknown_names_say_what_exists(built: Path, tmp_path: Path) -> None:
-    with pytest.raises(NoSuchTable, match=r"Near: ns0\$t"):
+    with pytest.raises(NoSuchTable, match=r"Did you mean ns0\$t"):
         history.history(built, "ns0$tt1")
-    with pytest.raises(NoSuchTable, match=r"The log has .* more"):
+    with pytest.raises(NoSuchTable, match=r"The tables are ns0\$t0, .*…"):
         history.conflicts(built, "?")
     with pytest.raises(NoSuchVersion, match=r"it has versions \d+ to \d+"):
         history.table_at(built, "ns0$t1", 10**6)

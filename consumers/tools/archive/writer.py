@@ -11,8 +11,8 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
 from importlib.metadata import version as package_version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
