@@ -57,7 +57,7 @@ def load(path: Path) -> tuple[type[Codec], type[Chain]]:
 
 def shape(value: Any) -> Any:
     """Return all that is in a value, with the types: equal values may differ in them."""
-    kind = type(value)
+    kind: type = type(value)
     fields = _fields(kind)
     if fields is not None:
         return kind.__name__, [(name, shape(getattr(value, name))) for name in fields]

@@ -316,7 +316,7 @@ def archive(
         )
     config = where.load()
     folder = config.need_root() / FOLDER
-    before = _before_ms(older_than_days)
+    limits = {"through": through, "before_ms": _before_ms(older_than_days)}
     log = connect(config)
     try:
         done = []
@@ -325,21 +325,11 @@ def archive(
             check_root(log, config.need_root(), number)
         for number in numbers:
             with output.progress(f"partition {number}") as bar:
-                result = copy(
-                    log, number, folder, through=through, before_ms=before, on_progress=bar
-                )
+                result = copy(log, number, folder, **limits, on_progress=bar)
             done.append(result)
             if give_up:
                 with output.progress(f"partition {number}: giving up") as bar:
-                    tombstone(
-                        log,
-                        number,
-                        folder,
-                        result,
-                        through=through,
-                        before_ms=before,
-                        on_progress=bar,
-                    )
+                    tombstone(log, number, folder, result, **limits, on_progress=bar)
         if expire_rows:
             _expire_rows(config, log, done, by)
     finally:
