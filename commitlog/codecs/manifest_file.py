@@ -34,8 +34,8 @@ _FOOTER = struct.Struct("<qHH4s")
 _MAGIC = b"LANC"
 _VERSION_MAX = 2**64 - 1
 _DETACHED = 1 << 63
-_NAME = re.compile(r"(d?)([0-9]+)\.manifest")
-_STAGED_NAME = re.compile(r"([0-9]+)\.manifest-(.+)")
+_NAME = re.compile(r"(d?)([0-9]{1,20})\.manifest")
+_STAGED_NAME = re.compile(r"([0-9]{1,20})\.manifest-(.+)")
 _TRANSACTION_NAME = re.compile(r"[0-9]+-[0-9A-Za-z-]+\.txn")
 
 

@@ -26,6 +26,9 @@ OUTCOME_HEAD_BYTES_MAX = 32 * 1024
 OPERATIONS_PER_TRANSACTION_MAX = 1_000
 """A record's operations; multi-table commits of a hundred tables fit ten times."""
 
+DIGITS_MAX = 4_300
+"""Python reads no number of more digits, and writes none: no record with one was ever decided."""
+
 ARGUMENT_CHARACTERS_MAX = 512
 """A text in a reason; a longer one is cut to `CUT_CHARACTERS`, with its length and digest."""
 

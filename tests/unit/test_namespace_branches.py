@@ -92,9 +92,11 @@ def test_a_branch_of_the_log_is_read_here_and_committed_to_by_its_table(
 def test_a_branch_takes_each_number_once(world: World, table: list[str]) -> None:
     status, body = post(world, table, "version/describe", {"branch": "no"})
     assert (status, body["code"]) == (404, 22)
-    for wrong in ("../x", "a//b", "..", "a\0b"):
+    for wrong in ("../x", "a//b", "..", "a\0b", "x" * 300, "/".join("x" * 3000)):
         request = {"version": 3, "manifest_path": "x", "branch": wrong}
         assert post(world, table, "version/create", request)[0] == 400
+        for operation in ("version/describe", "version/list"):
+            assert post(world, table, operation, {"branch": wrong})[0] == 400
     branch = world.open(table).create_branch("dev")
     other = lance.dataset(namespace_client=world.namespace, table_id=table).checkout_version(
         ("dev", None)

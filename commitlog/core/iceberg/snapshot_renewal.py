@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from commitlog.core.iceberg.iceberg_table import Value
+from commitlog.model.limits import DIGITS_MAX
 
 _TOTALS = {
     "total-data-files": ("added-data-files", "deleted-data-files"),
@@ -14,6 +16,7 @@ _TOTALS = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
+_DIGITS = re.compile(rf"[0-9]{{1,{DIGITS_MAX}}}")
 _OF_THE_LIST = ("manifests-kept", "manifests-replaced")
 """Counts of a summary that another list doesn't have."""
 
@@ -36,10 +39,12 @@ def _summary(summary: Value, before: Value) -> dict[str, Any]:
         known = (before.get(total), summary.get(more, "0"), summary.get(less, "0"))
         if total not in after:
             continue
-        numbers = [int(one) for one in known if one is not None and one.isascii() and one.isdigit()]
+        numbers = [int(one) for one in known if one is not None and _DIGITS.fullmatch(one)]
         if len(numbers) == len(known):
             then, added, removed = numbers
-            after[total] = str(max(0, then + added - removed))
-        else:
+            now = max(0, then + added - removed)
+        if len(numbers) < len(known) or now >= 10**DIGITS_MAX:
             del after[total]
+        else:
+            after[total] = str(now)
     return after

@@ -25,13 +25,15 @@ from commitlog.core.refusals import winner_of
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import DIGITS_MAX
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import Code, OperationResult, Status
 from commitlog.model.table import format_table_id
 
-_STAGED = re.compile(r"_versions/([0-9]+)\.manifest-([A-Za-z0-9_.-]+)")
-_PUBLISHED = re.compile(r"_versions/([0-9]+)\.manifest()")
+_NUMBER = f"([0-9]{{1,{DIGITS_MAX}}})"
+_STAGED = re.compile(rf"_versions/{_NUMBER}\.manifest-([A-Za-z0-9_.-]+)")
+_PUBLISHED = re.compile(rf"_versions/{_NUMBER}\.manifest()")
 _VERSION_MAX = 2**64 - 1
 _HEADER_PARTS = (
     *("fields", "schema_metadata", "config", "table_metadata", "base_paths", "data_format"),

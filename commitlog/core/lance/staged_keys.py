@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES
 from commitlog.core.decisions import rejected
+from commitlog.model.limits import DIGITS_MAX
 from commitlog.model.operations import KeyHashes, Properties
 from commitlog.model.records import Code
 
@@ -44,7 +45,9 @@ def keys_in(metadata: Properties) -> KeyHashes | None:
 def base_version(metadata: Properties, read_version: int) -> int:
     """Return the version that the client had read, as far as is known."""
     text = next((value for name, value in metadata if name == BASE_VERSION), "")
-    return min(int(text), read_version) if text.isdecimal() else read_version
+    if not text.isdecimal() or len(text) > DIGITS_MAX:
+        return read_version
+    return min(int(text), read_version)
 
 
 def _malformed() -> Exception:

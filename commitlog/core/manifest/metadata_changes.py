@@ -15,6 +15,7 @@ from commitlog.core.manifest.manifest_state import DeltaRefused, NotDirect
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import BasePath, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import DIGITS_MAX
 
 _PRIMARY_KEY = "lance-schema:unenforced-primary-key"
 _PRIMARY_KEY_POSITION = "lance-schema:unenforced-primary-key:position"
@@ -22,7 +23,7 @@ _CLUSTERING_KEY_POSITION = "lance-schema:unenforced-clustering-key:position"
 _EXTENSION_NAME = "ARROW:extension:name"
 _RANGE_SEGMENTS = "lance.row_ids.range_segments"
 _TRUE = ("1", "true", "on", "yes", "y")
-_UNSIGNED = re.compile(r"\+?[0-9]+")
+_UNSIGNED = re.compile(rf"\+?[0-9]{{1,{DIGITS_MAX}}}")
 
 UpdateMap = Transaction.UpdateMap
 UpdateMapEntry = Transaction.UpdateMapEntry

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 from commitlog.lancepb.file_pb2 import Field
@@ -32,6 +31,7 @@ _PLAIN = re.compile(
 )
 _DICTIONARY = re.compile(r"dict:([^:]+):.*")
 _FIXED_SIZE_LIST = "fixed_size_list:"
+_SIZE = re.compile(r"[0-9]{1,10}")
 _UNSIZED = re.compile(r"struct|(?:large_)?(?:string|binary)|json|blob|dict:.+")
 """Elements of which Lance writes no list of fixed size, or none that it can read again."""
 _LISTS = {"list": False, "large_list": False, "list.struct": True, "large_list.struct": True}
@@ -153,7 +153,7 @@ def _is_leaf(kind: str) -> bool:
     while kind.startswith(_FIXED_SIZE_LIST):
         kind = kind.removeprefix(_FIXED_SIZE_LIST)
         kind, _, size = kind.rpartition(":")
-        if not (size.isascii() and size.isdigit() and 0 < int(size) < 2**31 and len(size) < 11):
+        if not (_SIZE.fullmatch(size) and 0 < int(size) < 2**31):
             return False
     if dictionary := _DICTIONARY.fullmatch(kind):
         value = dictionary[1]
@@ -170,17 +170,23 @@ def _extension_problem(field: Field) -> Phrase | None:
     content = field.metadata.get(_EXTENSION_METADATA, b"")
     if name == "arrow.fixed_shape_tensor" and match is not None:
         shape = _json_of(content).get("shape")
-        if not (
-            isinstance(shape, list)
-            and all(type(size) is int and size >= 0 for size in shape)
-            and prod(shape) == int(match[1])
-        ):
+        if not isinstance(shape, list) or not _holds(shape, int(match[1])):
             return Phrase("extension_undescribed", {"extension": name})
     if name == "arrow.opaque":
         said = _json_of(content)
         if not all(isinstance(said.get(key), str) for key in ("type_name", "vendor_name")):
             return Phrase("extension_undescribed", {"extension": name})
     return None
+
+
+def _holds(shape: Sequence[Any], size: int) -> bool:
+    """Return whether a tensor of this shape has so many values, more than none."""
+    product = 1
+    for length in shape:
+        if type(length) is not int or length < 0 or product > size:
+            return False  # without multiplying on: numbers may be many, and long
+        product *= length
+    return product == size
 
 
 def _json_of(content: bytes) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from commitlog.core.manifest.data_files import data_files, leads_out
 from commitlog.core.tables.branch_names import MAIN, branch_location, branch_name_problem
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.limits import LOCATION_BYTES_MAX, LOCATION_PART_BYTES_MAX
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import read_confined
@@ -189,6 +190,11 @@ def _folder(branch: str) -> str:
     problem = branch_name_problem(branch)
     if problem:
         raise InvalidInputError(f"{branch!r} is not a valid branch name: {problem}")
+    longest = max(len(part.encode()) for part in branch.split("/"))
+    if longest > LOCATION_PART_BYTES_MAX or len(branch.encode()) > LOCATION_BYTES_MAX:
+        raise InvalidInputError(
+            f"{branch[:60]!r}... is not a valid branch name: it is longer than a folder's name"
+        )
     return f"{branch_location('', branch)[1:]}/{VERSIONS_DIRECTORY}"
 
 

@@ -112,7 +112,7 @@ def readable_versions(info: TableInfo) -> dict[int, str]:
 def _page_token(token: str | None) -> int | None:
     if not token:
         return None
-    if not token.isdigit():
+    if not token.isdecimal() or len(token) > 20:
         raise InvalidInputError(f"page_token {token!r} is not valid")
     return int(token)
 

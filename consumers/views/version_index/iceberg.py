@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.model.limits import DIGITS_MAX
 from commitlog.model.operations import IcebergChange, Summary, operation_name
 
 INT64_MAX = 2**63 - 1
@@ -138,7 +139,8 @@ def _summary(texts: Sequence[str]) -> Summary:
 
     def number(name: str) -> int:
         values = (str(one.get(name, "")) for one in given)
-        total = sum(int(one) for one in values if one.isascii() and one.isdigit())
+        plain = (one for one in values if one.isascii() and one.isdigit())
+        total = sum(int(one) if len(one) <= DIGITS_MAX else INT64_MAX for one in plain)
         return min(total, INT64_MAX)
 
     removed = number("deleted-records") + number("added-position-deletes")
