@@ -122,7 +122,8 @@ def conflict_refused(
             version=finding.version,
             operation=winner.kind,
             rule=rule,
-            fragments=finding.fragments,
+            # A fragment that a client made up may have a number that no outcome can hold.
+            fragments=tuple(one for one in finding.fragments if one < 2**63),
             keys=finding.keys,
         ),
     )

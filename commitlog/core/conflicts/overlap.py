@@ -13,6 +13,7 @@ from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verdict
 from commitlog.core.conflicts.history import History
+from commitlog.core.manifest.indices import coverable
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 Rule = Callable[[Candidate, History, int, str], Finding | None]
@@ -104,7 +105,7 @@ def rewritten_indexed(
     """A Rewrite over a new index that covers a fragment which it replaces."""
     nearest = Nearest("rewritten_fragment_indexed")
     nearest.offer(history.first("CreateIndex.reuse_mixed", "", after), verdict=Verdict.INCOMPATIBLE)
-    ours = BitMap(candidate.fragments)
+    ours = coverable(candidate.fragments)
     # Indices are rare and cover most of a table: these versions are looked through one by one.
     for version in history.all_after("CreateIndex.covers", "", after):
         covered = history.note("CreateIndex.covers", "", version)

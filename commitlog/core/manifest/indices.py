@@ -7,7 +7,7 @@ what it leaves pointless. Lists that need more than the manifest to be judged ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -79,7 +79,7 @@ def retain_relevant(
 
 
 def _covers_any(index: IndexMetadata, fragments: Container[int]) -> bool:
-    return any(i in fragments for i in BitMap.deserialize(index.fragment_bitmap))
+    return any(i in fragments for i in covered_fragments(index) or ())
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:
@@ -97,7 +97,14 @@ def needs_addresses(index: IndexMetadata) -> bool:
     return index.index_details.type_url.endswith(NGRAM_DETAILS)
 
 
+def coverable(fragment_ids: Iterable[int]) -> BitMap:
+    """Return those of some fragments that an index can cover: their ids have 32 bits."""
+    return BitMap(one for one in fragment_ids if one < 2**32)
+
+
 def covered_fragments(index: IndexMetadata) -> BitMap | None:
-    """Return the fragments that an index covers, None if it doesn't say."""
-    bitmap = index.fragment_bitmap
-    return BitMap.deserialize(bitmap) if bitmap else None
+    """Return the fragments that an index covers, None if it doesn't say, or can't be read."""
+    try:
+        return BitMap.deserialize(index.fragment_bitmap)
+    except (ValueError, IndexError):
+        return None

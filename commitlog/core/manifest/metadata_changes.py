@@ -24,6 +24,8 @@ _EXTENSION_NAME = "ARROW:extension:name"
 _RANGE_SEGMENTS = "lance.row_ids.range_segments"
 _TRUE = ("1", "true", "on", "yes", "y")
 _UNSIGNED = re.compile(rf"\+?[0-9]{{1,{DIGITS_MAX}}}")
+_IDS_END = 2**31
+"""The newer form has no place for ids from here on, the older one has."""
 
 UpdateMap = Transaction.UpdateMap
 UpdateMapEntry = Transaction.UpdateMapEntry
@@ -33,8 +35,9 @@ def updated_config(
     header: ManifestHeader, operation: Transaction.UpdateConfig, is_stable: bool
 ) -> ManifestHeader:
     """Return the header after an UpdateConfig."""
-    operation = newer_form(operation)
     manifest = Manifest.FromString(header.encoded)
+    _check_known(manifest, (one for one in operation.field_metadata if one >= _IDS_END))
+    operation = newer_form(operation)
     had_range_segments = _is_true(manifest.config.get(_RANGE_SEGMENTS, ""))
     if operation.HasField("config_updates"):
         _update_strings(manifest.config, operation.config_updates)
@@ -55,6 +58,15 @@ def updated_config(
     return ManifestHeader.of(manifest)
 
 
+def _check_known(manifest: Manifest, field_ids: Iterable[int]) -> None:
+    known = {field.id for field in manifest.fields}
+    unknown = min((one for one in field_ids if one not in known), default=None)
+    if unknown is not None:
+        raise DeltaRefused(
+            "unknown_field", field="field_metadata_updates", value=unknown, known=sorted(known)
+        )
+
+
 def newer_form(operation: Transaction.UpdateConfig) -> Transaction.UpdateConfig:
     """Return an UpdateConfig in today's fields; refuse one that uses both kinds."""
     older = ("upsert_values", "delete_keys", "schema_metadata", "field_metadata")
@@ -73,6 +85,8 @@ def newer_form(operation: Transaction.UpdateConfig) -> Transaction.UpdateConfig:
         entries = _upserts(operation.schema_metadata)
         translated.schema_metadata_updates.update_entries.extend(entries)
     for field_id, update in operation.field_metadata.items():
+        if field_id >= _IDS_END:
+            continue
         target = translated.field_metadata_updates[field_id]
         target.replace = True
         target.update_entries.extend(_upserts(update.metadata))
@@ -109,15 +123,9 @@ def _update_fields(manifest: Manifest, updates: Mapping[int, Transaction.UpdateM
     keys = {entry.key for update in updates.values() for entry in update.update_entries}
     if any(key.startswith("lance-encoding:blob") for key in keys):
         raise NotDirect("the encoding of blob columns is checked by Lance")
+    _check_known(manifest, updates)
     for field_id in sorted(updates):
-        field = fields.get(field_id)
-        if field is None:
-            raise DeltaRefused(
-                "unknown_field",
-                field="field_metadata_updates",
-                value=field_id,
-                known=sorted(fields),
-            )
+        field = fields[field_id]
         _update_bytes(field.metadata, updates[field_id])
         _derive_keys(field)
     writes_primary = not keys.isdisjoint({_PRIMARY_KEY, _PRIMARY_KEY_POSITION})

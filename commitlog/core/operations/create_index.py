@@ -20,6 +20,7 @@ from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.indices import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
+    coverable,
     covered_fragments,
 )
 from commitlog.core.manifest.manifest_state import ManifestState, change_indices
@@ -186,7 +187,7 @@ def _prune(index: IndexMetadata, history: History, read_version: int, reused: Gr
     )
     for group in reused:
         if any(_took_overlay(index, history, f, read_version) for f in group):
-            stale |= covered & BitMap(group)
+            stale |= covered & coverable(group)
     if stale:
         index.fragment_bitmap = portable(covered - stale)
 

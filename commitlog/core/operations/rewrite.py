@@ -39,6 +39,9 @@ from commitlog.model.names import NameProblem
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
 from commitlog.model.records import Code, FileWritten, FragmentImage
 
+_ROWS_MAX = 2**32
+"""Of a group of fragments: positions in it have 32 bits."""
+
 
 class RewriteOperation(LanceOperation[Transaction.Rewrite]):
     """Replaces fragments by others with the same rows."""
@@ -245,7 +248,7 @@ def _check_rows(view: View, candidate: Candidate, group: _Group, read_version: i
             raise _refused(view, candidate, group, read_version, "rows_unknown")
     has_vectors = any(fragment.HasField("deletion_file") for fragment in group.new)
     live, new = sum(o.live_rows for o in group.olds), sum(f.physical_rows for f in group.new)
-    if live != new or has_vectors:
+    if live != new or live > _ROWS_MAX or has_vectors:
         raise _refused(view, candidate, group, read_version, "rows_unknown")
 
 

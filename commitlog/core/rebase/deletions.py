@@ -58,7 +58,7 @@ def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
     for affected in operation.affected_rows:
         try:
             bitmap = BitMap.deserialize(affected.rows)
-        except ValueError as error:
+        except (ValueError, IndexError) as error:
             raise rejected(
                 Code.MALFORMED_RECORD, "affected_rows_not_a_bitmap", fragment=affected.fragment_id
             ) from error

@@ -32,7 +32,7 @@ def coverage(overlays: Iterable[DataOverlayFile]) -> BitMap:
         for encoded in bitmaps:
             try:
                 found |= BitMap.deserialize(encoded)
-            except ValueError as error:
+            except (ValueError, IndexError) as error:
                 path = overlay.data_file.path
                 raise rejected(Code.MALFORMED_RECORD, "overlay_not_a_bitmap", path=path) from error
     return found

@@ -1,7 +1,7 @@
-"""Numbers of more digits than Python reads: what holds one is refused, and nobody ends by it.
+"""Numbers and sets that can't be read: what holds one is refused, and nobody ends by it.
 
-`int` raises ValueError beyond 4,300 digits. Where a record or a request says a number as text, that
-must not get out: a leader would end by the record, and each that follows it.
+`int` raises ValueError beyond 4,300 digits, and a set of an unfit number OverflowError. That must
+not get out: a leader would end by the record, and each that follows it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from commitlog.core.lance.staged_keys import BASE_VERSION, base_version
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
-from commitlog.model.operations import CreateTable
+from commitlog.model.operations import AffectedRows, CreateTable
 from commitlog.model.records import Status
 from consumers.views.version_index.iceberg import _summary
-from tests.core_world import FORMAT, ROOT, World, append
-from tests.unit.manifest_examples import state
+from tests.core_world import FORMAT, ROOT, World, append, delete
+from tests.unit.manifest_examples import UUID, state
 from tests.unit.test_direct import build, with_field_metadata
 from tests.unit.test_iceberg_machine import EVENTS
 from tests.unit.test_iceberg_rebase import Writers
@@ -78,6 +79,24 @@ def test_the_position_of_a_key_column(kind: str) -> None:
     key = f"lance-schema:unenforced-{kind}-key:position"
     with pytest.raises(DeltaRefused):
         build(state(), with_field_metadata(0, key, LONG))
+
+
+def test_a_field_of_the_older_form() -> None:
+    transaction = LanceTransaction(read_version=5, uuid=UUID)
+    transaction.update_config.field_metadata[2**31].metadata["a"] = "b"
+    with pytest.raises(DeltaRefused, match="2147483648"):
+        build(state(), transaction)
+
+
+def test_rows_that_are_no_bitmap() -> None:
+    world = World()
+    world.create()
+    world.ask("first", append(1, "a.lance"))
+    late = delete(world, 2, {0: [1]})
+    assert world.ask("other", delete(world, 2, {0: [2]})).status is Status.COMMITTED
+    for number, rows in enumerate((b"", b"\xff" * 8)):
+        offered = replace(late, affected_rows=(AffectedRows(0, rows),))
+        assert world.ask(f"late{number}", offered).code == "MALFORMED_RECORD"
 
 
 @pytest.mark.parametrize("said", [LONG, LONGEST])
