@@ -19,7 +19,7 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, CreateTable
-from commitlog.model.records import Status
+from commitlog.model.records import Application, Status
 from consumers.views.version_index.iceberg import _summary
 from tests.core_world import FORMAT, ROOT, World, append, delete
 from tests.unit.manifest_examples import UUID, state
@@ -113,3 +113,17 @@ def test_the_totals_of_a_snapshot_that_is_put_upon_another(said: str) -> None:
 
 def test_what_the_index_counts() -> None:
     assert _summary([f'{{"added-records": "{LONG}"}}']).rows_added == 2**63 - 1
+
+
+def test_an_application_that_begins_below_zero() -> None:
+    world = World()
+    world.create()
+    for sequence in (-1, -1, 0):
+        outcome = world.ask(
+            f"a{len(world.log)}",
+            append(1, f"{sequence}-{len(world.log)}.lance"),
+            application=Application("stream", sequence),
+        )
+        assert outcome.status is Status.COMMITTED
+    assert world.state().version == 3
+    assert world.replayed().digest() == world.machine.digest()

@@ -51,7 +51,7 @@ class ApplicationLog:
     def note(self, sequence: int, run: str, answer: ApplicationAnswer) -> None:
         """Add the next sequence."""
         self.run = run
-        if sequence == self.last:
+        if self._answers and sequence == self.last:
             self._answers[-1] = answer
             return
         self._sequences.append(sequence)
