@@ -157,35 +157,45 @@ class RemovableFiles:
         yield from (self.data, self.manifests, self.manifest_lists, self.previous, self.last)
 
 
-def contents(
-    table: IcebergTable, files: IcebergFiles, known: RemovableFiles | None = None
-) -> RemovableFiles:
-    """Return all files that a table's last metadata leads to, and those that are `known`."""
-    found = known or RemovableFiles()
+def named_by(table: IcebergTable) -> tuple[list[str], list[str], list[str]]:
+    """Return what a metadata file itself names: manifest lists, manifests, and other files."""
+    lists, manifests = [], []
+    others = [str(entry.value["metadata-file"]) for entry in table.metadata_log]
+    for shelf in (table.statistics, table.partition_statistics):
+        others += [str(value["statistics-path"]) for value in shelf]
+    for snapshot in table.snapshots:
+        if "manifest-list" in snapshot:
+            lists.append(str(snapshot["manifest-list"]))
+        else:  # as the first format also wrote it
+            manifests += [str(path) for path in snapshot.get("manifests", ())]
+    return lists, manifests, [table.metadata_location, *others]
+
+
+def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
+    """Return all files that a table's last metadata leads to."""
+    found = RemovableFiles()
     found.last[table.metadata_location] = None
     for entry in table.metadata_log:
         found.previous[str(entry.value["metadata-file"])] = None
     for shelf in (table.statistics, table.partition_statistics):
         found.data.update(dict.fromkeys(str(value["statistics-path"]) for value in shelf))
-    for snapshot in table.snapshots:
-        if "manifest-list" in snapshot:
-            place = str(snapshot["manifest-list"])
-            if place in found.manifest_lists:
-                continue
-            found.manifest_lists[place] = None
-            named = _listed(files, place, manifest_paths, found)
-        else:  # as the first format also wrote it
-            named = [str(path) for path in snapshot.get("manifests", ())]
-        for manifest in named:
-            if manifest not in found.manifests:
-                found.manifests[manifest] = None
-                found.data.update(dict.fromkeys(_listed(files, manifest, data_paths, found)))
+    lists, manifests, _ = named_by(table)
+    for place in dict.fromkeys(lists):
+        found.manifest_lists[place] = None
+        manifests += listed(files, place, manifest_paths, found)
+    for manifest in dict.fromkeys(manifests):
+        found.manifests[manifest] = None
+        found.data.update(dict.fromkeys(listed(files, manifest, data_paths, found)))
     return found
 
 
-def _listed(
+def listed(
     files: IcebergFiles, place: str, read: Callable[[bytes], list[str]], found: RemovableFiles
 ) -> list[str]:
+    """Return what a manifest or a list of them names; nothing if it isn't there.
+
+    One that can't be read is noted in `found`.
+    """
     try:
         return read(files.read(place))
     except FileNotFoundError:

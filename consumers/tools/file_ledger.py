@@ -26,6 +26,7 @@ from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
 from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
+from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import (
     BasePath,
     DataFile,
@@ -198,7 +199,11 @@ class FileLedger:
 
         @cache
         def standing(incarnation: str) -> VersionRanges:
-            return self.lives[incarnation].standing(properties.get(incarnation, ()), now_ms)
+            life = self.lives[incarnation]
+            try:
+                return life.standing(properties.get(incarnation, ()), now_ms)
+            except (CommitLogError, OSError):
+                return ((1, life.version),)  # it may have any tag
 
         below = tuple(f"{place}/" for place in places)
         waiting = (w for name, w in self._rows_waiting.items() if self.lives[name].is_live)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -29,9 +29,10 @@ from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, OperationResult, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.ports import Log, Reader
-from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, below, contents
+from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
+from consumers.tools.iceberg_reached import Reached
 
 SILENCE_SECONDS = 30.0
 OURS = re.compile(
@@ -76,6 +77,8 @@ class _Named:
     """The last ones of tables that were dropped with their files."""
     heads: dict[TableId, str]
     """Those of the tables that stand, second names included."""
+    missing: set[str] = field(default_factory=set)
+    """Those that weren't there when they were looked for; if they come back, they are listed."""
 
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
@@ -93,6 +96,7 @@ class IcebergOrphans:
     def __init__(self, log: Log, tables_root: str) -> None:
         """Begin before the first record."""
         self._files = IcebergFiles(tables_root)
+        self._reached = Reached(self._files)
         partitions = range(log.partitions())
         self._outcomes = [(log.read_outcomes(one, 0), Chain()) for one in partitions]
         self._named = _Named({}, set(), {}, {})
@@ -121,89 +125,81 @@ class IcebergOrphans:
         ]
         for last in named.purged:
             found += _left(files, last)
-        found += _fell_out(files, named.heads)
-        found += _unreachable(files, named, everything)
+        found += self._fell_out()
+        found += self._unreachable({normalize_location(place) for place in everything})
         was_in_the_way = "it was in the way of a file of the log"
         found += [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
         return list({one.location: one for one in found}.values())
 
-
-def _fell_out(files: IcebergFiles, heads: Mapping[TableId, str]) -> Iterator[Orphan]:
-    """Yield old metadata files of the tables that have their locations for themselves."""
-    for name, head in heads.items():
-        try:
-            table = files.table(head)
-        except (OSError, Invalid) as error:
-            logger.warning("%s cannot be read: %s", head, error)
-            continue
-        found = list(superseded(table, files))
-        others = (place for other, place in heads.items() if other != name)
-        if found and any(below(place, table.location) is not None for place in others):
-            continue
-        for place, since_ms in found:
-            yield Orphan(
-                location=normalize_location(place),
-                reason="it fell out of its table's metadata log",
-                why=Why.EXPIRED,
-                since_ms=since_ms,
-                table=name,
-                properties=table.properties,
-            )
-
-
-def _unreachable(files: IcebergFiles, named: _Named, there: Iterable[str]) -> list[Orphan]:
-    """Return files of the tables that stand to which none of their metadata leads.
-
-    None if something can't be read: it may lead to any file.
-    """
-    newest: dict[str, IcebergTable] = {}
-    found = RemovableFiles()
-    for place in named.all:
-        if not files.exists(place):
-            continue
-        try:
-            table = files.table(place)
-        except (OSError, Invalid):
-            return []
-        newest[table.uuid] = table
-        contents(table, files, found)
-    if found.unreadable:
-        return []
-    known = {normalize_location(one) for layer in found.layers() for one in layer}
-    # What is registered from elsewhere, and wasn't changed since, may have another owner.
-    standing = [
-        table
-        for table in newest.values()
-        if (place := normalize_location(table.metadata_location)) not in named.ended
-        and OURS.fullmatch(place)
-    ]
-
-    unknown = sorted({normalize_location(one) for one in there} - known)
-    listed = []
-    for table in standing:
-        name = named.all[normalize_location(table.metadata_location)]
-        home = normalize_location(table.location)
-        judged = tuple(f"{home}/{folder}/" for folder in ("data", "metadata"))
-        below_it = [place for place in unknown if place.startswith(judged)]
-        if below_it and _is_whole(table, files):
-            listed += [
-                Orphan(
-                    location=place,
-                    reason="no snapshot leads to it",
-                    why=Why.ABANDONED,
+    def _fell_out(self) -> Iterator[Orphan]:
+        """Yield old metadata files of the tables that have their locations for themselves."""
+        heads = self._named.heads
+        for name, head in heads.items():
+            try:
+                table = self._reached.table(head)
+            except (OSError, Invalid) as error:
+                logger.warning("%s cannot be read: %s", head, error)
+                continue
+            found = list(superseded(table, self._files))
+            others = (place for other, place in heads.items() if other != name)
+            if found and any(below(place, table.location) is not None for place in others):
+                continue
+            for place, since_ms in found:
+                yield Orphan(
+                    location=normalize_location(place),
+                    reason="it fell out of its table's metadata log",
+                    why=Why.EXPIRED,
+                    since_ms=since_ms,
                     table=name,
                     properties=table.properties,
                 )
-                for place in below_it
-                if not _METADATA.fullmatch(place)
-            ]
-    return listed
 
+    def _unreachable(self, there: Collection[str]) -> list[Orphan]:
+        """Return files of the tables that stand to which none of their metadata leads.
 
-def _is_whole(table: IcebergTable, files: IcebergFiles) -> bool:
-    """Return True if all is there that leads to a table's data."""
-    found = contents(table, files)
-    return all(files.exists(one) for one in (*found.manifest_lists, *found.manifests))
+        None if something can't be read: it may lead to any file.
+        """
+        named = self._named
+        standing = [place for place in named.all if self._is_there(place, there)]
+        try:
+            known = self._reached.look(standing, there)
+        except (OSError, Invalid):
+            return []
+        if known is None:
+            return []
+        unknown = sorted(place for place in there if hash(place) not in known)
+        listed = []
+        # What is registered from elsewhere, and wasn't changed since, may have another owner.
+        for place in self._reached.newest(standing):
+            if place in named.ended or not OURS.fullmatch(place):
+                continue
+            table = self._reached.table(place)
+            home = normalize_location(table.location)
+            judged = tuple(f"{home}/{folder}/" for folder in ("data", "metadata"))
+            below_it = [one for one in unknown if one.startswith(judged)]
+            if below_it and self._reached.is_whole(table, there):
+                listed += [
+                    Orphan(
+                        location=one,
+                        reason="no snapshot leads to it",
+                        why=Why.ABANDONED,
+                        table=named.all[place],
+                        properties=table.properties,
+                    )
+                    for one in below_it
+                    if not _METADATA.fullmatch(one)
+                ]
+        return listed
+
+    def _is_there(self, place: str, there: Collection[str]) -> bool:
+        """Return True if a metadata file is there; one that was missed before is on the list."""
+        if place in there:
+            return True
+        missing = self._named.missing
+        if place not in missing and self._files.exists(place):
+            return True
+        missing.add(place)
+        return False
 
 
 def _read_outcomes(reader: Reader[Answered], chain: Chain, partition: int, named: _Named) -> None:
@@ -234,6 +230,7 @@ def _take(outcome: Outcome, named: _Named) -> None:
     for place, result in metadata_named(outcome):
         named.all[place] = result.table
         named.ended.discard(place)
+        named.missing.discard(place)
         named.heads.pop(result.table, None)
         if result.operation == "RenameTable":
             old = (name for name, head in named.heads.items() if head == place)

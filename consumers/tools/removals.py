@@ -19,7 +19,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.errors import CommitLogError, InvalidSettings, OutcomeUnknown, Unavailable
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.ports import Log
 from consumers.tools.file_ledger import Why
@@ -161,7 +161,8 @@ class Removals:
             "keep_milestones": True,
         }
         if self._log.expirable(info.table_id, **bounds):
-            yield Act(info.name, "expire", reason, partial(expire, self._log, info, reason, bounds))
+            do = partial(expire, self._log, info, reason, bounds)
+            yield Act(info.name, "expire", reason, _apart(info.name, do))
 
     def _due_of_iceberg(self) -> Iterator[Act]:
         """Yield what removes unneeded files of Iceberg tables."""
@@ -170,11 +171,13 @@ class Removals:
         if self._of_iceberg is None:
             self._of_iceberg = IcebergLeftovers(self._known[0])
         leftovers, now_ms = self._of_iceberg, time.time_ns() // 1_000_000
+        wrong: dict[str, None] = {}
 
         def is_due(one: Leftover, orphan: Orphan) -> bool:
             try:
                 policy = self._policies.of_properties(orphan.table, orphan.properties)
-            except InvalidSettings:
+            except InvalidSettings as error:
+                wrong[str(error)] = None
                 return False
             is_on = policy.mode == "on" and policy.remove_after_days
             grace = policy.remove_after_days * _DAY_MS
@@ -183,11 +186,13 @@ class Removals:
             return bool(is_on) and now_ms - one.since_ms >= grace
 
         found = [one for one, orphan in leftovers.find() if is_due(one, orphan)]
+        for error in wrong:
+            logger.warning("unneeded files were left for later: %s", error)
         if found:
             names = ", ".join(sorted({one.table for one in found} - {""})[:NAMES_MAX])
             remove = partial(leftovers.remove, found, self._log)
             what = names or "Iceberg tables"
-            yield Act(what, "remove", said(found), self._removing(found, remove))
+            yield Act(what, "remove", said(found), _apart(what, self._removing(found, remove)))
 
     def _due(self, tables: Sequence[TableInfo]) -> Iterator[Act]:
         """Yield what deletes versions that take too much, and unneeded files."""
@@ -224,8 +229,10 @@ class Removals:
                     tell_failed(self._log, info, error)
             # One with few files doesn't wait for one with many.
             for files in sorted(found, key=len):
-                remove = partial(leftovers.remove, files, self._log)
-                yield Act(files[0].table, "remove", said(files), self._removing(files, remove))
+                table, remove = files[0].table, partial(leftovers.remove, files, self._log)
+                yield Act(
+                    table, "remove", said(files), _apart(table, self._removing(files, remove))
+                )
         yield from self._due_of_iceberg()
 
     def _read(self) -> Iterator[Leftovers]:
@@ -256,11 +263,28 @@ class Removals:
             def has_time() -> bool:
                 return not self._stop.is_set() and time.monotonic() - began < TURN_SECONDS
 
-            is_done = remove(on_removed=on_removed, go_on=has_time)
-            self._removed_for += time.monotonic() - began
+            try:
+                is_done = remove(on_removed=on_removed, go_on=has_time)
+            finally:
+                self._removed_for += time.monotonic() - began
             if not is_done:
                 self._is_cut_short = True
                 return f"{len(removed):,} of {len(found):,} files removed; the others come next"
             return f"{len(removed):,} files removed" if removed else ""
 
         return do
+
+
+def _apart(table: str, do: Callable[[], str]) -> Callable[[], str]:
+    """Return what does an act, so that the trouble of one table holds up no other."""
+
+    def apart() -> str:
+        try:
+            return do()
+        except (Unavailable, OutcomeUnknown):
+            raise  # Kafka or a leader doesn't answer: the others would wait for it, too
+        except (CommitLogError, OSError, ValueError) as error:
+            logger.warning("%s was left for later: %s", table, error)
+            return f"left for later: {error}"
+
+    return apart

@@ -3,73 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore
-from commitlog.model.records import Transaction
 from consumers.partition.iceberg_files import IcebergFiles, contents, purge
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
-from consumers.tools.cleaning import clean
-from consumers.tools.file_ledger import REASON
-from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from consumers.tools.iceberg_purges import DroppedTables, IcebergPurges
-from consumers.tools.maintenance_policy import Policies
-from consumers.tools.removals import Removals
+from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons
 from tests.iceberg_server import IcebergServer, serving
-from tests.namespace_world import World
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
-
-_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-
-
-class FilesWorld(World):
-    """Its log can be read by others."""
-
-    def __init__(self, root: Path) -> None:
-        self.cluster = MemoryCluster()
-        super().__init__(root, lambda: MemoryLog(self.cluster))
-        self._other = MemoryLog(self.cluster)
-
-    def orphans(self) -> list[Orphan]:
-        return find_orphans(self._other, str(self.tables_root))
-
-    def clean(self, *, age_seconds: float) -> None:
-        """Remove what nobody needs."""
-        clean(self._other, None, age_seconds, self.log)
-
-    def maintain(self) -> list[str]:
-        """Do what is due, as a new process would; return what came of it."""
-        purges = IcebergPurges(self._other, self.log)
-        try:
-            return [f"{one.kind}: {one.do()}" for one in purges.due()]
-        finally:
-            purges.close()
-
-    def remove(self, policy: dict[str, str] | None = None) -> list[str]:
-        """Remove what is due, as a new process would; return what came of it."""
-        told = list[str]()
-        removals = Removals(
-            self.log,
-            lambda: MemoryLog(self.cluster),
-            Policies(self.log, policy or {}),
-            lambda act, result: told.append(f"{act.kind} {act.table}: {result}"),
-            0.0,
-        )
-        removals.look()
-        removals.close()
-        return told
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +47,6 @@ def catalog(world: FilesWorld, server: IcebergServer) -> Any:
 @pytest.fixture
 def files(world: FilesWorld) -> IcebergFiles:
     return IcebergFiles(str(world.tables_root))
-
-
-def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:
-    """A table with two snapshots, deletes and four metadata files."""
-    table = catalog.create_table(("files", world.fresh_name()), _ROWS.schema, **more)
-    table.append(_ROWS)
-    table.delete("id = 2")
-    table.append(_ROWS)
-    return table
-
-
-def below(location: str) -> list[Path]:
-    return [path for path in Path(location).rglob("*") if path.is_file()]
 
 
 def test_the_contents_are_all_files_of_the_table(
@@ -311,7 +247,7 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
             "commitlog.maintain.remove-expired-after-hours": "1",
         }
         name = world.fresh_name()
-        table = catalog.create_table(("files", name), _ROWS.schema, properties=properties)
+        table = catalog.create_table(("files", name), ROWS.schema, properties=properties)
         places = [table.metadata_location]
         for number in range(4):
             # Not by pyiceberg, which removes such files by itself.
@@ -327,66 +263,14 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
         is_on = wish == "true"
         # The grace counts from when another one took a file's place, not from when it was written.
         for place, hours in zip(places, (9, 2, 0.9, 0, 0), strict=True):
-            _age(place, hours)
+            age(place, hours)
         removed = [f"remove files${name}: 1 files removed"] * is_on
         assert world.remove() == removed
-        _age(places[2], 1.1)
+        age(places[2], 1.1)
         assert world.remove() == removed
         if is_on:
             places = places[2:]
         assert sorted(map(str, below(table.location()))) == sorted(places)
-
-
-def _age(place: str | Path, hours: float) -> None:
-    written = time.time() - hours * 3600
-    os.utime(place, (written, written))
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
-    """A catalogue of its own: no other test has broken a file there."""
-    from pyiceberg.catalog import load_catalog
-
-    running = FilesWorld(tmp_path)
-    service = LogIcebergService(running.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        found = load_catalog("alone", type="rest", uri=at.uri)
-        found.create_namespace("files")
-        yield found, running
-    running.close()
-
-
-def test_what_no_snapshot_leads_to_is_listed_and_removed_once_it_is_old(
-    alone: tuple[Any, FilesWorld],
-) -> None:
-    catalog, world = alone
-    table, dropped = made(catalog, world), made(catalog, world)
-    names = ("data/by-a-task-that-died.parquet", "metadata/snap-refused.avro")
-    mine, strays = ([Path(one.location()) / name for name in names] for one in (table, dropped))
-    for path in (*mine, *strays):
-        path.write_bytes(b"stray")
-    catalog.drop_table(dropped.name())  # another catalogue may have it now
-    elsewhere = Path(table.location()) / "checkpoint"
-    elsewhere.write_bytes(b"not Iceberg's")
-    found = {one.location: one.reason for one in world.orphans()}
-    assert {Path(place) for place in found} >= set(mine)
-    assert all(found[str(path)] == "no snapshot leads to it" for path in mine)
-    judged = [one for one in found if one.startswith((table.location(), dropped.location()))]
-    assert sorted(judged) == sorted(map(str, mine))
-    world.clean(age_seconds=3600)
-    assert all(path.exists() for path in mine)
-    world.clean(age_seconds=0)
-    assert not any(path.exists() for path in mine)
-    assert elsewhere.exists()
-    assert all(path.exists() for path in strays)
-    assert catalog.load_table(table.name()).scan().to_arrow().num_rows == 5
-    past = table.history()[0].snapshot_id
-    assert table.scan(snapshot_id=past).to_arrow().num_rows == 3
-    mine[0].write_bytes(b"stray")
-    Path(table.current_snapshot().manifest_list).write_bytes(b"Obj\x01rubbish")
-    assert str(mine[0]) not in {one.location for one in world.orphans()}
-    Path(table.current_snapshot().manifest_list).unlink()
-    assert str(mine[0]) not in {one.location for one in world.orphans()}
 
 
 def test_a_metadata_file_decompresses_to_a_bounded_size(
@@ -401,90 +285,6 @@ def test_a_metadata_file_decompresses_to_a_bounded_size(
         files.metadata(str(tmp_path / "bomb.gz.metadata.json"))
 
 
-def test_what_fell_out_of_the_metadata_log_is_listed_and_goes_after_a_record(
-    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog, world = alone
-    places = _superseded(catalog, world, "t")
-    table = catalog.load_table("files.t")
-    found = clean(world._other, None, 0)
-    assert sorted(one["location"] for one in found) == sorted(places[:2])
-    assert all(one["size"] > 0 and one["why"] == "expired" for one in found)
-    assert {one["reason"] for one in found} == {"it fell out of its table's metadata log"}
-    order: list[str] = []
-    submit, delete = world.log.submit, IcebergFiles.delete
-
-    def submitted(*given: Any, **options: Any) -> Any:
-        order.append(options["properties"][REASON])
-        return submit(*given, **options)
-
-    def deleted(files: IcebergFiles, *given: Any) -> None:
-        order.append("delete")
-        delete(files, *given)
-
-    monkeypatch.setattr(world.log, "submit", submitted)
-    monkeypatch.setattr(IcebergFiles, "delete", deleted)
-    world.clean(age_seconds=0)
-    assert order[0].startswith("removes 2 unneeded files of ")
-    assert order[0].endswith(" bytes: 2 expired")
-    assert order[1:] == ["delete"] * 2
-    assert sorted(map(str, below(table.location()))) == sorted(places[2:])
-    said = [dict(one.properties).get(REASON) for one in _transactions(world._other)]
-    assert said[-1] == order[0]
-    world.clean(age_seconds=0)
-    assert len(order) == 3
-
-
-def test_maintenance_removes_what_no_snapshot_leads_to_by_policy_after_a_record(
-    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog, world = alone
-    monkeypatch.setattr("consumers.tools.removals.REST_FACTOR", 0)
-    removals = Removals(
-        world.log,
-        lambda: world._other,
-        Policies(world.log, {"commitlog.maintain.remove-after-days": "1"}),
-        lambda act, result: None,
-        0.0,
-    )
-    off = {"commitlog.maintain.mode": "off"}
-    never = {"commitlog.maintain.remove-after-days": "0"}
-    plain, *others = (
-        made(catalog, world, properties=properties) for properties in ({}, off, never)
-    )
-    old, young, *kept = (
-        Path(table.location()) / "data" / name
-        for table, name in zip(
-            (plain, plain, *others), ("old", "young", "off", "never"), strict=True
-        )
-    )
-    for path in (old, young, *kept):
-        path.write_bytes(b"by a task that died")
-        _age(path, 23 if path is young else 25)
-    for path in (path for table in (plain, *others) for path in below(table.location())):
-        if path not in (old, young):
-            _age(path, 100)
-    before = sorted(path for table in (plain, *others) for path in below(table.location()))
-    delete, order = IcebergFiles.delete, list[str]()
-
-    def deleted(files: IcebergFiles, *given: Any) -> None:
-        order.extend(_reasons(world._other)[-1:])
-        delete(files, *given)
-
-    monkeypatch.setattr(IcebergFiles, "delete", deleted)
-    [planned] = removals.look(dry_run=True)
-    name = "$".join(plain.name())
-    assert (planned.kind, planned.table) == ("remove", name)
-    assert old.exists()
-    removals.look()
-    assert order == [planned.reason]
-    assert order == ["removes 1 unneeded files of 19 bytes: 1 abandoned"]
-    after = sorted(path for table in (plain, *others) for path in below(table.location()))
-    assert after == [path for path in before if path != old]
-    assert removals.look() == []
-    assert plain.scan().to_arrow().num_rows == 5
-
-
 def test_a_purge_begins_with_a_record(
     catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,7 +293,7 @@ def test_a_purge_begins_with_a_record(
     delete, records = IcebergFiles.delete, list[str]()
 
     def deleted(files: IcebergFiles, *given: Any) -> None:
-        records.extend(_reasons(world._other)[-1:])
+        records.extend(reasons(world.other)[-1:])
         delete(files, *given)
 
     monkeypatch.setattr(IcebergFiles, "delete", deleted)
@@ -501,53 +301,3 @@ def test_a_purge_begins_with_a_record(
     [said] = set(records)
     assert said.startswith("$".join(gone.name()))
     assert "dropped it" in said
-
-
-def test_old_metadata_stays_as_long_as_another_name_reads_it(
-    alone: tuple[Any, FilesWorld],
-) -> None:
-    catalog, world = alone
-    places = _superseded(catalog, world, "t")
-    body = {"name": "then", "metadata-location": places[0]}
-    path = "/v1/namespaces/files/register"
-    assert world.post(path, body, headers={"x-commitlog-read-only": "true"})[0] == 200
-    catalog.rename_table("files.then", "files.second")
-    assert clean(world._other, None, 0) == []
-    assert world.remove({"commitlog.maintain.remove-expired-after-hours": "0"}) == []
-    assert catalog.load_table("files.second").metadata_location == places[0]
-    catalog.drop_table("files.second")
-    found = clean(world._other, None, 0)
-    assert sorted(one["location"] for one in found) == sorted(places[:2])
-
-
-def _superseded(catalog: Any, world: FilesWorld, name: str) -> list[str]:
-    """Make a table whose first two of five metadata files fell out of its metadata log."""
-    properties = {
-        "write.metadata.previous-versions-max": "2",
-        "write.metadata.delete-after-commit.enabled": "true",
-    }
-    table = catalog.create_table(("files", name), _ROWS.schema, properties=properties)
-    places = [str(table.metadata_location)]
-    for number in range(4):
-        # Not by pyiceberg, which removes such files by itself.
-        update = {"action": "set-properties", "updates": {"number": str(number)}}
-        asked = {"requirements": [], "updates": [update]}
-        _, reply = world.post(f"/v1/namespaces/files/tables/{name}", asked)
-        places.append(reply["metadata-location"])
-    return places
-
-
-def _reasons(log: MemoryLog) -> list[str]:
-    """What maintenance said in the log of what it did."""
-    found = (dict(one.properties).get(REASON) for one in _transactions(log))
-    return [one for one in found if one is not None]
-
-
-def _transactions(log: MemoryLog) -> list[Transaction]:
-    reader = log.read_transactions(0, 0)
-    found: list[Transaction] = []
-    while reader.position() < reader.end_offset():
-        records = (one.record for one in reader.poll(timeout_seconds=1))
-        found += [one for one in records if isinstance(one, Transaction)]
-    reader.close()
-    return found

@@ -1,0 +1,165 @@
+"""What the metadata files of Iceberg tables lead to; each file is read once.
+
+Metadata files, manifest lists and manifests never change under their names. So what one names is
+remembered: for the metadata files of a table as spans of them, since two that follow each other
+differ by little; for manifests as hashes of paths. Paths that share a hash keep a file too much.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+
+from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.tables.lance_tables import normalize_location
+from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, listed, named_by
+
+
+class Kind(Enum):
+    """What a metadata file names."""
+
+    LIST = "manifest list"
+    MANIFEST = "manifest"
+    FILE = "file"
+
+
+Reference = tuple[Kind, str]
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the metadata files of one table name, in the order in which they were read."""
+
+    count: int = 0
+    present: dict[Reference, int] = field(default_factory=dict)
+    """What the last one names, and since which one."""
+    past: dict[Reference, list[tuple[int, int]]] = field(default_factory=dict)
+    """What it doesn't name any more: from which one to which."""
+
+    def add(self, named: Collection[Reference]) -> int:
+        """Take what another one names; return its number."""
+        for gone in self.present.keys() - named:
+            self.past.setdefault(gone, []).append((self.present.pop(gone), self.count - 1))
+        for one in named:
+            self.present.setdefault(one, self.count)
+        self.count += 1
+        return self.count - 1
+
+    def named(self, numbers: list[int]) -> Iterator[Reference]:
+        """Yield what some of them name, by their ascending numbers; the others never come back."""
+        for one, first in self.present.items():
+            if numbers and numbers[-1] >= first:
+                yield one
+        for one, spans in list(self.past.items()):
+            if any(_any_within(numbers, first, last) for first, last in spans):
+                yield one
+            else:
+                del self.past[one]
+
+
+def _any_within(numbers: list[int], first: int, last: int) -> bool:
+    place = bisect_left(numbers, first)
+    return place < len(numbers) and numbers[place] <= last
+
+
+class Reached:
+    """Remembers what was read."""
+
+    def __init__(self, files: IcebergFiles) -> None:
+        """Begin with nothing read."""
+        self._files = files
+        self._lives: dict[str, _Life] = {}
+        """By the UUIDs of tables."""
+        self._numbers: dict[str, tuple[str, int]] = {}
+        """By metadata file: its table's UUID, and its number there."""
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._manifests: dict[str, array[int]] = {}
+        self._missing: set[str] = set()
+        self._tables: dict[str, IcebergTable] = {}
+
+    def table(self, place: str) -> IcebergTable:
+        """Return the table, or view, of a metadata file; raise OSError or Invalid."""
+        if place not in self._tables:
+            self._tables[place] = self._files.table(place)
+        return self._tables[place]
+
+    def newest(self, places: Iterable[str]) -> Collection[str]:
+        """Return the last one of each table's metadata files, of those that were looked at."""
+        return {self._numbers[place][0]: place for place in places}.values()
+
+    def is_whole(self, table: IcebergTable, there: Collection[str]) -> bool:
+        """Return True if all is there that leads to a table's data; it was looked at."""
+        lists, manifests, _ = named_by(table)
+        leading = (*lists, *manifests, *(m for one in lists for m in self._lists.get(one, ())))
+        return all(normalize_location(one) in there or self._files.exists(one) for one in leading)
+
+    def look(self, places: Iterable[str], there: Collection[str]) -> set[int] | None:
+        """Return the hashes of all that some metadata files lead to; they are there.
+
+        None if anything can't be read, for it may lead to any file. What is not among the files
+        `there` is asked for once. Raises OSError or Invalid for a metadata file.
+        """
+        numbers: dict[str, tuple[str, int]] = {}
+        for place in places:
+            number = self._numbers.get(place)
+            if number is None:
+                table = self._tables.get(place) or self._files.table(place)
+                life = self._lives.setdefault(table.uuid, _Life())
+                number = table.uuid, life.add(set(_named(table)))
+            numbers[place] = self._numbers[place] = number
+        self._numbers = numbers
+        newest = set(self.newest(numbers))
+        self._tables = {at: table for at, table in self._tables.items() if at in newest}
+        standing: dict[str, list[int]] = {}
+        for uuid, number_there in numbers.values():
+            standing.setdefault(uuid, []).append(number_there)
+        self._lives = {uuid: life for uuid, life in self._lives.items() if uuid in standing}
+        named: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+        for uuid, life in self._lives.items():
+            for kind, place in life.named(sorted(standing[uuid])):
+                named[kind].add(place)
+        return self._followed(named, there)
+
+    def _followed(self, named: Mapping[Kind, set[str]], there: Collection[str]) -> set[int] | None:
+        unreadable = RemovableFiles()
+        lists: dict[str, tuple[str, ...]] = {}
+        manifests: dict[str, array[int]] = {}
+
+        def read(place: str, paths: Callable[[bytes], list[str]]) -> list[str]:
+            is_there = normalize_location(place) in there
+            if not is_there and place in self._missing:
+                return []
+            found = listed(self._files, place, paths, unreadable)
+            if not is_there and not found:
+                self._missing.add(place)
+            return found
+
+        for place in named[Kind.LIST]:
+            lists[place] = self._lists.get(place) or tuple(read(place, manifest_paths))
+            named[Kind.MANIFEST].update(lists[place])
+        for place in named[Kind.MANIFEST]:
+            manifests[place] = self._manifests.get(place) or hashes(read(place, data_paths))
+        self._lists, self._manifests = lists, manifests
+        if unreadable.unreadable:
+            return None
+        return {
+            *hashes(chain.from_iterable(named.values())),
+            *chain.from_iterable(manifests.values()),
+        }
+
+
+def hashes(places: Iterable[str]) -> array[int]:
+    """Return what `Reached.look` says of files."""
+    return array("q", (hash(normalize_location(place)) for place in places))
+
+
+def _named(table: IcebergTable) -> Iterator[Reference]:
+    lists, manifests, others = named_by(table)
+    yield from ((Kind.LIST, place) for place in lists)
+    yield from ((Kind.MANIFEST, place) for place in manifests)
+    yield from ((Kind.FILE, place) for place in others)

@@ -1,0 +1,250 @@
+"""Which files of Iceberg tables nobody needs, and that they go by policy after a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from consumers.partition.iceberg_files import IcebergFiles
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools.cleaning import clean
+from consumers.tools.file_ledger import REASON
+from consumers.tools.iceberg_orphans import IcebergOrphans
+from consumers.tools.maintenance_policy import Policies
+from consumers.tools.removals import Removals
+from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons, transactions
+from tests.iceberg_server import serving
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
+    """A catalogue of its own: no other test has broken a file there."""
+    from pyiceberg.catalog import load_catalog
+
+    running = FilesWorld(tmp_path)
+    service = LogIcebergService(running.log)
+    with serving(service, IcebergSettings(service.tables_root)) as at:
+        found = load_catalog("alone", type="rest", uri=at.uri)
+        found.create_namespace("files")
+        yield found, running
+    running.close()
+
+
+def test_what_no_snapshot_leads_to_is_listed_and_removed_once_it_is_old(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    table, dropped = made(catalog, world), made(catalog, world)
+    names = ("data/by-a-task-that-died.parquet", "metadata/snap-refused.avro")
+    mine, strays = ([Path(one.location()) / name for name in names] for one in (table, dropped))
+    for path in (*mine, *strays):
+        path.write_bytes(b"stray")
+    catalog.drop_table(dropped.name())  # another catalogue may have it now
+    elsewhere = Path(table.location()) / "checkpoint"
+    elsewhere.write_bytes(b"not Iceberg's")
+    found = {one.location: one.reason for one in world.orphans()}
+    assert {Path(place) for place in found} >= set(mine)
+    assert all(found[str(path)] == "no snapshot leads to it" for path in mine)
+    judged = [one for one in found if one.startswith((table.location(), dropped.location()))]
+    assert sorted(judged) == sorted(map(str, mine))
+    world.clean(age_seconds=3600)
+    assert all(path.exists() for path in mine)
+    world.clean(age_seconds=0)
+    assert not any(path.exists() for path in mine)
+    assert elsewhere.exists()
+    assert all(path.exists() for path in strays)
+    assert catalog.load_table(table.name()).scan().to_arrow().num_rows == 5
+    past = table.history()[0].snapshot_id
+    assert table.scan(snapshot_id=past).to_arrow().num_rows == 3
+    mine[0].write_bytes(b"stray")
+    Path(table.current_snapshot().manifest_list).write_bytes(b"Obj\x01rubbish")
+    assert str(mine[0]) not in {one.location for one in world.orphans()}
+    Path(table.current_snapshot().manifest_list).unlink()
+    assert str(mine[0]) not in {one.location for one in world.orphans()}
+
+
+def test_what_fell_out_of_the_metadata_log_is_listed_and_goes_after_a_record(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    places = _superseded(catalog, world, "t")
+    table = catalog.load_table("files.t")
+    found = clean(world.other, None, 0)
+    assert sorted(one["location"] for one in found) == sorted(places[:2])
+    assert all(one["size"] > 0 and one["why"] == "expired" for one in found)
+    assert {one["reason"] for one in found} == {"it fell out of its table's metadata log"}
+    order: list[str] = []
+    submit, delete = world.log.submit, IcebergFiles.delete
+
+    def submitted(*given: Any, **options: Any) -> Any:
+        order.append(options["properties"][REASON])
+        return submit(*given, **options)
+
+    def deleted(files: IcebergFiles, *given: Any) -> None:
+        order.append("delete")
+        delete(files, *given)
+
+    monkeypatch.setattr(world.log, "submit", submitted)
+    monkeypatch.setattr(IcebergFiles, "delete", deleted)
+    world.clean(age_seconds=0)
+    assert order[0].startswith("removes 2 unneeded files of ")
+    assert order[0].endswith(" bytes: 2 expired")
+    assert order[1:] == ["delete"] * 2
+    assert sorted(map(str, below(table.location()))) == sorted(places[2:])
+    said = [dict(one.properties).get(REASON) for one in transactions(world.other)]
+    assert said[-1] == order[0]
+    world.clean(age_seconds=0)
+    assert len(order) == 3
+
+
+def test_maintenance_removes_what_no_snapshot_leads_to_by_policy_after_a_record(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    monkeypatch.setattr("consumers.tools.removals.REST_FACTOR", 0)
+    removals = Removals(
+        world.log,
+        lambda: world.other,
+        Policies(world.log, {"commitlog.maintain.remove-after-days": "1"}),
+        lambda act, result: None,
+        0.0,
+    )
+    off = {"commitlog.maintain.mode": "off"}
+    never = {"commitlog.maintain.remove-after-days": "0"}
+    plain, *others = (
+        made(catalog, world, properties=properties) for properties in ({}, off, never)
+    )
+    old, young, *kept = (
+        Path(table.location()) / "data" / name
+        for table, name in zip(
+            (plain, plain, *others), ("old", "young", "off", "never"), strict=True
+        )
+    )
+    for path in (old, young, *kept):
+        path.write_bytes(b"by a task that died")
+        age(path, 23 if path is young else 25)
+    for path in (path for table in (plain, *others) for path in below(table.location())):
+        if path not in (old, young):
+            age(path, 100)
+    before = sorted(path for table in (plain, *others) for path in below(table.location()))
+    delete, order = IcebergFiles.delete, list[str]()
+
+    def deleted(files: IcebergFiles, *given: Any) -> None:
+        order.extend(reasons(world.other)[-1:])
+        delete(files, *given)
+
+    monkeypatch.setattr(IcebergFiles, "delete", deleted)
+    [planned] = removals.look(dry_run=True)
+    name = "$".join(plain.name())
+    assert (planned.kind, planned.table) == ("remove", name)
+    assert old.exists()
+    removals.look()
+    assert order == [planned.reason]
+    assert order == ["removes 1 unneeded files of 19 bytes: 1 abandoned"]
+    after = sorted(path for table in (plain, *others) for path in below(table.location()))
+    assert after == [path for path in before if path != old]
+    assert removals.look() == []
+    assert plain.scan().to_arrow().num_rows == 5
+
+
+def test_a_wrong_policy_of_an_iceberg_table_is_told_and_holds_up_no_other(
+    alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog, world = alone
+    wrong = made(catalog, world, properties={"commitlog.maintain.remove-after-days": "soon"})
+    right = made(catalog, world)
+    strays = [Path(table.location()) / "data" / "by-a-task-that-died" for table in (wrong, right)]
+    for path in strays:
+        path.write_bytes(b"stray")
+        age(path, 24 * 8)
+    world.remove()
+    assert [path.exists() for path in strays] == [True, False]
+    told = [one for one in caplog.messages if "remove-after-days cannot be 'soon'" in one]
+    assert len(told) == 1
+    assert "$".join(wrong.name()) in told[0]
+
+
+def test_what_was_read_once_is_not_read_again(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    stray = Path(table.location()) / "data" / "by-a-task-that-died"
+    stray.write_bytes(b"stray")
+    read, count = IcebergFiles.read, Counter[str]()
+
+    def counted(files: IcebergFiles, location: str) -> bytes:
+        count[location] += 1
+        return read(files, location)
+
+    monkeypatch.setattr(IcebergFiles, "read", counted)
+    orphans = IcebergOrphans(MemoryLog(world.cluster), str(world.tables_root))
+
+    def found() -> list[str]:
+        return sorted(one.location for one in orphans.find())
+
+    assert found() == [str(stray)]
+    first = count.total()
+    assert found() == [str(stray)]
+    assert count.total() == first
+    for number in range(20):
+        with table.transaction() as transaction:
+            transaction.set_properties({"number": str(number)})
+    table.append(ROWS)
+    count.clear()
+    assert found() == [str(stray)]
+    # Each metadata file that came, and the new manifest with its list.
+    assert len(count) == count.total() == 21 + 2
+    # What only one that is gone led to is unneeded, and what comes back is needed again.
+    last = Path(table.refresh().metadata_location)
+    snapshot = Path(table.current_snapshot().manifest_list)
+    last.rename(last.with_suffix(".away"))
+    orphans._named.ended.clear()
+    orphans._named.heads.clear()
+    assert str(snapshot) in found()
+    last.with_suffix(".away").rename(last)
+    assert found() == [str(stray)]
+    orphans.close()
+
+
+def test_old_metadata_stays_as_long_as_another_name_reads_it(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    places = _superseded(catalog, world, "t")
+    body = {"name": "then", "metadata-location": places[0]}
+    path = "/v1/namespaces/files/register"
+    assert world.post(path, body, headers={"x-commitlog-read-only": "true"})[0] == 200
+    catalog.rename_table("files.then", "files.second")
+    assert clean(world.other, None, 0) == []
+    assert world.remove({"commitlog.maintain.remove-expired-after-hours": "0"}) == []
+    assert catalog.load_table("files.second").metadata_location == places[0]
+    catalog.drop_table("files.second")
+    found = clean(world.other, None, 0)
+    assert sorted(one["location"] for one in found) == sorted(places[:2])
+
+
+def _superseded(catalog: Any, world: FilesWorld, name: str) -> list[str]:
+    """Make a table whose first two of five metadata files fell out of its metadata log."""
+    properties = {
+        "write.metadata.previous-versions-max": "2",
+        "write.metadata.delete-after-commit.enabled": "true",
+    }
+    table = catalog.create_table(("files", name), ROWS.schema, properties=properties)
+    places = [str(table.metadata_location)]
+    for number in range(4):
+        # Not by pyiceberg, which removes such files by itself.
+        update = {"action": "set-properties", "updates": {"number": str(number)}}
+        asked = {"requirements": [], "updates": [update]}
+        _, reply = world.post(f"/v1/namespaces/files/tables/{name}", asked)
+        places.append(reply["metadata-location"])
+    return places
