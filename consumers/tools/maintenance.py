@@ -143,6 +143,8 @@ class Maintenance:
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
                 tell_failed(self._log, info, error)
+            except Exception:
+                logger.exception("%s was left for later, for a reason not foreseen", info.name)
             else:
                 looked[info.name] = info.version, self._acts.bytes.get(info.incarnation, 0)
         if not dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,6 +15,9 @@ from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.table import TableId, format_table_id
 
 PREFIX = "commitlog.maintain."
+COUNT_MAX, SHARE_MAX = 2**31 - 1, 1e9
+"""Larger numbers mean the same, but not all that can be written can be reckoned with."""
+DAYS_MAX, HOURS_MAX = 36_500.0, 24 * 36_500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +74,44 @@ class MaintenancePolicy:
             if name.startswith(PREFIX)
         }
         defaults = cls()
-        known = {one.name: type(getattr(defaults, one.name)) for one in fields(cls)}
+        known = {one.name: getattr(defaults, one.name) for one in fields(cls)}
         values: dict[str, Any] = {}
         for name, (written, text) in given.items():
-            kind = known.get(name)
-            if kind is None:
+            if name not in known:
                 names = ", ".join(PREFIX + one.replace("_", "-") for one in known)
                 raise InvalidSettings(f"{whose}: unknown property {written}; known are {names}")
-            try:
-                values[name] = kind(text)
-            except ValueError:
-                raise InvalidSettings(
-                    f"{whose}: {written} cannot be {text!r}; it is a {kind.__name__}"
-                ) from None
+            values[name] = _value(f"{whose}: {written}", name, text, type(known[name]))
         if "remove_after_days" in values:
             values.setdefault("remove_expired_after_hours", values["remove_after_days"] * 24)
-        policy = cls(**values)
-        switches = {policy.mode, policy.guard}
-        numbers = (getattr(policy, name) for name in known if known[name] is not str)
-        if not switches <= {"on", "off"} or any(number < 0 for number in numbers):
-            raise InvalidSettings(
-                f"{whose}: {policy} is not a policy; `mode` and `guard` are on or off"
-            )
-        return policy
+        return cls(**values)
+
+
+def _value(what: str, name: str, text: str, kind: type[Any]) -> Any:
+    """Return a property's value; InvalidSettings says what it can be."""
+    if kind is str:
+        if text not in {"on", "off"}:
+            raise InvalidSettings(f"{what} cannot be {text!r}; it is on or off")
+        return text
+    least, most = _bounds(name, kind)
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # nor is what is no number
+        number = "a whole number" if kind is int else "a number"
+        between = f"{number} from {least:g} to {most:,.0f}"
+        raise InvalidSettings(f"{what} cannot be {text!r}; it is {between}")
+    return value
+
+
+def _bounds(name: str, kind: type[Any]) -> tuple[float, float]:
+    if kind is int:
+        return 1 if name == "target_rows" else 0, COUNT_MAX
+    if name.endswith("_days"):
+        return 0, DAYS_MAX
+    if name.endswith("_hours"):
+        return 0, HOURS_MAX
+    return 0, 1 if name == "deleted_share" else SHARE_MAX
 
 
 class Policies:

@@ -11,6 +11,7 @@ name: registering the table again needs that manifest, so once it is gone that i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -106,14 +107,23 @@ class Leftovers:
             names = {one.name for one in self._ledger.lives.values()}
             raise NoSuchTable(f"the log has no Lance table {table!r}. {like_known(table, names)}")
         # The files first: one that is there now is named later, if anybody names it.
-        listed = {life.incarnation: list(store_for(life.location).files()) for life in lives}
+        listed = {}
+        for life in lives:
+            with _apart(life, is_only=table is not None):
+                listed[life.incarnation] = list(store_for(life.location).files())
         self._read()
         needed = self._needed(lives)
         self.taken.clear()
         there: set[str] = set()
+        judged = 0
         for life in lives:
-            yield from self._of(life, listed[life.incarnation], needed, there)
-        if table is None:
+            found: list[Leftover] = []
+            if life.incarnation in listed:
+                with _apart(life, is_only=table is not None):
+                    found += self._of(life, listed[life.incarnation], needed, there)
+                    judged += 1
+            yield from found
+        if table is None and judged == len(lives):
             # Twice: a file that came between the list and the log is on the next list.
             gone = self._ledger.of_live_tables() - needed - there
             self._ledger.forget(gone & self._gone)
@@ -132,10 +142,11 @@ class Leftovers:
         Stops early once `go_on` returns False.
         """
         for life in self._ledger.lives.values():
-            if life.is_live and life.came_back:
-                _bring_back(life)
-            if life.dropped is not None:
-                store_for(life.location).prune()  # folders that a killed removal has left
+            with _apart(life):
+                if life.is_live and life.came_back:
+                    _bring_back(life)
+                if life.dropped is not None:
+                    store_for(life.location).prune()  # folders that a killed removal has left
         for leftovers in self.by_table(found):
             life = self._ledger.lives[leftovers[0].incarnation]
             if life.is_live:
@@ -171,7 +182,7 @@ class Leftovers:
         ticket = log.submit(None, AlterProperties(life.table), properties=properties)
         ticket.result(CATCH_UP_SECONDS).raise_for_conflict()
         self._read()
-        needed = self._needed([life])
+        needed = self._needed([life]) | _of_branches(life)
         branches = branch_names(store_for(life.location))
         gone = [one for one in leftovers if owner(life, one.path, branches) not in {*needed, ""}]
         return self._delete(life, gone, on_removed, go_on)
@@ -225,8 +236,7 @@ class Leftovers:
         properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
         needed = self._ledger.needed(places, properties, int(self._clock() * 1000))
         undecided = (s.record for s in self._follower.replica.undecided.values())
-        of_branches = (needed_by_branches(life) for life in lives if life.is_live)
-        return needed.union(self._ledger.undecided(undecided), *of_branches)
+        return needed | self._ledger.undecided(undecided)
 
     def _of(
         self, life: LifeFiles, files: Sequence[FileFound], needed: set[str], there: set[str]
@@ -238,6 +248,7 @@ class Leftovers:
             if one.location.startswith(f"{life.location}/")
         ]
         foreign: set[str] | None = None
+        of_branches = _of_branches(life)
         branches = branch_names(store_for(life.location))
         manifests = {path: v for v, path in versions_with_files(life.location).items()}
         for file in files:
@@ -245,10 +256,11 @@ class Leftovers:
                 continue
             named = owner(life, file.path, branches)
             there.add(named)
-            if life.is_live and (named in needed or file.path in manifests):
+            is_needed = named in needed or named in of_branches
+            if life.is_live and (is_needed or file.path in manifests):
                 is_newest = named in life.readers or manifests.get(file.path) == life.version
                 self.taken[life.incarnation, is_newest] += file.size
-            if named in needed:
+            if is_needed:
                 continue
             if not life.is_live:
                 if life.dropped is None:
@@ -270,6 +282,21 @@ class Leftovers:
                     yield _leftover(life, file, Why.ABANDONED, f"no version of {branch} names it")
                 else:
                     yield _leftover(life, file, Why.ABANDONED, "no transaction names it")
+
+
+@contextlib.contextmanager
+def _apart(life: LifeFiles, *, is_only: bool = False) -> Iterator[None]:
+    """Keep the trouble of one table from holding up others; raise it if there are none."""
+    try:
+        yield
+    except (CommitLogError, OSError, ValueError) as error:
+        if is_only:
+            raise
+        logger.warning("files of %s were left for later: %s", life.name, error)
+
+
+def _of_branches(life: LifeFiles) -> set[str]:
+    return set(needed_by_branches(life)) if life.is_live else set()
 
 
 def _bring_back(life: LifeFiles) -> None:

@@ -273,3 +273,46 @@ def test_maintenance_reads_the_log_once_and_forgets_files_that_are_gone(
         assert sorted(found) == [100 * n + i for n in range(5) for i in range(10)]
         verdict = verify(made.log, 0, VerifyOptions(root=made.root))
         assert verdict.problems == []
+
+
+def test_a_table_whose_store_fails_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: dict[str, str] = {}
+
+    def failing(name: str) -> None:
+        call = getattr(LocalStore, name)
+
+        def maybe(store: LocalStore, *given: Any, **options: Any) -> Any:
+            for table, method in broken.items():
+                if name == method and f"/{table}-" in f"{store._root}-":
+                    raise PermissionError(f"{table} may not be touched")
+            return call(store, *given, **options)
+
+        monkeypatch.setattr(LocalStore, name, maybe)
+
+    monkeypatch.setattr(removals_module, "REST_FACTOR", 0)
+    for name in ("files", "names", "delete"):
+        failing(name)
+    names = ("listed", "refs", "deleted", "good")
+    with service(tmp_path / "root") as made:
+        for table in names:
+            made.client.create_table(table, SCHEMA)
+            for number in range(5 if table == "good" else 2):
+                made.client.append(table, rows(number))
+            made.client.compact(table)
+            made.client.expire_versions(table, retain_versions=1)
+        broken |= {"listed": "files", "refs": "names", "deleted": "delete"}
+        removals = removals_of(made, 0.0)
+        acts = removals.look()
+        assert [act.table for act in acts] == ["deleted", "good"]
+        left = {table: len(list(made.location(table).glob("data/*"))) for table in names}
+        assert left == {"listed": 3, "refs": 3, "deleted": 3, "good": 1}
+        for table in names[:3]:
+            assert f"{table} may not be touched" in caplog.text
+        broken.clear()
+        assert sorted(act.table for act in removals.look()) == sorted(names[:3])
+        assert all(len(list(made.location(table).glob("data/*"))) == 1 for table in names)
+        removals.close()
+        verdict = verify(made.log, 0, VerifyOptions(root=made.root, contents=True))
+        assert verdict.problems == []
