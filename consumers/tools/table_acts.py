@@ -23,11 +23,8 @@ from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.model.table import Policy as Manifests
 from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance_policy import MaintenancePolicy
+from consumers.tools.tiers import tier_due
 
-TIER = 16
-"""Fragments are merged with others of their size, into ones this many times larger: so each row is
-rewritten a few times on its way to a full fragment, not once per small commit."""
-SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
 ANCHOR_EVERY = 1_000
 """Thinning leaves each so many-th manifest: a version is made again of the one before it."""
@@ -130,20 +127,15 @@ class TableActs:
                 materialize_deletions_threshold=policy.deleted_share,
             )
             return
-        limit = min(SMALLEST_TIER_ROWS, policy.target_rows)
-        while True:
-            small = sum(all_rows < limit for all_rows, _ in rows)
-            if small >= max(policy.small_fragments, 2):
-                yield self._compaction(
-                    info,
-                    f"{small:,} fragments have fewer than {limit:,} rows",
-                    target_rows_per_fragment=limit,
-                    materialize_deletions=False,
-                )
-                return
-            if limit >= policy.target_rows:
-                return
-            limit = min(limit * TIER, policy.target_rows)
+        enough = max(policy.small_fragments, 2)
+        due = tier_due([all_rows for all_rows, _ in rows], policy.target_rows, enough)
+        if due is not None:
+            yield self._compaction(
+                info,
+                f"{due.fragments:,} fragments have fewer than {due.limit:,} rows",
+                target_rows_per_fragment=due.limit,
+                materialize_deletions=False,
+            )
 
     def _compaction(self, info: TableInfo, reason: str, **options: Any) -> Act:
         def do() -> str:
