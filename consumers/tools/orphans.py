@@ -49,6 +49,7 @@ from consumers.tools.branch_files import (
 from consumers.tools.file_ledger import JUDGED, REASON, FileLedger, LifeFiles, Why, paths_in
 
 CATCH_UP_SECONDS = 600.0
+BLOCK_BYTES = 4096
 GONE = ".gone"
 """Ends the name of a dropped table's newest manifest once its files go."""
 _TEMPORARY = re.compile(r".*\.tmp-[0-9]+-[0-9]+")
@@ -91,7 +92,8 @@ class Leftovers:
         self._ledger = FileLedger()
         self._follower = Follower(log, log.genesis(partition), self._machine, Replica())
         self.taken = Counter[tuple[str, bool]]()
-        """Bytes of files by incarnation: its newest version needs them, or (False) only others."""
+        """Bytes on a disk of files by incarnation: its newest version needs them, or (False) only
+        others."""
         self._gone: set[str] = set()
         """What the last look at all tables neither found nor saw needed."""
         self._read()
@@ -259,7 +261,7 @@ class Leftovers:
             is_needed = named in needed or named in of_branches
             if life.is_live and (is_needed or file.path in manifests):
                 is_newest = named in life.readers or manifests.get(file.path) == life.version
-                self.taken[life.incarnation, is_newest] += file.size
+                self.taken[life.incarnation, is_newest] += _on_disk(file.size)
             if is_needed:
                 continue
             if not life.is_live:
@@ -307,6 +309,11 @@ def _bring_back(life: LifeFiles) -> None:
             store.move(
                 f"{VERSIONS_DIRECTORY}/{name}", f"{VERSIONS_DIRECTORY}/{name.removesuffix(GONE)}"
             )
+
+
+def _on_disk(size: int) -> int:
+    """Return what a file takes of a disk: of thousands of one-row files far more than they hold."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
