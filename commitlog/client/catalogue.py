@@ -23,15 +23,18 @@ from commitlog.codecs.avro import decode_outcome_record, encode_transaction
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
     CorruptLog,
+    InvalidRequest,
+    InvalidSettings,
     InvalidTransaction,
     NoSuchTable,
     NoSuchVersion,
     TableAlreadyExists,
 )
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
 from commitlog.model.records import Code, Genesis, Outcome, Transaction
-from commitlog.model.table import Policy, TableId
+from commitlog.model.table import Policy, TableId, format_table_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +87,7 @@ def create_table(
         policy=_policy(policy),
         stable_row_ids=stable_row_ids,
         data_storage_version=DATA_STORAGE_VERSION,
-        properties=_properties(properties),
+        properties=checked_properties(table, properties),
         exist_ok=exist_ok,
     )
 
@@ -152,7 +155,7 @@ def register_table(
         manifest_path=f"{VERSIONS_DIRECTORY}/{name}",
         policy=_policy(policy),
         primary_key=_key(primary_key, dataset.schema),
-        properties=_properties(properties),
+        properties=checked_properties(table, properties),
     )
 
 
@@ -253,5 +256,16 @@ def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[st
     return key
 
 
-def _properties(properties: Mapping[str, str] | None) -> Properties:
-    return tuple(sorted((str(key), str(value)) for key, value in (properties or {}).items()))
+def checked_properties(table: TableId, properties: Mapping[str, str] | None) -> Properties:
+    """Return the properties of a new table; raise InvalidRequest for a policy that can't be."""
+    given = {str(key): str(value) for key, value in (properties or {}).items()}
+    check_policy(format_table_id(table), given)
+    return tuple(sorted(given.items()))
+
+
+def check_policy(whose: str, properties: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for a policy of maintenance that can't be."""
+    try:
+        MaintenancePolicy.of_properties(whose, properties)
+    except InvalidSettings as error:
+        raise InvalidRequest(str(error), field="properties") from None

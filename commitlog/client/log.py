@@ -22,6 +22,7 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.names import check_names, checked_principal, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.positions import When
+from commitlog.client.properties import SetsProperties
 from commitlog.client.roots import BindsPlaces
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.row_verbs import WritesRows
@@ -48,7 +49,7 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
-class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
+class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, SetsProperties):
     """A log, and the tables whose commits it orders."""
 
     def __init__(

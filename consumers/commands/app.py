@@ -16,6 +16,7 @@ from consumers.commands import (
     look,
     measure,
     places,
+    properties,
     prove,
     rows,
     run,
@@ -72,6 +73,7 @@ places.places.help_epilogue = ""
 places.places.version_flags = ()
 app.command(places.places)
 app.command(erase.erase, group=_CARE, help_epilogue="")
+app.command(properties.properties, group=_CARE, help_epilogue="")
 for _undo in (undo.tag, undo.undrop, undo.rollback):
     app.command(_undo, group=_CARE, help_epilogue="")
 for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):

@@ -21,12 +21,13 @@ from commitlog.client.tables import TableInfo
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.errors import CommitLogError, InvalidSettings, OutcomeUnknown, Unavailable
 from commitlog.model.limits import GRACE_DAYS
+from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.iceberg_orphans import Orphan
 from consumers.tools.iceberg_purges import IcebergPurges
-from consumers.tools.maintenance_policy import MaintenancePolicy, Policies
+from consumers.tools.maintenance_policy import Policies
 from consumers.tools.orphans import Leftover, Leftovers, said
 from consumers.tools.table_acts import Act, OnAct, done, expire, tell_failed
 

@@ -20,9 +20,9 @@ from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, NoSuchTable
+from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.table import Policy as Manifests
 from consumers.tools.file_ledger import REASON
-from consumers.tools.maintenance_policy import MaintenancePolicy
 from consumers.tools.tiers import tier_due
 
 UNINDEXED_ROWS_LEAST = 1_000

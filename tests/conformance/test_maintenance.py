@@ -19,6 +19,7 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.client.new_columns import NewColumns
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import InvalidSettings
+from commitlog.model.maintenance_policy import PREFIX, MaintenancePolicy
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools import maintenance as maintenance_module
@@ -26,7 +27,7 @@ from consumers.tools import removals, table_acts
 from consumers.tools.cleaning import clean
 from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import PREFIX, MaintenancePolicy, parse_defaults
+from consumers.tools.maintenance_policy import parse_defaults
 from consumers.tools.removals import HISTORY_LEAST
 from consumers.tools.verify import VerifyOptions, verify
 from tests.operations_world import T, decided_again_alike, opened
@@ -353,19 +354,23 @@ def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_table_with_a_wrong_policy_holds_up_no_other(tmp_path: Path) -> None:
-    wrong = properties_of({"small_fragmets": 3})
+    wrong = AlterProperties(
+        ("ns", "a"), upserts=tuple(properties_of({"small_fragmets": 3}).items())
+    )
     with service(tmp_path / "root") as made:
         for table, properties in (
-            ("ns$a", wrong),
+            ("ns$a", {}),
             (T, {}),
             ("ns$z", properties_of({"mode": "off"})),
         ):
             made.client.create_table(table, SCHEMA, properties=properties)
             for number in range(16):
                 made.client.append(table, rows(number))
+        # An older program, or another one, checks nothing.
+        made.client.submit(None, wrong).result().raise_for_conflict()
         assert [act.table for act in Maintenance(made.client).look()] == [T]
         with pytest.raises(InvalidSettings, match="commitlog.maintain.small-fragmets"):
-            MaintenancePolicy.of(made.client.table("ns$a"))
+            MaintenancePolicy.of_properties("ns$a", made.client.table("ns$a").properties)
 
 
 @pytest.mark.parametrize("comes_again", [False, True])

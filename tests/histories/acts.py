@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.core.tables.lance_tables import is_in
+from commitlog.model.maintenance_policy import PREFIX
 from consumers.tools import table_acts
 from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import PREFIX
 
 if TYPE_CHECKING:
     from tests.histories.world import History, Step

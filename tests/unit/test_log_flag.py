@@ -34,8 +34,8 @@ from consumers.views.version_index import VersionIndex
 ARGUMENTS = {
     "archive": [], "backup": ["PLACE"], "bench all": ["--only", "commit"], "blame": ["t"],
     "diff": ["t", "1", "2"], "erase": ["t"], "explain": [str(uuid.UUID(int=1))], "history": ["t"],
-    "move": ["127.0.0.1:2", "--timeout", "0.5"], "plot": ["commits"], "replay": ["PLACE"],
-    "restore": ["BACKUP"],
+    "move": ["127.0.0.1:2", "--timeout", "0.5"], "plot": ["commits"], "properties": ["t"],
+    "replay": ["PLACE"], "restore": ["BACKUP"],
     "rollback": ["t", "--to", "1"], "show": [str(uuid.UUID(int=1))], "sql": ["SELECT 1"],
     "undrop": ["t"], "upgrade": ["--check"],
 }  # fmt: skip

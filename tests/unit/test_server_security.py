@@ -191,6 +191,7 @@ ICEBERG: tuple[tuple[str, str, Any, Access | None], ...] = (
     ("POST", f"/v1/namespaces/{HOME}/views/v", {}, Access.WRITE),
     ("DELETE", f"/v1/namespaces/{HOME}/views/v", None, Access.ADMIN),
     ("POST", "/v1/log/undrop", {"table": f"{HOME}$gone"}, Access.ADMIN),
+    ("POST", "/v1/log/properties", {"table": f"{HOME}$t", "values": {"a": "b"}}, Access.ADMIN),
     ("POST", "/v1/log/restore", {"tables": [f"{HOME}$gone"], "position": 1}, Access.WRITE),
     ("GET", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),
     ("HEAD", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),

@@ -13,6 +13,7 @@ from consumers.servers.namespace import (
     indices,
     log_transactions,
     namespaces,
+    properties,
     query,
     rows,
     schema,
@@ -302,6 +303,9 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
     ),
     Entry("CloneTable", "POST", f"{_TABLE}/clone", access=Access.WRITE),
     Entry("PrewarmTableData", "POST", f"{_TABLE}/page_cache/prewarm"),
+    Entry(
+        "SetProperties", "POST", "/v1/log/properties", properties.set_properties, True, access=None
+    ),
     Entry("UndropTable", "POST", "/v1/log/undrop", undoing.undrop, True, access=None),
     Entry("RestoreTables", "POST", "/v1/log/restore", undoing.restore, True, access=None),
     Entry(

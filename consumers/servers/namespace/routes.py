@@ -45,6 +45,7 @@ clients on one connection."""
 SPOOL_BYTES = 8 * 1024 * 1024
 
 _OURS = (
+    "/v1/log/properties",
     "/v1/log/restore",
     "/v1/log/transactions",
     "/v1/log/undrop",

@@ -68,9 +68,8 @@ def declaration(
     else:
         genesis = service.log.runtime().genesis
         location = catalogue.default_location(genesis, table, incarnation)
-    return DeclareTable(
-        table, incarnation, location, properties=tuple(sorted((request.properties or {}).items()))
-    )
+    properties = catalogue.checked_properties(table, request.properties)
+    return DeclareTable(table, incarnation, location, properties=properties)
 
 
 def declared(

@@ -18,14 +18,16 @@ from consumers.servers.namespace.service import BODY_HASH, Service
 from consumers.servers.security.grants import Access
 
 
-class _Undoing(Strict):
+class OneRecord(Strict):
+    """A request that becomes one record."""
+
     properties: dict[StrictStr, StrictStr] = {}
     timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 120.0
     identity: dict[str, Any] | None = None
     context: dict[str, Any] | None = None
 
 
-class UndropRequest(_Undoing):
+class UndropRequest(OneRecord):
     """A table that was dropped, to be brought back."""
 
     table: TableName
@@ -35,7 +37,7 @@ class UndropRequest(_Undoing):
     """Which of several; without one, what was dropped last."""
 
 
-class RestoreRequest(_Undoing):
+class RestoreRequest(OneRecord):
     """Tables of either format, to be as they were."""
 
     tables: Annotated[list[TableName], Field(min_length=1)]
@@ -48,7 +50,7 @@ def undrop(service: Service, call: Call) -> dict[str, Any]:
     request = UndropRequest.model_validate(call.fields)
     for name in (request.table, request.name or request.table):
         call.need(Access.ADMIN, parse_table_id(name))
-    return _once(
+    return once(
         service,
         call,
         request,
@@ -64,12 +66,13 @@ def restore(service: Service, call: Call) -> dict[str, Any]:
     for name in request.tables:
         call.need(Access.WRITE, parse_table_id(name))
     tables = [parse_table_id(name) for name in request.tables]
-    return _once(
+    return once(
         service, call, request, lambda **more: service.log.restore(tables, request.position, **more)
     )
 
 
-def _once(service: Service, call: Call, request: _Undoing, commit: Any) -> dict[str, Any]:
+def once(service: Service, call: Call, request: OneRecord, commit: Any) -> dict[str, Any]:
+    """Commit a request, or answer as before if its key was used."""
     found = service.first_answer(call)
     if found is not None:
         outcome = found[0]

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from consumers.servers.namespace.log_transactions import LogTransactionRequest
+from consumers.servers.namespace.properties import PropertiesRequest
 from consumers.servers.namespace.undoing import RestoreRequest, UndropRequest
 
 _JSON = "application/json"
@@ -217,6 +218,11 @@ _PREWARM["responses"] |= {
 OPERATION_OBJECTS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/log/feed"): _FEED,
     ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
+    ("POST", "/v1/log/properties"): _submitted(
+        "SetProperties",
+        "Set properties of a Lance table or a namespace: what maintenance does, for example.",
+        PropertiesRequest,
+    ),
     ("POST", "/v1/log/restore"): _submitted(
         "RestoreTables",
         "Roll tables of either format back to a position, in one record.",

@@ -31,7 +31,7 @@ LANCEDB = ("/v1/function", "/v1/jobs", "/v1/secret", "/v1/view")
 """What LanceDB's client asks for, and the namespace only says that it isn't served."""
 CHECKS_ITSELF = (
     *("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view"),
-    *("/v1/log/restore", "/v1/log/transactions", "/v1/log/undrop"),
+    *("/v1/log/properties", "/v1/log/restore", "/v1/log/transactions", "/v1/log/undrop"),
     *LANCEDB,
 )
 BODY_BYTES_MAX = 16 * 1024 * 1024

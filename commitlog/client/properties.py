@@ -1,0 +1,95 @@
+"""Sets properties of tables and namespaces, with the policy of maintenance among them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from commitlog.client.catalogue import check_policy, raise_for_table
+from commitlog.client.host import Pairs, TableName
+from commitlog.errors import InvalidRequest
+from commitlog.messages import NamespaceDescription
+from commitlog.model.maintenance_policy import PREFIX
+from commitlog.model.operations import AlterProperties, Operation
+from commitlog.model.table import parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.runtime import Runtime
+    from commitlog.model.records import Outcome, Transaction
+
+TIMEOUT_SECONDS = 120.0
+_OURS = "commitlog."
+
+
+class SetsProperties(ABC):
+    """Gives `CommitLog` the verb that sets properties."""
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    @abstractmethod
+    def transaction(
+        self,
+        operations: tuple[Operation, ...],
+        *,
+        transaction_id: str | None = None,
+        properties: Pairs = (),
+    ) -> Transaction:
+        """Make a transaction of operations."""
+
+    def namespaces(self) -> list[NamespaceDescription]:
+        """Return all namespaces that were created, each with its properties."""
+        runtime = self.runtime()
+        return [
+            NamespaceDescription.from_json(one)
+            for partition in range(runtime.partitions)
+            for one in runtime.request(partition, "namespaces")
+        ]
+
+    def set_properties(
+        self,
+        name: TableName,
+        values: Mapping[str, str | None],
+        *,
+        is_namespace: bool = False,
+        timeout: float = TIMEOUT_SECONDS,
+        properties: Pairs = (),
+        transaction_id: str | None = None,
+    ) -> Outcome:
+        """Set properties of a Lance table, or of a namespace; None removes one.
+
+        The empty list names the root of all namespaces, whose properties are the log's.
+        `commitlog.maintain.NAME` is what maintenance does to a table, or to those of a namespace.
+
+        Raises:
+            InvalidRequest: `commitlog.maintain.NAME` isn't known, or can't have the value; or the
+                property is the log's own.
+        """
+        check_properties(name, values)
+        operation = AlterProperties(
+            () if is_namespace and not name else parse_table_id(name),
+            is_namespace,
+            upserts=tuple(sorted((k, v) for k, v in values.items() if v is not None)),
+            removals=tuple(sorted(k for k, v in values.items() if v is None)),
+        )
+        transaction = self.transaction(
+            (operation,), transaction_id=transaction_id, properties=properties
+        )
+        ticket = self.runtime().submit(transaction, id_is_new=transaction_id is None)
+        return raise_for_table(ticket.result(timeout))
+
+
+def check_properties(name: TableName, values: Mapping[str, str | None]) -> None:
+    """Raise InvalidRequest for a policy that can't be, and for what isn't set so."""
+    said = name if isinstance(name, str) else "$".join(name)
+    if not values:
+        raise InvalidRequest("no property is given", field="values")
+    for key in values:
+        if not key or (key.startswith(_OURS) and not key.startswith(PREFIX)):
+            raise InvalidRequest(
+                f"{said}: {key!r} can't be set", field="values", value=key,
+                advice=f"Of {_OURS}*, only {PREFIX}* are yours; holds are set by log.hold",
+            )  # fmt: skip
+    check_policy(said, {key: value for key, value in values.items() if value is not None})

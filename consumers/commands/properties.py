@@ -1,0 +1,80 @@
+"""`commitlog properties`: lists and sets properties of tables and namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from commitlog.model.table import format_table_id, parse_table_id
+from consumers.commands import output
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client
+from consumers.runtime.config import ConfigurationError
+
+if TYPE_CHECKING:
+    from commitlog import CommitLog
+
+_REPEATED = {"negative": "", "consume_multiple": False, "show_default": False}
+
+
+def properties(
+    name: str = "",
+    /,
+    *,
+    set: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", **_REPEATED)] = (),  # noqa: A002
+    unset: Annotated[tuple[str, ...], Parameter(metavar="NAME", **_REPEATED)] = (),
+    namespace: Flag = False,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List properties of a Lance table or a namespace, or set some, by a record.
+
+    The properties commitlog.maintain.* say what maintenance does to the table, or to the tables of
+    the namespace that don't say otherwise.
+
+    Parameters
+    ----------
+    name
+        The table, for example shop$orders (quote the $). None, with --namespace: the root of all
+        namespaces, whose properties hold for the whole log.
+    set
+        Set a property, for example commitlog.maintain.expire-days=30.
+    unset
+        Remove a property.
+    namespace
+        The name is a namespace's.
+    """
+    values: dict[str, str | None] = dict.fromkeys(unset)
+    for pair in set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--set takes NAME=VALUE, not {pair!r}")
+        values[key] = value
+    if not name and not namespace:
+        raise ConfigurationError("no table is given: commitlog properties TABLE")
+    log = connect_client(where.load())
+    try:
+        if values:
+            log.set_properties(name or [], values, is_namespace=namespace)
+        found = _namespaces(log, name) if namespace else dict(log.table(name).properties)
+    finally:
+        log.close()
+    rows = [{"name": key, "value": value} for key, value in sorted(found.items())]
+    columns: Sequence[output.Column] = (
+        output.Column("property", lambda row: row["name"]),
+        output.Column("value", lambda row: row["value"]),
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing="no properties")
+
+
+def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
+    """Return a namespace's properties; the root's are in all partitions."""
+    wanted = parse_table_id(name) if name else ()
+    for one in log.namespaces():
+        if one.namespace == wanted:
+            return dict(one.properties)
+    if not wanted:
+        return {}
+    known = ", ".join(sorted(format_table_id(one.namespace) for one in log.namespaces()))
+    raise ConfigurationError(f"the log has no namespace {name!r}; it has {known or 'none'}")

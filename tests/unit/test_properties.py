@@ -1,0 +1,148 @@
+"""Properties are set by Python, HTTP and the command, each by one record; wrong policies never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.errors import InvalidRequest, NoSuchTable
+from commitlog.model.operations import CreateNamespace
+from consumers.commands import properties as commands
+from consumers.runtime.config import ConfigurationError
+from consumers.tools.maintenance_policy import Policies
+from tests.namespace_world import World
+from tests.service import SCHEMA
+
+KEY = "commitlog.maintain.target-rows"
+
+
+class Known(World):
+    """Others can connect to its log."""
+
+    def __init__(self, root: Path) -> None:
+        self.cluster = MemoryCluster()
+        super().__init__(root, lambda: MemoryLog(self.cluster))
+
+    def connect(self, *given: object) -> CommitLog:
+        return CommitLog(lambda: MemoryLog(self.cluster))
+
+    def policy(self, table: str) -> int:
+        """Return how many rows maintenance gives a table's fragments."""
+        policies = Policies(self.log, {})
+        policies.refresh()
+        return policies.of(self.log.table(table)).target_rows
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    running = Known(tmp_path_factory.mktemp("properties"))
+    running.log.submit(None, CreateNamespace(("shop",))).result().raise_for_conflict()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(world: Known) -> str:
+    name = f"shop${world.fresh_name()}"
+    world.log.create_table(name, SCHEMA)
+    return name
+
+
+def test_properties_of_a_table_its_namespace_and_the_log(world: Known, table: str) -> None:
+    world.log.set_properties([], {KEY: "300"}, is_namespace=True)
+    assert world.policy(table) == 300
+    world.log.set_properties("shop", {KEY: "200"}, is_namespace=True)
+    assert world.policy(table) == 200
+    outcome = world.log.set_properties(table, {KEY: "100", "mine": "yes"})
+    assert world.policy(table) == 100
+    assert outcome.sequence
+    assert world.log.table(table).properties == {KEY: "100", "mine": "yes"}
+    world.log.set_properties(table, {KEY: None})
+    world.log.set_properties("shop", {KEY: None}, is_namespace=True)
+    world.log.set_properties([], {KEY: None}, is_namespace=True)
+    assert world.policy(table) == 1_048_576
+    assert world.log.table(table).properties == {"mine": "yes"}
+    with pytest.raises(NoSuchTable, match="nowhere"):
+        world.log.set_properties("shop$nowhere", {KEY: "100"})
+
+
+WRONG = [
+    ({KEY: "many"}, "cannot be 'many'; it is a whole number from 1 to"),
+    ({"commitlog.maintain.nix": "1"}, "unknown property commitlog.maintain.nix"),
+    ({"commitlog.hold.x": "1"}, "'commitlog.hold.x' can't be set"),
+    ({"": "1"}, "'' can't be set"),
+    ({}, "no property is given"),
+]
+
+
+@pytest.mark.parametrize(("values", "told"), WRONG)
+def test_what_cannot_be_is_refused_before_it_is_recorded(
+    world: Known, table: str, values: dict[str, str], told: str
+) -> None:
+    end = world.log.position()
+    with pytest.raises(InvalidRequest, match=told):
+        world.log.set_properties(table, values)
+    status, body = world.post("/v1/log/properties", {"table": table, "values": values})
+    assert status == 400
+    assert not values or told in json.dumps(body).replace("\\'", "'")
+    assert world.log.position() == end
+
+
+def test_a_table_is_not_created_with_a_policy_that_cannot_be(world: Known) -> None:
+    wrong = {KEY: "many"}
+    with pytest.raises(InvalidRequest, match="cannot be 'many'"):
+        world.log.create_table("shop$wrong", SCHEMA, properties=wrong)
+    asked = {"id": ["shop", "wrong"], "properties": wrong}
+    status, body = world.post("/v1/table/shop$wrong/declare", asked)
+    assert (status, "cannot be 'many'" in json.dumps(body)) == (400, True)
+
+
+def test_properties_over_http(world: Known, table: str) -> None:
+    headers = {"Idempotency-Key": "0190b0a0-0000-7000-8000-00000000000a"}
+    body = {"table": table, "values": {KEY: "100", "mine": "yes"}}
+    first = world.post("/v1/log/properties", body, headers=headers)
+    assert first[0] == 200
+    assert world.post("/v1/log/properties", body, headers=headers) == first
+    assert world.policy(table) == 100
+    assert world.post("/v1/log/properties", {"table": table, "values": {KEY: None}})[0] == 200
+    assert world.log.table(table).properties == {"mine": "yes"}
+    spaces: tuple[str | list[str], ...] = ("shop", [])
+    for space in spaces:
+        asked: dict[str, object] = {"namespace": space, "values": {KEY: "50"}}
+        assert world.post("/v1/log/properties", asked)[0] == 200
+        assert world.policy(table) == 50
+        asked = {"namespace": space, "values": {KEY: None}}
+        assert world.post("/v1/log/properties", asked)[0] == 200
+    for wrong in ({"values": {KEY: "1"}}, {**body, "namespace": "shop"}, {**body, "more": 1}):
+        assert world.post("/v1/log/properties", wrong)[0] == 400
+
+
+def test_properties_by_the_command(
+    world: Known, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "connect_client", world.connect)
+
+    def told(*name: str, **more: object) -> dict[str, str]:
+        commands.properties(*name, as_json=True, **more)  # type: ignore[arg-type]
+        return {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+
+    assert told(table) == {}
+    assert told(table, set=(f"{KEY}=100", "mine=a=b")) == {KEY: "100", "mine": "a=b"}
+    assert told(table, unset=("mine",)) == {KEY: "100"}
+    assert told("shop", namespace=True, set=(f"{KEY}=9",)) == {KEY: "9"}
+    assert told("shop", namespace=True, unset=(KEY,)) == {}
+    assert told(namespace=True, set=(f"{KEY}=9",)) == {KEY: "9"}
+    assert told(namespace=True, unset=(KEY,)) == {}
+    for name, more, why in (
+        ("", {}, "no table is given"),
+        (table, {"set": ("mine",)}, "NAME=VALUE"),
+        ("nowhere", {"namespace": True}, "no namespace 'nowhere'; it has .*shop"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            commands.properties(name, **more)
