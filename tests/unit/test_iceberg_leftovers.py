@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import LocalStore
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
@@ -18,6 +20,7 @@ from consumers.tools.file_ledger import REASON
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
+from consumers.tools.verify import VerifyOptions, verify
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons, transactions
 from tests.iceberg_server import serving
 
@@ -248,3 +251,53 @@ def _superseded(catalog: Any, world: FilesWorld, name: str) -> list[str]:
         _, reply = world.post(f"/v1/namespaces/files/tables/{name}", asked)
         places.append(reply["metadata-location"])
     return places
+
+
+class Killed(BaseException):
+    """Ends a removal where it is, as `kill -9` does."""
+
+
+def test_a_removal_that_is_killed_at_any_step_is_ended_by_the_next(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    places = _superseded(catalog, world, "t")
+    table = made(catalog, world)
+    strays = [Path(table.location()) / "data" / f"by-a-task-that-died-{n}" for n in range(3)]
+    for path in strays:
+        path.write_bytes(b"stray")
+    kept = set(below(table.location())) - set(strays)
+    left = 0
+
+    def counted(owner: type, name: str) -> None:
+        inner = getattr(owner, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+            return inner(*given, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(CommitLog, "submit")
+    counted(LocalStore, "delete")
+    kills = 0
+    for step in range(1, 100):
+        left = step
+        # A record comes first, so that files go at all from the second step on.
+        try:
+            world.clean(age_seconds=0)
+        except Killed:
+            kills += 1
+        assert set(below(table.location())) >= kept
+        if left > 0:
+            break
+    assert kills >= 3
+    assert set(below(table.location())) == kept
+    assert not any(Path(place).exists() for place in places[:2])
+    assert all(Path(place).exists() for place in places[2:])
+    assert table.scan().to_arrow().num_rows == 5
+    options = VerifyOptions(root=world.tables_root.parent, contents=True)
+    assert verify(world.other, 0, options).problems == []
