@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from commitlog import CommitLog
@@ -35,6 +36,7 @@ from consumers.tools.table_acts import (
     rewrite_for_a_turn,
     tell_failed,
 )
+from consumers.tools.turns import Turns
 
 NICENESS = 10
 GLANCE_SECONDS = 5.0
@@ -42,6 +44,8 @@ GLANCE_SECONDS = 5.0
 BUSY_VERSIONS = 500
 """A table that took so many since it was looked at isn't left for the next regular look."""
 STOP_SECONDS = 60.0
+LOOK_SECONDS = 300.0
+"""A table that takes longer goes on in a thread of its own, and the others have their turns."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +83,13 @@ class Maintenance:
         """By incarnation: the version, and those deleted, as of which nothing was left to do."""
         self._looked: dict[str, tuple[int, int]] = {}
         """By table: the version that was looked at last, and the bytes of its data files."""
+        self._turns: Turns | None = None
+        """Where it runs on: a single look has nothing to do beside a table that takes long."""
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
         removing = None
+        self._turns = Turns(LOOK_SECONDS)
         if self._removals is not None:
             removing = threading.Thread(
                 target=self._removals.run, args=(stop, interval_seconds), name="removals"
@@ -139,7 +146,9 @@ class Maintenance:
                 continue
             try:
                 if self._seen.get(info.incarnation) != (info.version, info.deleted):
-                    acts += self._look_at(info, dry_run=dry_run)
+                    look = partial(self._look_at, info, dry_run=dry_run)
+                    turns = self._turns
+                    acts += look() if turns is None else turns.take(info.incarnation, look)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
                 tell_failed(self._log, info, error)

@@ -247,6 +247,42 @@ def test_a_busy_table_is_looked_at_early_and_waits_for_no_removal(
         assert acts[0] == "compact"
 
 
+def test_a_table_whose_store_hangs_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop, hangs, acts = threading.Event(), threading.Event(), list[str]()
+    due = table_acts.TableActs.due
+
+    def hanging(told: Any, info: Any, policy: Any) -> Any:
+        if info.name == "ns$a":
+            assert hangs.wait(300)
+        return due(told, info, policy)
+
+    monkeypatch.setattr(table_acts.TableActs, "due", hanging)
+    monkeypatch.setattr(maintenance_module, "LOOK_SECONDS", 0.5)
+    with service(tmp_path / "root") as made:
+        for table in ("ns$a", "ns$b"):
+            made.client.create_table(table, SCHEMA)
+            for number in range(16):
+                made.client.append(table, rows(number))
+        maintenance = Maintenance(
+            made.client, on_act=lambda act, _: acts.append(f"{act.kind} {act.table}")
+        )
+        thread = threading.Thread(target=maintenance.run, args=(stop, 0.2))
+        thread.start()
+        try:
+            wait_until(lambda: acts == ["compact ns$b"], "the other table's compaction")
+            wait_until(lambda: "an earlier turn of it hasn't ended" in caplog.text, "its next turn")
+            hangs.set()
+            wait_until(lambda: "compact ns$a" in acts, "its own compaction")
+        finally:
+            hangs.set()
+            stop.set()
+            thread.join(300)
+        assert acts == ["compact ns$b", "compact ns$a"]
+        assert len(made.client.open("ns$a").get_fragments()) == 1
+
+
 def test_a_cleanup_by_path_is_refused_and_the_guard_moves_with_what_expires(
     tmp_path: Path,
 ) -> None:

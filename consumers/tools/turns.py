@@ -1,0 +1,55 @@
+"""Turns of tables: one that takes too long goes on by itself, and the others have theirs.
+
+A store that hangs can't be interrupted. So each table is looked at in a thread of its own, which is
+waited for only so long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from commitlog.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Gives tables their turns, one after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        """Wait so long for each."""
+        self._seconds = seconds
+        self._late: dict[str, threading.Thread] = {}
+        """By incarnation: those that nobody waits for any more."""
+
+    def take(self, incarnation: str, work: Callable[[], T]) -> T:
+        """Do a table's work and return what came of it.
+
+        Raises Unavailable if it isn't done in time, or if an earlier turn's isn't yet.
+        """
+        self._late = {name: one for name, one in self._late.items() if one.is_alive()}
+        if incarnation in self._late:
+            raise Unavailable("an earlier turn of it hasn't ended; does its store hang?")
+        done: list[T] = []
+        failed: list[BaseException] = []
+
+        def turn() -> None:
+            try:
+                done.append(work())
+            except BaseException as error:
+                failed.append(error)
+
+        # A daemon: a process doesn't wait for it to end.
+        thread = threading.Thread(target=turn, name="a table's turn", daemon=True)
+        thread.start()
+        thread.join(self._seconds)
+        if thread.is_alive():
+            self._late[incarnation] = thread
+            raise Unavailable(
+                f"its turn takes longer than {self._seconds:g} s and goes on beside the others'"
+            )
+        if failed:
+            raise failed[0]
+        return done[0]
