@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from commitlog import CommitLog
+from commitlog.errors import Unavailable
 from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
+from consumers.tools.clocks import clock_difference
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.orphans import Leftover, Leftovers
 
@@ -21,7 +23,12 @@ def clean(
     *,
     on_removed: Callable[[Leftover], None] = lambda leftover: None,
 ) -> list[dict[str, Any]]:
-    """List files unneeded for that long, of one table or of all; a client removes them too."""
+    """List files unneeded for that long, of one table or of all; a client removes them too.
+
+    Raises Unavailable if this machine's clock isn't right: files would seem old, or young.
+    """
+    if client is not None and age_seconds and (told := clock_difference(client)):
+        raise Unavailable(f"nothing was removed: {told}")
     now_ms = time.time_ns() // 1_000_000
     newest = now_ms - age_seconds * 1000
     listed: list[Leftover] = []

@@ -27,6 +27,7 @@ from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
 from consumers.runtime.places import check_own_place, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
+from consumers.tools.clocks import CLOCK_SECONDS_MAX
 from consumers.tools.rules import rules_in
 from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
 
@@ -38,7 +39,6 @@ DISK_FREE_MINIMUM = 1024**3
 DISK_FULL = 64 * 1024**2
 """Below it, the next commits or segments of the broker find no space."""
 CONNECT_SECONDS = 10.0
-CLOCK_SECONDS_MAX = 60.0
 PROBE = "_commitlog/probe"
 STORE_ADVICE = (
     "the leader must be able to write there; for a store that ignores If-None-Match, set the"

@@ -23,6 +23,7 @@ from commitlog.errors import CommitLogError, InvalidSettings, OutcomeUnknown, Un
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
+from consumers.tools.clocks import clock_difference
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.iceberg_orphans import Orphan
@@ -119,6 +120,11 @@ class Removals:
         self._is_cut_short, self._removed_for = False, 0.0
         self._policies.refresh()
         tables = self._log.tables()
+        if told := clock_difference(self._log):
+            # Files of writers that are under way would seem old enough.
+            logger.warning("unneeded files were left for later: %s", told)
+            self._at = began + self._interval_seconds
+            return acts
         try:
             acts += done(self._due(tables), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError) as error:

@@ -22,6 +22,7 @@ from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.table import Policy as Manifests
+from consumers.tools.clocks import clock_difference
 from consumers.tools.file_ledger import REASON
 from consumers.tools.tiers import tier_due
 
@@ -180,6 +181,9 @@ class TableActs:
             "older_than": age,
             "retain_versions": policy.retain_versions or None,
         }
+        if age is not None and (told := clock_difference(self._log)):
+            logger.warning("%s: no version expires: %s", info.name, told)
+            return
         if not self._log.expirable(info.table_id, **bounds):
             return
 

@@ -21,14 +21,18 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
+from commitlog.client import upkeep as upkeep_module
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import CommitConflict
+from commitlog.errors import CommitConflict, Unavailable
+from consumers.tools import clocks as clocks_module
 from consumers.tools import removals as removals_module
+from consumers.tools.cleaning import clean
+from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import Policies, parse_defaults
 from consumers.tools.orphans import Leftovers
 from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
-from tests.service import Service, rows, service
+from tests.service import Service, ids_of, rows, service
 
 SEEDS = tuple(map(int, os.environ.get("REMOVAL_SEED", "1 2 3").split()))
 STEPS = int(os.environ.get("REMOVAL_STEPS", "40"))
@@ -316,3 +320,37 @@ def test_a_table_whose_store_fails_holds_up_no_other(
         removals.close()
         verdict = verify(made.log, 0, VerifyOptions(root=made.root, contents=True))
         assert verdict.problems == []
+
+
+@pytest.mark.parametrize("days", [21, -21])
+def test_a_machine_whose_clock_is_turned_removes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    days: int,
+) -> None:
+    with service(tmp_path / "root") as made:
+        expiring = {"commitlog.maintain.expire-days": "7"}
+        made.client.create_table("t", SCHEMA, properties=expiring)
+        for number in range(3):
+            made.client.append("t", rows(number))
+        under_way = lance.fragment.write_fragments(rows(9), str(made.location("t")))
+        policies = Policies(made.client, {})
+        removals = Removals(
+            made.client, lambda: MemoryLog(made.cluster), policies, lambda act, result: None, 60.0
+        )
+        turned = days * 24 * 3600 * 10**9
+        clock = SimpleNamespace(
+            monotonic=time.monotonic, time=time.time, time_ns=lambda: time.time_ns() + turned
+        )
+        for module in (removals_module, clocks_module, upkeep_module):
+            monkeypatch.setattr(module, "time", clock)
+        assert removals.look() == []
+        assert f"clock is {21 * 24 * 3600:,} s" in caplog.text
+        assert [act.kind for act in Maintenance(made.client).look()] == []
+        with pytest.raises(Unavailable, match="nothing was removed: this machine's clock is"):
+            clean(MemoryLog(made.cluster), None, 3600, made.client)
+        removals.close()
+        made.client.submit("t", lance.LanceOperation.Append(under_way)).result()
+        assert ids_of(made.client.open("t")) == [0, 1, 2, 9]
+        assert made.client.table("t").deleted == ()
