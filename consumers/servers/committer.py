@@ -108,7 +108,7 @@ class Committer:
                 "roots": named_here(),
             },
             handler=lambda method, params: self._requests.handle(method, params),
-            lookup=lambda method, params: self._requests.lookup(method, params),
+            lookup=lambda *asked: self._requests.lookup(*asked),
             finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
             taker=self._take,
             host=options.host,
@@ -168,6 +168,7 @@ class Committer:
                     self._lead(epoch, session, stop)
         finally:
             self._answers.end_term()
+            self._requests.rows.end()
             session.close()
 
     def _find_roots(self, machine: Machine) -> None:
@@ -279,6 +280,7 @@ class Committer:
             feeding.received([type(event) for event in events].count(Read))
             session.step(events)
             self._checks.come_by(session)
+            self._requests.rows.tick(session.now())
             feeding.want(leader.appending.wants_reading, replica.transactions_position)
             if leader.wants_more:
                 feeding.resume()

@@ -47,8 +47,8 @@ ATTEND_SECONDS = 0.25
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Lookup = Callable[[str, dict[str, Any]], Callable[[], Any] | None]
-"""Returns what answers a request on the thread that took it; None if the handler has to."""
+Lookup = Callable[[str, dict[str, Any], Callable[[Any], None]], bool]
+"""Has a request answered by the loop, now or later; False if the handler has to answer it."""
 Taker = Callable[[RecordSent], None]
 """Has a record appended."""
 Finder = Callable[[str, int], None]
@@ -65,7 +65,7 @@ class Answers:
         handler: Handler,
         finder: Finder,
         taker: Taker,
-        lookup: Lookup = lambda method, params: None,
+        lookup: Lookup = lambda method, params, answer: False,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
@@ -74,8 +74,8 @@ class Answers:
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
 
-        What `lookup` finds at once is answered without it. `connections` accepts and carries
-        bytes; requests are carried by an event `loop`.
+        What `lookup` takes is answered without it. `connections` accepts and carries bytes; other
+        requests are carried by an event `loop`.
         """
         check_address(host, token)
         self._identity = identity
@@ -352,18 +352,18 @@ class Answers:
             self._write(connection, answer.frame())
 
     def _request(self, connection: WriterConnection, body: dict[str, Any]) -> None:
+        def answer(result: Any) -> None:
+            self._send_reply(connection, body, {"result": result})
+
         method, params = str(body.get("method")), body.get("params") or {}
-        reply: dict[str, Any]
         try:
-            work = dict if method == "ping" else self._lookup(method, params)
-            if work is None:
+            if method == "ping":
+                answer({})
+            elif not self._lookup(method, params, answer):
                 # Made by the loop: one that has ended would leave it unawaited.
                 self._loop.call_soon_threadsafe(self._spawn_reply, connection, body)
-                return
-            reply = {"result": work()}
         except Exception as error:
-            reply = _failed(error)
-        self._send_reply(connection, body, reply)
+            self._send_reply(connection, body, _failed(error))
 
     async def _reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:
         reply: dict[str, Any]
@@ -372,14 +372,14 @@ class Answers:
             reply = {"result": await self._handler(str(body.get("method")), params)}
         except Exception as error:
             reply = _failed(error)
-        with self._turn:
-            self._send_reply(connection, body, reply)
+        self._send_reply(connection, body, reply)
 
     def _send_reply(
         self, connection: WriterConnection, body: dict[str, Any], reply: dict[str, Any]
     ) -> None:
         frame = wire.json_frame(FrameKind.REPLY, {"request": body.get("request"), **reply})
-        self._write(connection, frame)
+        with self._turn:
+            self._write(connection, frame)
 
     def _refuse(self, connection: WriterConnection, error: CommitLogError) -> None:
         body = {"type": type(error).__name__, "message": str(error)}

@@ -40,7 +40,7 @@ from consumers.partition.mailbox import PendingReply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
-from consumers.socket.row_answers import RowAnswers
+from consumers.socket.row_answers import Params, RowAnswers
 
 REQUEST_SECONDS = 30.0
 REACH_SECONDS = 10.0
@@ -53,7 +53,6 @@ FINDERS = 4
 PAUSE_SECONDS = 0.01
 
 T = TypeVar("T")
-Params = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -131,21 +130,21 @@ class Requests:
             tell = partial(self._tell, *found)
             session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
 
-    def lookup(self, method: str, params: Params) -> Callable[[], Any] | None:
-        """Return what answers a request right here; None if it has to wait for something.
+    def lookup(self, method: str, params: Params, answer: Callable[[Any], None]) -> bool:
+        """Have a request answered right here, now or later; False if that isn't possible.
 
-        The loop takes requests off the sockets itself. What only looks at its state needs no other
-        thread to wake, and none to be woken again for the answer.
+        The loop takes requests off the sockets itself: what it knows, or hears, wakes no thread.
         """
-        work, session = _LOOKUPS.get(method), self._session_now()
-        if work is None or session is None or params.get("readable"):
-            return None
-        return partial(work, session, params) if session.mailbox.runs_here() else None
+        session = self._session_now()
+        if session is None or not session.mailbox.runs_here():
+            return False
+        if method in _LOOKUPS and not params.get("readable"):
+            answer(_LOOKUPS[method](session, params))
+            return True
+        return method == "rows_applied" and self.rows.take(session, params, answer)
 
     async def handle(self, method: str, params: Params) -> Any:
         """Answer a request."""
-        if method == "ping":
-            return {}
         if method not in self._methods and method not in _LOOKUPS:
             raise InvalidRequest(
                 f"{NO_SUCH_REQUEST} {method!r}", field="method", value=method, advice="Upgrade"

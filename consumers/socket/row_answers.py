@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from commitlog.core.decisions import ChangeKind
@@ -19,6 +21,7 @@ from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Code, Status, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from consumers.partition.events import Event
+from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.session import Session
 
 PENDING_MAX = 5_000
@@ -41,7 +44,8 @@ class Ask(Protocol):
 
 class _Waiter(NamedTuple):
     readable: bool
-    future: asyncio.Future[Answer]
+    reply: Reply[Answer | None]
+    deadline: float
 
 
 _Read = dict[tuple[tuple[str, ...], AppliedRange], "asyncio.Task[Sequence[AppliedWrite]]"]
@@ -49,7 +53,11 @@ _Read = dict[tuple[tuple[str, ...], AppliedRange], "asyncio.Task[Sequence[Applie
 
 
 class RowAnswers:
-    """Answers `rows_pending` and `rows_applied`, on the thread of the leader's socket."""
+    """Answers `rows_pending` and `rows_applied`.
+
+    Who waits is owned by the loop, which hears the events that end the wait; what has to be read
+    from the log is read by a worker, for a coroutine on the thread of the leader's socket.
+    """
 
     def __init__(self, ask: Ask, transaction_at: Callable[[int], Submitted]) -> None:
         """Ask the loop by `ask`; `transaction_at` reads one from the log, by its offset."""
@@ -57,15 +65,44 @@ class RowAnswers:
         self._transaction_at = transaction_at
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[tuple[str, int, int], list[_Waiter]] = {}
+        self._due_at = inf
+        """When the first of them has waited for long enough, or earlier."""
         self._accepted = asyncio.Event()
+        self._is_asked = False
+        """Whether a row writer waits for something to be accepted."""
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
-        """Take events that are acknowledged, or readable; from the loop's thread."""
-        if self._loop is None:
-            return
+        """Take events that are acknowledged, or readable; on the loop."""
         told = [event for event in events if _is_about_rows(event)]
         if told:
-            self._loop.call_soon_threadsafe(self._tell, told, readable)
+            self._tell(told, readable)
+
+    def tick(self, now: float) -> None:
+        """Answer those who have waited for too long; on the loop."""
+        if now < self._due_at:
+            return
+        for key, waiters in list(self._waiting.items()):
+            for waiter in waiters:
+                if waiter.deadline <= now:
+                    waiter.reply.give(None)
+            self._keep(key, [one for one in waiters if not one.reply.is_given])
+        left = (waiter.deadline for waiters in self._waiting.values() for waiter in waiters)
+        self._due_at = min(left, default=inf)
+
+    def end(self) -> None:
+        """Have everybody ask again: the term is over, and so is the loop."""
+        waiting, self._waiting, self._due_at = self._waiting, {}, inf
+        for waiter in (waiter for waiters in waiting.values() for waiter in waiters):
+            waiter.reply.give(None)
+
+    def take(self, session: Session, params: Params, answer: Callable[[Any], None]) -> bool:
+        """Answer `rows_applied`, now or later, on the loop; False if the log has to be read."""
+        if params.get("each") is not None:
+            return False
+        found = self._look(session, params, Reply(lambda value, error: answer(value)))
+        if isinstance(found, list):
+            answer(found)
+        return not isinstance(found, AppliedRange)
 
     async def pending(self, params: Params) -> list[dict[str, Any]]:
         """Return what waits for a row writer, by table; waits up to `seconds` for something."""
@@ -78,6 +115,7 @@ class RowAnswers:
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
             chosen = tables.values() if only is None else [tables[only]] if only in tables else []
+            self._is_asked = True
             return [
                 _pending(table, session.published, limit, position)
                 for table in chosen
@@ -108,48 +146,44 @@ class RowAnswers:
         return {"each": list(await asyncio.gather(*asked))}
 
     async def _applied(self, params: Params, read: _Read) -> Answer | None:
-        self._loop = asyncio.get_running_loop()
+        pending = PendingReply[Answer | None]()
+        found = await self._ask(lambda session: self._look(session, params, pending.reply))
+        if isinstance(found, AppliedRange):
+            name = parse_table_id(params.get("table", ""))
+            if (name, found) not in read:
+                read[name, found] = asyncio.create_task(self._writes(found))
+            return _answer(await read[name, found], params, found.version)
+        if found is not None:
+            return found
+        try:
+            return await pending.result(WAIT_SECONDS_MAX)
+        except TimeoutError:
+            return None
+
+    def _look(
+        self, session: Session, params: Params, reply: Reply[Answer | None]
+    ) -> AppliedRange | Answer | None:
+        """Return what is known of a write; if nothing is, `reply` hears of it in time.
+
+        A range is returned if what it did isn't remembered here.
+        """
         incarnation, sequence = str(params.get("incarnation", "")), int(params.get("sequence", 0))
         operation, readable = int(params.get("operation", 0)), bool(params.get("readable"))
         name = parse_table_id(params.get("table", ""))
-        key = (incarnation, sequence, operation)
-        waiter = _Waiter(readable, self._loop.create_future())
-        self._waiting.setdefault(key, []).append(waiter)
-
-        def look(session: Session) -> AppliedRange | Answer | None:
-            return _known(session, name, incarnation, sequence, readable=readable)
-
-        try:
-            found = await self._ask(look)
-            if isinstance(found, list):
-                return found
-            if found is not None:
-                if (name, found) not in read:
-                    read[name, found] = asyncio.create_task(self._writes(found, name))
-                writes = await read[name, found]
-                return _answer(writes, sequence, operation, found.version)
-            async with asyncio.timeout(_seconds(params)):
-                return await waiter.future
-        except TimeoutError:
-            return None
-        finally:
-            left = [one for one in self._waiting.get(key, ()) if one is not waiter]
-            if left:
-                self._waiting[key] = left
-            else:
-                self._waiting.pop(key, None)
-
-    async def _writes(
-        self, application: AppliedRange, name: tuple[str, ...]
-    ) -> Sequence[AppliedWrite]:
-        def recall(session: Session) -> tuple[AppliedWrite, ...] | None:
-            table = session.follower.machine.tables.get(name)
+        table = _table_of(session.follower.machine, name, incarnation)
+        found = _known(session, table, incarnation, sequence, readable=readable)
+        if isinstance(found, AppliedRange):
             rows = table.rows if table is not None else None
-            return rows.recent.get(application.through) if rows is not None else None
+            kept = rows.recent.get(found.through) if rows is not None else None
+            return found if kept is None else _answer(kept, params, found.version)
+        if found is None:
+            deadline = session.now() + _seconds(params)
+            self._due_at = min(self._due_at, deadline)
+            key = (incarnation, sequence, operation)
+            self._waiting.setdefault(key, []).append(_Waiter(readable, reply, deadline))
+        return found
 
-        kept = await self._ask(recall)
-        if kept is not None:
-            return kept
+    async def _writes(self, application: AppliedRange) -> Sequence[AppliedWrite]:
         submitted = await asyncio.to_thread(self._transaction_at, application.offset)
         record = submitted.record
         operations = record.operations if isinstance(record, Transaction) else ()
@@ -159,6 +193,12 @@ class RowAnswers:
             if isinstance(operation, ApplyRows) and operation.through == application.through
             for write in operation.writes
         ]
+
+    def _keep(self, key: tuple[str, int, int], waiters: list[_Waiter]) -> None:
+        if waiters:
+            self._waiting[key] = waiters
+        else:
+            self._waiting.pop(key, None)
 
     def _tell(self, events: Sequence[Event], readable: bool) -> None:
         for event in events:
@@ -170,7 +210,7 @@ class RowAnswers:
                 continue
             for operation in record.operations:
                 if isinstance(operation, WriteRows):
-                    self._accepted.set()
+                    self._tell_accepted()
                 elif isinstance(operation, ApplyRows):
                     self._tell_applied(event, operation, readable or not event.awaits_files)
 
@@ -179,16 +219,25 @@ class RowAnswers:
         version = max((r.version or r.read_version for r in made), default=0)
         for write in operation.writes:
             key = (operation.incarnation, write.sequence, write.operation)
-            for waiter in self._waiting.get(key, ()):
-                is_it = readable or not waiter.readable
-                if is_it and not waiter.future.done():
-                    waiter.future.set_result(_described(write, version))
+            waiters = self._waiting.get(key)
+            if waiters is None:
+                continue
+            due = [one for one in waiters if readable or not one.readable]
+            self._keep(key, [one for one in waiters if one not in due])
+            for waiter in due:
+                waiter.reply.give(_described(write, version))
 
     def _tell_end(self, incarnation: str) -> None:
-        for (of, *_), waiters in self._waiting.items():
-            for waiter in waiters if of == incarnation else ():
-                if not waiter.future.done():
-                    waiter.future.set_result(_GONE)
+        for key in [key for key in self._waiting if key[0] == incarnation]:
+            for waiter in self._waiting.pop(key):
+                waiter.reply.give(_GONE)
+
+    def _tell_accepted(self) -> None:
+        if self._is_asked and self._loop is not None:
+            self._is_asked = False
+            # Nothing waits in an event loop that has ended.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._accepted.set)
 
 
 _GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]
@@ -234,13 +283,11 @@ def _table_of(machine: Machine, name: tuple[str, ...], incarnation: str) -> Tabl
 
 
 def _known(
-    session: Session, name: tuple[str, ...], incarnation: str, sequence: int, *, readable: bool
+    session: Session, table: Table | None, incarnation: str, sequence: int, *, readable: bool
 ) -> AppliedRange | Answer | None:
     """Return by what a write was applied, or what is said of it if that is unknown."""
-    machine = session.follower.machine
-    table = _table_of(machine, name, incarnation)
     rows = table.rows if table is not None else None
-    ended = machine.catalogue.ended_rows.get(incarnation)
+    ended = session.follower.machine.catalogue.ended_rows.get(incarnation)
     is_known = rows is not None and (sequence in rows.pending or sequence <= rows.applied)
     if ended is not None and sequence > ended and not is_known:
         return _GONE
@@ -257,7 +304,8 @@ def _known(
     return application if is_there or not readable else None
 
 
-def _answer(writes: Sequence[AppliedWrite], sequence: int, operation: int, version: int) -> Answer:
+def _answer(writes: Sequence[AppliedWrite], params: Params, version: int) -> Answer:
+    sequence, operation = int(params.get("sequence", 0)), int(params.get("operation", 0))
     of_it = [write for write in writes if write.sequence == sequence]
     found = next((write for write in of_it if write.operation == operation), None)
     found = found or (of_it[0] if of_it else AppliedWrite(sequence, operation))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog.client import row_tickets
 from commitlog.client.row_tickets import RowsOutcome
 from commitlog.client.runtime import Runtime
+from commitlog.errors import OutcomeUnknown
+from commitlog.model.records import Code
 from tests.integration.test_row_writer import SCHEMA, T, writing
 from tests.service import Service, service
+from tests.waiting import WAIT_SECONDS, wait_until
 
 OTHER, COUNT = "ns$u", 20
 
@@ -64,3 +69,24 @@ def test_what_came_of_many_writes_is_asked_once(
     assert isinstance(again, RowsOutcome)
     assert again.writes == outcome.writes
     assert len(asked) == (1 if knows_each else COUNT)
+
+
+def test_nothing_is_kept_of_those_who_waited_in_vain(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_tickets, "REQUEST_SECONDS", 0.01)
+    answers = running.running[0].committer._requests.rows
+    ticket = running.client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert")
+    with pytest.raises(OutcomeUnknown, match="row writer is running"):
+        ticket.result(timeout=0.3)
+    wait_until(lambda: not answers._waiting, "the end of all waits")
+    # One who waits when its table goes is told so.
+    monkeypatch.setattr(row_tickets, "REQUEST_SECONDS", WAIT_SECONDS)
+    told = list[RowsOutcome]()
+    waits = threading.Thread(target=lambda: told.append(ticket.result()))
+    waits.start()
+    wait_until(lambda: answers._waiting, "one who waits")
+    running.client.drop_table(T)
+    waits.join()
+    assert [one.code for one in told] == [Code.NO_SUCH_TABLE]
+    assert not answers._waiting

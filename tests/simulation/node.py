@@ -229,7 +229,7 @@ class Node:
         answers = Answers(
             identity={"log": log.name, "log_id": world.genesis.log_id, "partition": 0},
             handler=lambda method, params: requests.handle(method, params),
-            lookup=lambda method, params: requests.lookup(method, params),
+            lookup=lambda *asked: requests.lookup(*asked),
             finder=lambda chosen, through: requests.find(chosen, through),
             taker=self._take_record,
             connections=partial(SimulatedConnections, world.network, process),

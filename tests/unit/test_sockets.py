@@ -28,7 +28,21 @@ def _missing() -> None:
     raise NoSuchTable("the log knows no table t")
 
 
+AWAITED = list[Callable[[Any], None]]()
+"""Who asked for what is to come, and waits."""
+
+
 AT_HAND: dict[str, Callable[[], Any]] = {"known": lambda: {"at": 7}, "missing": _missing}
+
+
+def _lookup(method: str, params: dict[str, Any], answer: Callable[[Any], None]) -> bool:
+    if method == "awaited":
+        AWAITED.append(answer)
+    elif method in AT_HAND:
+        answer(AT_HAND[method]())
+    else:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -41,7 +55,7 @@ def answers() -> Iterator[Answers]:
         handler=large,
         finder=lambda transaction_id, through: None,
         taker=lambda sent: None,
-        lookup=lambda method, params: AT_HAND.get(method),
+        lookup=_lookup,
     )
     made.start()
     made.begin_term(1, "here", 0, "")
@@ -112,6 +126,20 @@ def test_what_is_at_hand_is_answered_by_the_thread_that_read_the_request(
     writer.send(FrameKind.REQUEST, {"request": 1, "method": method, "params": {}})
     kind, body = writer.next()
     assert (kind, wire.parse_json(body)) == (FrameKind.REPLY, {"request": 1, **reply})
+    writer.socket.close()
+
+
+def test_what_is_to_come_is_answered_by_the_thread_that_hears_of_it(answers: Answers) -> None:
+    writer, gone = Writer(answers), Writer(answers)
+    for one in (writer, gone):
+        assert one.next()[0] is FrameKind.WELCOME
+        one.send(FrameKind.REQUEST, {"request": 3, "method": "awaited"})
+    wait_until(lambda: len(AWAITED) == 2, "both requests")
+    gone.socket.close()
+    while AWAITED:
+        AWAITED.pop()({"at": 8})
+    kind, body = writer.next()
+    assert (kind, wire.parse_json(body)) == (FrameKind.REPLY, {"request": 3, "result": {"at": 8}})
     writer.socket.close()
 
 
