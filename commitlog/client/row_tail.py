@@ -46,6 +46,8 @@ class Waiting:
     """Positions, each with its transaction's offset and the operations in it."""
     stale: frozenset[tuple[int, int]] = frozenset()
     """Positions and operations of those with a column that was dropped since."""
+    awaited: int = 0
+    """How many clients wait for what comes of their writes."""
 
     @classmethod
     def of(cls, body: Any) -> Waiting:
@@ -56,6 +58,7 @@ class Waiting:
             body["applied"],
             tuple((sequence, offset, tuple(ops)) for sequence, offset, ops in body["pending"]),
             frozenset((sequence, index) for sequence, index in body.get("stale", ())),
+            body.get("awaited", 0),
         )
 
 

@@ -7,6 +7,7 @@ asks later is told from the state, and, for what that holds no more, from the lo
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -27,6 +28,8 @@ from consumers.partition.session import Session
 PENDING_MAX = 5_000
 """Writes of one table that are named at once; the next ones when these are applied."""
 WAIT_SECONDS_MAX = 25.0
+QUIET_SECONDS = 0.005
+"""If nothing was accepted for so long, those that come one after another have come."""
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 
 Answer = list[Any]
@@ -68,8 +71,10 @@ class RowAnswers:
         self._due_at = inf
         """When the first of them has waited for long enough, or earlier."""
         self._accepted = asyncio.Event()
-        self._is_asked = False
-        """Whether a row writer waits for something to be accepted."""
+        self._count = 0
+        """Writes that were accepted since this process began."""
+        self._wanted = inf
+        """At which count row writers are told."""
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
         """Take events that are acknowledged, or readable; on the loop."""
@@ -105,8 +110,13 @@ class RowAnswers:
         return not isinstance(found, AppliedRange)
 
     async def pending(self, params: Params) -> list[dict[str, Any]]:
-        """Return what waits for a row writer, by table; waits up to `seconds` for something."""
+        """Return what waits for a row writer, by table; waits up to `seconds` for something.
+
+        With `more`, so many writes are awaited at first for up to `age` seconds, unless some have
+        come and no other one does.
+        """
         self._loop = asyncio.get_running_loop()
+        await self._gather(int(params.get("more") or 0), _seconds(params, "age"))
         only = parse_table_id(params["table"]) if params.get("table") else None
         until = self._loop.time() + _seconds(params)
         limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
@@ -115,9 +125,10 @@ class RowAnswers:
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
             chosen = tables.values() if only is None else [tables[only]] if only in tables else []
-            self._is_asked = True
+            self._wanted = self._count + 1
+            awaited = Counter(incarnation for incarnation, *_ in self._waiting)
             return [
-                _pending(table, session.published, limit, position)
+                _pending(table, session.published, limit, position, awaited)
                 for table in chosen
                 if only is not None or (table.rows is not None and table.rows.pending)
             ]
@@ -132,6 +143,18 @@ class RowAnswers:
                 await asyncio.wait_for(self._accepted.wait(), left)
             except TimeoutError:
                 return found
+
+    async def _gather(self, more: int, seconds: float) -> None:
+        loop, first = asyncio.get_running_loop(), self._count
+        until = loop.time() + seconds
+        while self._count < first + more and loop.time() < until:
+            seen = self._count
+            self._accepted.clear()
+            self._wanted = first + more
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._accepted.wait(), QUIET_SECONDS)
+            if first < seen == self._count:
+                return
 
     async def applied(self, params: Params) -> Answer | dict[str, list[Answer | None]] | None:
         """Return what came of a write; None if that isn't known within `seconds`.
@@ -201,6 +224,14 @@ class RowAnswers:
             self._waiting.pop(key, None)
 
     def _tell(self, events: Sequence[Event], readable: bool) -> None:
+        self._tell_of(events, readable)
+        if self._count >= self._wanted and self._loop is not None:
+            self._wanted = inf
+            # Nothing waits in an event loop that has ended.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._accepted.set)
+
+    def _tell_of(self, events: Sequence[Event], readable: bool) -> None:
         for event in events:
             for change in event.changes:
                 if change.kind in _ENDS:
@@ -209,8 +240,8 @@ class RowAnswers:
             if not isinstance(record, Transaction):
                 continue
             for operation in record.operations:
-                if isinstance(operation, WriteRows):
-                    self._tell_accepted()
+                if isinstance(operation, WriteRows) and not readable:
+                    self._count += 1
                 elif isinstance(operation, ApplyRows):
                     self._tell_applied(event, operation, readable or not event.awaits_files)
 
@@ -232,13 +263,6 @@ class RowAnswers:
             for waiter in self._waiting.pop(key):
                 waiter.reply.give(_GONE)
 
-    def _tell_accepted(self) -> None:
-        if self._is_asked and self._loop is not None:
-            self._is_asked = False
-            # Nothing waits in an event loop that has ended.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._accepted.set)
-
 
 _GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]
 
@@ -253,7 +277,9 @@ def _is_about_rows(event: Event) -> bool:
     )
 
 
-def _pending(table: Table, published: int, limit: int, position: int) -> dict[str, Any]:
+def _pending(
+    table: Table, published: int, limit: int, position: int, awaited: Mapping[str, int]
+) -> dict[str, Any]:
     rows = table.rows
     as_of = position or published
     found: list[Any] = []
@@ -267,6 +293,7 @@ def _pending(table: Table, published: int, limit: int, position: int) -> dict[st
         "applied": rows.applied if rows is not None else 0,
         "version": table.version,
         "pending": found,
+        "awaited": awaited.get(table.incarnation, 0),
         "stale": [list(one) for one in rows.stale()] if rows is not None else [],
         "position": published,
         "is_settled": table.changed_at <= published,
@@ -317,5 +344,5 @@ def _described(write: AppliedWrite, version: int) -> Answer:
     return [version, *counts, write.refused, write.problem]
 
 
-def _seconds(params: Params) -> float:
-    return min(max(float(params.get("seconds", 0)), 0.0), WAIT_SECONDS_MAX)
+def _seconds(params: Params, name: str = "seconds") -> float:
+    return min(max(float(params.get(name) or 0), 0.0), WAIT_SECONDS_MAX)

@@ -12,26 +12,21 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from commitlog import CommitLog
-from commitlog.client.lance_request import LanceRequest, new_transaction_id
-from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_base, read_write
+from commitlog.client.row_groups import ReadBase, read_base
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
-from commitlog.client.rows import Prepared, remove_files
-from commitlog.client.submission import lance_commit
-from commitlog.client.tables import TableInfo
 from commitlog.errors import (
     CommitLogError,
     InvalidTransaction,
     MissingDataFile,
     NoSuchTable,
-    OutcomeUnknown,
 )
-from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
+from consumers.tools.row_attempt import Attempt
 
 ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""
@@ -45,7 +40,6 @@ FAILURES_MAX = 5
 """After so many failures that aren't the store's, the group is made smaller to find the culprit."""
 REFUSED_AT = 12
 """After so many the first transaction, alone by then, is refused, so that others are applied."""
-PROBLEM_CHARACTERS = 300
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +49,7 @@ class RowWriterOptions:
     """How writes are gathered."""
 
     age_seconds: float = 0.05
-    """How long a table's writes are gathered, from one group's start to the next."""
+    """How long a table's writes are gathered at most, if the group before was done in that time."""
     writes_max: int = 5_000
     rows_max: int = 100_000
     bytes_max: int = 64 * 1024 * 1024
@@ -81,6 +75,8 @@ class RowWriter:
         """By incarnation: when its next group may begin, by the monotonic clock."""
         self._through: dict[str, int] = {}
         """By incarnation: the last position of the newest group."""
+        self._coming: dict[str, int] = {}
+        """By incarnation: how many clients were told of their writes, and may write again."""
         self._ended = threading.Event()
         """Set when work on a group has ended."""
         self.applied = 0
@@ -105,7 +101,7 @@ class RowWriter:
         """Apply what waits now in all partitions, and what comes meanwhile."""
         for partition in range(self._log.runtime().partitions):
             tail = Tail(self._log.runtime().log, partition)
-            busy: dict[str, threading.Thread] = {}
+            busy: dict[str, Future[None]] = {}
             try:
                 while not stop.is_set():
                     try:
@@ -120,7 +116,7 @@ class RowWriter:
 
     def _follow(self, partition: int, stop: threading.Event) -> None:
         tail = Tail(self._log.runtime().log, partition)
-        busy: dict[str, threading.Thread] = {}
+        busy: dict[str, Future[None]] = {}
         warned = ""
         try:
             while not stop.is_set():
@@ -136,10 +132,10 @@ class RowWriter:
         finally:
             tail.close()
 
-    def _gather(self, busy: Mapping[str, threading.Thread], stop: threading.Event) -> None:
+    def _gather(self, busy: Mapping[str, Future[None]], stop: threading.Event) -> None:
         """Wait until a table may have its next group, or it is time to look for others' writes."""
         age = self._options.age_seconds
-        if any(work.is_alive() for work in busy.values()):
+        if any(not work.done() for work in busy.values()):
             self._ended.wait(min(age, STEP_SECONDS))
             self._ended.clear()
         now = time.monotonic()
@@ -151,13 +147,17 @@ class RowWriter:
             stop.wait(min(age, *left))
 
     def _cycle(
-        self, partition: int, tail: Tail, busy: dict[str, threading.Thread], seconds: float
+        self, partition: int, tail: Tail, busy: dict[str, Future[None]], seconds: float
     ) -> bool:
         """Start work on what waits; return True if anything does, or is at work."""
-        for name in [name for name, work in busy.items() if not work.is_alive()]:
+        for name in [name for name, work in busy.items() if work.done()]:
             del busy[name]
         patience = 0.0 if busy else seconds
-        body = self._log.runtime().request(partition, "rows_pending", seconds=patience)
+        coming, self._coming = self._coming, {}
+        more, age = sum(coming.values()), self._options.age_seconds
+        body = self._log.runtime().request(
+            partition, "rows_pending", seconds=patience, more=more, age=age
+        )
         waiting = [Waiting.of(one) for one in body]
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
         now, waits = time.monotonic(), False
@@ -166,10 +166,22 @@ class RowWriter:
             is_due = one.incarnation not in busy and self._due.get(one.incarnation, 0.0) <= now
             if one.pending and is_due and len(busy) < TABLES_AT_ONCE:
                 self._due.pop(one.incarnation, None)
-                work = threading.Thread(target=self._apply, args=(one, known), daemon=True)
-                busy[one.incarnation] = work
-                work.start()
+                busy[one.incarnation] = self._start(one, known)
         return waits or bool(busy)
+
+    def _start(self, waiting: Waiting, known: dict[int, Transaction]) -> Future[None]:
+        """Begin work on a group."""
+        work = Future[None]()
+        work.add_done_callback(lambda _: self._ended.set())
+
+        def run() -> None:
+            try:
+                self._apply(waiting, known)
+            finally:
+                work.set_result(None)
+
+        threading.Thread(target=run, daemon=True).start()
+        return work
 
     def _apply(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table, and say when its next one may begin."""
@@ -177,12 +189,16 @@ class RowWriter:
         try:
             self._try(waiting, known)
         finally:
-            ended = time.monotonic()
+            name, ended = waiting.incarnation, time.monotonic()
+            through = self._through.pop(name, None)
             # The CPU is the writers' for as long as it was this one's, unless a group was too few.
-            is_all = self._through.pop(waiting.incarnation, None) == waiting.pending[-1][0]
-            rest = ended - began if is_all else 0.0
-            self._due[waiting.incarnation] = max(began + self._options.age_seconds, ended + rest)
-            self._ended.set()
+            rest = ended - began if through == waiting.pending[-1][0] else 0.0
+            rest = max(began + self._options.age_seconds - ended, rest)
+            # Who waited can't do anything with it, but write again.
+            waited = min(1.0, waiting.awaited / len(waiting.pending)) if through else 0.0
+            self._due[name] = ended + rest * (1.0 - waited)
+            if through:
+                self._coming[name] = waiting.awaited
 
     def _try(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table; whatever goes wrong, it waits for its next turn."""
@@ -226,7 +242,7 @@ class RowWriter:
         for _ in range(TRIES_MAX):
             if not group:
                 return None
-            attempt = _Attempt(self._log, info, waiting.applied, group, refused, self._read)
+            attempt = Attempt(self._log, info, waiting.applied, group, refused, self._read)
             try:
                 outcome = attempt.run()
             except MissingDataFile as error:
@@ -295,95 +311,3 @@ def _smaller(
         return list(group)
     kept = set(sequences[: len(sequences) // 2])
     return [write for write in group if write.sequence in kept]
-
-
-class _Attempt:
-    """One try to apply a group."""
-
-    def __init__(
-        self,
-        log: CommitLog,
-        info: TableInfo,
-        after: int,
-        group: Sequence[AcceptedWrite],
-        refused: dict[tuple[int, int], str],
-        read: ReadBase,
-    ) -> None:
-        self._read_base = read
-        self._log, self._info, self._after = log, info, after
-        self._group, self._refused = group, refused
-
-    def run(self) -> Outcome:
-        """Write files and submit; the files of what surely wasn't committed are removed."""
-        writes = [self._read(one) for one in self._group]
-        good = [write for write in writes if isinstance(write, Write)]
-        dataset = self._log.opened.newest(self._info)
-        prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
-        try:
-            transaction = self._transaction(writes, prepared)
-            ticket = self._log.runtime().submit(transaction, id_is_new=True)
-            outcome = ticket.result(wait="committed")
-        except OutcomeUnknown:
-            raise
-        except CommitLogError:
-            self._remove(prepared)
-            raise
-        if outcome.status is not Status.COMMITTED:
-            self._remove(prepared)
-        return outcome
-
-    def _transaction(
-        self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None
-    ) -> Transaction:
-        transaction_id = new_transaction_id()
-        operations: list[Operation] = [self._range(writes)]
-        if prepared is not None:
-            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
-            commit = lance_commit(
-                self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
-            )
-            operations.append(commit)
-        return self._log.transaction(
-            tuple(operations), transaction_id=transaction_id, properties=self._properties()
-        )
-
-    def _read(self, one: AcceptedWrite) -> Write | RowsUnusable:
-        problem = self._refused.get((one.sequence, one.position))
-        if problem is not None:
-            return RowsUnusable(Code.ROWS_REFUSED, problem)
-        try:
-            return read_write(self._info, one.operation, one.payload, is_stale=one.is_stale)
-        except RowsUnusable as refused:
-            return refused
-
-    def _range(self, writes: Sequence[Write | RowsUnusable]) -> ApplyRows:
-        came = []
-        for one, write in zip(self._group, writes, strict=True):
-            problem = write if isinstance(write, RowsUnusable) else write.refused
-            if problem is not None:
-                said = problem.problem[:PROBLEM_CHARACTERS]
-                came.append(
-                    AppliedWrite(
-                        one.sequence, one.position, refused=problem.code.value, problem=said
-                    )
-                )
-            elif isinstance(write, Write):
-                counts = (write.inserted, write.updated, write.deleted)
-                came.append(AppliedWrite(one.sequence, one.position, *counts))
-        through = self._group[-1].sequence
-        info = self._info
-        return ApplyRows(
-            table=info.table_id,
-            incarnation=info.incarnation,
-            after=self._after,
-            through=through,
-            writes=tuple(came),
-        )
-
-    def _properties(self) -> list[tuple[str, str]]:
-        principals = sorted({one.principal for one in self._group if one.principal})
-        return [("commitlog.rows.principals", ",".join(principals))] if principals else []
-
-    def _remove(self, prepared: Prepared | None) -> None:
-        if prepared is not None:
-            remove_files(self._info, prepared)

@@ -14,6 +14,7 @@ from commitlog.client.row_tickets import RowsOutcome
 from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Code
+from consumers.socket import row_answers
 from tests.integration.test_row_writer import SCHEMA, T, writing
 from tests.service import Service, service
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -90,3 +91,34 @@ def test_nothing_is_kept_of_those_who_waited_in_vain(
     waits.join()
     assert [one.code for one in told] == [Code.NO_SUCH_TABLE]
     assert not answers._waiting
+
+
+def test_a_row_writer_that_knows_how_many_may_write_again_hears_of_them_together(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, answers = running.client, running.running[0].committer._requests.rows
+
+    def write(number: int) -> int:
+        rows = [{"id": number, "a": 1, "b": "x"}]
+        return client.write_rows(T, rows, mode="upsert").result(wait="accepted").sequence
+
+    def heard(more: int, come: int, quiet: float, age: float = WAIT_SECONDS) -> list[int]:
+        monkeypatch.setattr(row_answers, "QUIET_SECONDS", quiet)
+        bodies = list[Any]()
+
+        def ask() -> None:
+            bodies.extend(client.runtime().request(0, "rows_pending", more=more, age=age))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        if come:
+            wait_until(lambda: answers._wanted == answers._count + more, "the row writer's wait")
+        positions.extend(write(len(positions)) for _ in range(come))
+        asking.join()
+        return [sequence for sequence, _, _ in bodies[0]["pending"]]
+
+    positions = [write(0)]
+    assert heard(more=2, come=2, quiet=WAIT_SECONDS) == positions
+    # Who stays away is waited for as long as others come, and if nobody does, for a while.
+    assert heard(more=9, come=1, quiet=0.01) == positions
+    assert heard(more=9, come=0, quiet=0.001, age=0.01) == positions

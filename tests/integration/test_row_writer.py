@@ -32,7 +32,7 @@ from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.tools import row_writer
+from consumers.tools import row_attempt
 from consumers.tools.row_writer import RowWriter, RowWriterOptions, _may_pass
 from consumers.tools.verify import VerifyOptions, verify
 from tests.properties.test_row_groups import Model, random_write
@@ -228,7 +228,7 @@ def test_rows_that_can_never_be_applied_hold_up_no_others(
             raise OSError("LanceError(Arrow): it has no words for this")
         return prepare_group(info, dataset, writes, read)
 
-    monkeypatch.setattr(row_writer, "prepare_group", prepare)
+    monkeypatch.setattr(row_attempt, "prepare_group", prepare)
     tickets = [
         running.client.write_rows(T, [{"id": number, "a": 1, "b": "x"}], mode="upsert")
         for number in range(10, 17)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from commitlog.client.row_application import prepare_group
 from commitlog.client.row_tail import Waiting
 from commitlog.core.partition import repeats
 from commitlog.model.records import Code
-from consumers.tools import row_writer
+from consumers.tools import row_attempt, row_writer
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.integration.test_row_columns import running
 from tests.integration.test_row_writer import T, apply_once
@@ -38,8 +39,8 @@ def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
 
     _, late, last = ids = [new_transaction_id() for _ in range(3)]
     made = iter(ids)
-    monkeypatch.setattr(row_writer, "prepare_group", prepare)
-    monkeypatch.setattr(row_writer, "new_transaction_id", lambda: next(made))
+    monkeypatch.setattr(row_attempt, "prepare_group", prepare)
+    monkeypatch.setattr(row_attempt, "new_transaction_id", lambda: next(made))
     monkeypatch.setattr(repeats, "is_too_old", lambda _, record, __: record.transaction_id == late)
     monkeypatch.setattr(row_writer, "PAUSE_SECONDS", 0.01)
     ticket = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert")
@@ -53,11 +54,15 @@ def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
     assert len(list((running.location(T) / "data").iterdir())) == 1, "no other file is left"
 
 
-@pytest.mark.parametrize("last", [7, 9], ids=["all", "some"])
-def test_a_row_writer_rests_as_long_as_it_worked_unless_more_waits(
-    last: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("last", "awaited", "rests"),
+    [(7, 0, True), (9, 0, False), (7, 2, False)],
+    ids=["all", "some", "awaited"],
+)
+def test_a_row_writer_rests_as_long_as_it_worked_unless_more_waits_or_its_writers_do(
+    last: int, awaited: int, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Waiting(("t",), "i-t", 0, ((7, 1, (0,)), (last, 2, (0,))))
+    seen = Waiting(("t",), "i-t", 0, ((7, 1, (0,)), (last, 2, (0,))), awaited=awaited)
 
     def work(writer: RowWriter, *_: Any) -> None:
         time.sleep(0.1)
@@ -68,8 +73,9 @@ def test_a_row_writer_rests_as_long_as_it_worked_unless_more_waits(
     began = time.monotonic()
     writer._apply(seen, {})
     rest = writer._due["i-t"] - time.monotonic()
-    assert (rest > 0.05) is (last == 7), rest
-    stop, work_on = threading.Event(), threading.Thread(target=time.sleep, args=(0,))
+    assert (rest > 0.05) is rests, rest
+    assert writer._coming == {"i-t": awaited}
+    stop, work_on = threading.Event(), Future[None]()
     while writer._due["i-t"] > time.monotonic():
         writer._gather({"i-t": work_on}, stop)
-    assert time.monotonic() - began >= (0.2 if last == 7 else 0.1)
+    assert time.monotonic() - began >= (0.2 if rests else 0.1)

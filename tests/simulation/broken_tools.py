@@ -21,7 +21,7 @@ from commitlog.model.limits import Rules
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Code, ProtocolVersion
 from commitlog.ports import RawRecord
-from consumers.tools import row_writer
+from consumers.tools import row_attempt
 from consumers.tools.archive import writer
 from consumers.tools.archive.files import write_file
 from consumers.tools.archive.proof import ArchivedFile, SegmentEnd
@@ -119,7 +119,7 @@ BROKEN_TOOLS: dict[str, Break] = {
         "commitlog.core.partition.machine.decide_application", _any_range
     ),
     "rows that can't be used are applied as none": lambda: mock.patch.object(
-        row_writer, "read_write", _unusable_as_none
+        row_attempt, "read_write", _unusable_as_none
     ),
     "rows that have a write's keys aren't looked for": lambda: mock.patch.object(
         Group, "_load", return_value=None
