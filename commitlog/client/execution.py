@@ -24,7 +24,7 @@ from commitlog.client.host import Host
 from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
-from commitlog.client.row_tickets import settled
+from commitlog.client.row_tickets import accepted, settled
 from commitlog.client.row_writes import (
     NotForTheLog,
     encode_write,
@@ -198,20 +198,20 @@ class Execution:
             )
             ticket = runtime.submit(transaction, id_is_new=self._id_is_new, any_content=True)
             left = max(self._deadline - time.monotonic(), 1.0)
-            accepted = ticket.result(left, "committed")
-            if accepted.code is Code.MALFORMED_RECORD:
+            outcome = accepted(ticket, left)
+            if outcome.code is Code.MALFORMED_RECORD:
                 # The log's rules know no rows in records yet; this attempt of the id is refused.
                 self._first_attempt = attempt + 1
                 return None
-            is_full = accepted.code is Code.ROWS_BACKLOG
-            if not (is_full or accepted.code in _READ_AGAIN) or time.monotonic() > self._deadline:
+            is_full = outcome.code is Code.ROWS_BACKLOG
+            if not (is_full or outcome.code in _READ_AGAIN) or time.monotonic() > self._deadline:
                 break
             if not is_full:
                 self._log.describe(self._table, fresh=True)
             self._back_off(attempt)
-        outcome = settled(runtime, accepted, self._wait, self._deadline)
-        self.counts = outcome.counts
-        return outcome
+        rows = settled(runtime, outcome, self._wait, self._deadline)
+        self.counts = rows.counts
+        return rows
 
     def _by_what_is_known(self, work: Callable[[TableInfo], Found]) -> Found:
         """Use the description that is known; where it is refused, ask: others change schemas."""

@@ -122,7 +122,7 @@ class RowsTicket:
         """
         check_rows_wait(wait)
         deadline = time.monotonic() + timeout
-        outcome = self._ticket.result(timeout, "committed")
+        outcome = accepted(self._ticket, timeout)
         if outcome.code in (Code.WRONG_SCHEMA, Code.TABLE_REPLACED):
             with contextlib.suppress(CommitLogError):
                 self._on_stale()
@@ -137,6 +137,15 @@ class RowsTicket:
     def __repr__(self) -> str:
         """Show the id and what is known."""
         return f"RowsTicket({self.transaction_id!r}, {'accepted' if self.done() else 'pending'})"
+
+
+def accepted(ticket: Ticket, timeout: float) -> Outcome:
+    """Wait until the rows of a transaction are in the log.
+
+    Who waits until files can be read is told unasked, and where there are none that is at once.
+    """
+    has_files = any(not isinstance(one, WriteRows) for one in ticket.transaction.operations)
+    return ticket.result(timeout, "committed" if has_files else "readable")
 
 
 def writes_rows(outcome: Outcome) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from commitlog.client import row_tickets
-from commitlog.client.row_tickets import RowsOutcome
+from commitlog.client.leader_socket import LeaderSocket
+from commitlog.client.row_tickets import RowsOutcome, RowsWait
 from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Code
@@ -122,3 +123,22 @@ def test_a_row_writer_that_knows_how_many_may_write_again_hears_of_them_together
     # Who stays away is waited for as long as others come, and if nobody does, for a while.
     assert heard(more=9, come=1, quiet=0.01) == positions
     assert heard(more=9, come=0, quiet=0.001, age=0.01) == positions
+
+
+@pytest.mark.parametrize(("wait", "sent"), [("accepted", 1), ("readable", 2)])
+def test_a_write_is_told_of_without_being_asked_for(
+    running: Service, monkeypatch: pytest.MonkeyPatch, wait: RowsWait, sent: int
+) -> None:
+    rows = [{"id": 1, "a": 1, "b": "x"}]
+    with writing(running):
+        running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
+        frames, send = list[bytes](), LeaderSocket.send
+
+        def counting(self: LeaderSocket, frame: bytes) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                frames.append(frame)
+            return send(self, frame)
+
+        monkeypatch.setattr(LeaderSocket, "send", counting)
+        running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
+        assert len(frames) == sent

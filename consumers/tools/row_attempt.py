@@ -1,0 +1,111 @@
+"""One try to apply a group of writes: its files, its transaction, and what came of each write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commitlog import CommitLog
+from commitlog.client.lance_request import LanceRequest, new_transaction_id
+from commitlog.client.row_application import prepare_group
+from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_write
+from commitlog.client.row_tail import AcceptedWrite
+from commitlog.client.rows import Prepared, remove_files
+from commitlog.client.submission import lance_commit
+from commitlog.client.tables import TableInfo
+from commitlog.errors import CommitLogError, OutcomeUnknown
+from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
+
+PROBLEM_CHARACTERS = 300
+
+
+class Attempt:
+    """One try to apply a group."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        info: TableInfo,
+        after: int,
+        group: Sequence[AcceptedWrite],
+        refused: dict[tuple[int, int], str],
+        read: ReadBase,
+    ) -> None:
+        self._read_base = read
+        self._log, self._info, self._after = log, info, after
+        self._group, self._refused = group, refused
+
+    def run(self) -> Outcome:
+        """Write files and submit; the files of what surely wasn't committed are removed."""
+        writes = [self._read(one) for one in self._group]
+        good = [write for write in writes if isinstance(write, Write)]
+        dataset = self._log.opened.newest(self._info)
+        prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
+        try:
+            transaction = self._transaction(writes, prepared)
+            ticket = self._log.runtime().submit(transaction, id_is_new=True)
+            outcome = ticket.result(wait="committed")
+        except OutcomeUnknown:
+            raise
+        except CommitLogError:
+            self._remove(prepared)
+            raise
+        if outcome.status is not Status.COMMITTED:
+            self._remove(prepared)
+        return outcome
+
+    def _transaction(
+        self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None
+    ) -> Transaction:
+        transaction_id = new_transaction_id()
+        operations: list[Operation] = [self._range(writes)]
+        if prepared is not None:
+            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
+            commit = lance_commit(
+                self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+            )
+            operations.append(commit)
+        return self._log.transaction(
+            tuple(operations), transaction_id=transaction_id, properties=self._properties()
+        )
+
+    def _read(self, one: AcceptedWrite) -> Write | RowsUnusable:
+        problem = self._refused.get((one.sequence, one.position))
+        if problem is not None:
+            return RowsUnusable(Code.ROWS_REFUSED, problem)
+        try:
+            return read_write(self._info, one.operation, one.payload, is_stale=one.is_stale)
+        except RowsUnusable as refused:
+            return refused
+
+    def _range(self, writes: Sequence[Write | RowsUnusable]) -> ApplyRows:
+        came = []
+        for one, write in zip(self._group, writes, strict=True):
+            problem = write if isinstance(write, RowsUnusable) else write.refused
+            if problem is not None:
+                said = problem.problem[:PROBLEM_CHARACTERS]
+                came.append(
+                    AppliedWrite(
+                        one.sequence, one.position, refused=problem.code.value, problem=said
+                    )
+                )
+            elif isinstance(write, Write):
+                counts = (write.inserted, write.updated, write.deleted)
+                came.append(AppliedWrite(one.sequence, one.position, *counts))
+        through = self._group[-1].sequence
+        info = self._info
+        return ApplyRows(
+            table=info.table_id,
+            incarnation=info.incarnation,
+            after=self._after,
+            through=through,
+            writes=tuple(came),
+        )
+
+    def _properties(self) -> list[tuple[str, str]]:
+        principals = sorted({one.principal for one in self._group if one.principal})
+        return [("commitlog.rows.principals", ",".join(principals))] if principals else []
+
+    def _remove(self, prepared: Prepared | None) -> None:
+        if prepared is not None:
+            remove_files(self._info, prepared)
