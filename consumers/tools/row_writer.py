@@ -34,6 +34,9 @@ END_SECONDS = 3.0
 STEP_SECONDS = 0.2
 PAUSE_SECONDS = 1.0
 TABLES_AT_ONCE = 8
+REST, REST_SECONDS = 3, 0.15
+"""How many times as long as a group took the next one waits, up to so long; or else as long as it
+took. If somebody waits for what comes of it, it doesn't."""
 TRIES_MAX = 20
 """How often a group is made again because others committed; then others have their turn."""
 FAILURES_MAX = 5
@@ -191,9 +194,11 @@ class RowWriter:
         finally:
             name, ended = waiting.incarnation, time.monotonic()
             through = self._through.pop(name, None)
-            # The CPU is the writers' for as long as it was this one's, unless a group was too few.
-            rest = ended - began if through == waiting.pending[-1][0] else 0.0
-            rest = max(began + self._options.age_seconds - ended, rest)
+            took = ended - began
+            # The CPU is the writers' for longer than it was this one's, unless a group was too few.
+            is_all = through == waiting.pending[-1][0]
+            rest = max(took, min(REST * took, REST_SECONDS)) if is_all else 0.0
+            rest = max(self._options.age_seconds - took, rest)
             # Who waited can't do anything with it, but write again.
             waited = min(1.0, waiting.awaited / len(waiting.pending)) if through else 0.0
             self._due[name] = ended + rest * (1.0 - waited)
