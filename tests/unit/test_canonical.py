@@ -29,6 +29,15 @@ def test_it_is_json_with_sorted_keys_and_no_space(value: object) -> None:
     assert canonical.to_json(value) == expected(value)
 
 
+@given(st.dictionaries(TEXTS, VALUES), TEXTS, st.lists(VALUES))
+def test_a_list_may_be_encoded_before_the_object_that_has_it(
+    value: dict[str, object], name: str, items: list[object]
+) -> None:
+    value.pop(name, None)
+    texts = map(canonical.to_json, items)
+    assert canonical.joined(value, name, texts) == expected({**value, name: items})
+
+
 def test_an_interpreter_without_the_fast_encoder_writes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

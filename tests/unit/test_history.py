@@ -8,6 +8,7 @@ from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.operations.registry import candidate_of
+from commitlog.core.partition import snapshot
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
 from tests.core_world import World, append, delete, replayed_from_parts
@@ -136,3 +137,31 @@ def test_a_pruned_history_equals_one_that_is_restored() -> None:
     lost = world.ask("k3", append(history.head - 1, "k3.lance", keys=[b"other"]))
     assert lost.conflict is not None
     assert lost.conflict.transaction_id == "plain"
+
+
+def test_the_keys_of_an_append_are_encoded_once_and_the_same_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(rules=Rules(history_versions=3))
+    world.create(primary_key=("c0",))
+    keys = [str(number).encode() for number in range(snapshot.LARGE)]
+    world.ask("keyed", append(0, "k.lance", keys=keys))
+    table = world.machine.tables[("t",)]
+    before = snapshot._table(table)
+    assert list(table.history.texts) == [2]
+    replayed_from_parts(world.machine)
+    # Who never kept it writes the same bytes.
+    monkeypatch.setattr(snapshot, "LARGE", len(keys) * 2)
+    table.history.texts.clear()
+    assert snapshot._table(table) == before
+    assert not table.history.texts
+    monkeypatch.undo()
+    snapshot._table(table)
+    seen = list[object]()
+    monkeypatch.setattr(snapshot, "_aspect", seen.append)
+    assert snapshot._table(table) == before
+    assert not seen
+    monkeypatch.undo()
+    for number in range(30):
+        world.ask(f"a{number}", append(0, f"{number}.lance"))
+    assert not table.history.texts

@@ -54,6 +54,7 @@ class History:
         "kinds",
         "signatures",
         "steps",
+        "texts",
     )
 
     def __init__(self, floor: int) -> None:
@@ -67,6 +68,9 @@ class History:
         """Which kinds of operations ever inserted known keys."""
         self.steps = 0
         """How many look-ups were made; the cost of checks, for tests."""
+        self.texts: dict[int, bytes] = {}
+        """By version: a large entry as snapshots have it. It never changes, and is no part of the
+        state."""
         self._versions: list[tuple[str, str]] = []
         """Who made each version, and its kind: what `VersionAuthor` has, without its making."""
         self._touched: dict[Aspect, list[int]] = {}
@@ -165,6 +169,7 @@ class History:
         fragments: dict[int, None] = {}
         while self._entries and self._entries[0][0] <= floor:
             version, write_set = self._entries.popleft()
+            self.texts.pop(version, None)
             stale.update(dict.fromkeys(write_set.aspects))
             fragments.update(dict.fromkeys(f for f, _ in write_set.deletion_files))
             for aspect, _ in write_set.notes:

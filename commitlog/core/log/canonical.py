@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from json import encoder
 from typing import Any
 
@@ -35,3 +35,12 @@ _CHUNKS = _chunks_of()
 def to_json(value: Any) -> bytes:
     """Return a value as canonical JSON in UTF-8."""
     return "".join(_CHUNKS(value, 0)).encode()
+
+
+def joined(value: Mapping[str, Any], name: str, items: Iterable[bytes]) -> bytes:
+    """Return an object with one more member: a list of what is canonical JSON already."""
+    before = {key: one for key, one in value.items() if key < name}
+    after = {key: one for key, one in value.items() if key > name}
+    member = b"%b:[%b]" % (to_json(name), b",".join(items))
+    parts = (to_json(before)[1:-1], member, to_json(after)[1:-1])
+    return b"{%b}" % b",".join(part for part in parts if part)

@@ -19,7 +19,7 @@ from commitlog.core.iceberg.domain import encode_state
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.views import decode_state
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
-from commitlog.core.log.canonical import to_json
+from commitlog.core.log.canonical import joined, to_json
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
 from commitlog.core.partition.state import PartitionState
@@ -35,6 +35,8 @@ MACHINE = "machine"
 IDS = "ids/"
 TABLE = "table/"
 ICEBERG = "iceberg/"
+LARGE = 1_000
+"""Entries of so many aspects are kept as they are written."""
 
 
 class Digests:
@@ -201,7 +203,7 @@ def _restore_iceberg(machine: PartitionState, data: bytes) -> None:
 def _table(table: Table) -> bytes:
     history = table.history
     versions, entries = history.entries()
-    head = to_json(
+    head = joined(
         {
             "table": list(table.table_id),
             "incarnation": table.incarnation,
@@ -213,12 +215,13 @@ def _table(table: Table) -> bytes:
             **_said(table),
             "floor": history.floor,
             "versions": versions,
-            "entries": [[version, *_write_set(write_set)] for version, write_set in entries],
             "applications": {
                 name: [log.run, [[sequence, list(answer)] for sequence, answer in log.items()]]
                 for name, log in table.applications.items()
             },
-        }
+        },
+        "entries",
+        [_entry(history, *entry) for entry in entries],
     )
     manifest = b""
     if table.manifest is not None:
@@ -239,6 +242,16 @@ def _said(table: Table) -> dict[str, Any]:
             for version, said in sorted(table.noted.items())
         ]
     return found
+
+
+def _entry(history: History, version: int, write_set: WriteSet) -> bytes:
+    """Return a version's entry: a large one, such as of an append's keys, is encoded once."""
+    text = history.texts.get(version)
+    if text is None:
+        text = to_json([version, *_write_set(write_set)])
+        if len(write_set.aspects) >= LARGE:
+            history.texts[version] = text
+    return text
 
 
 def _write_set(write_set: WriteSet) -> list[Any]:
