@@ -14,6 +14,9 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_path, from_po
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DeletionFile
 
+_HERE = pa.ipc.IpcReadOptions(use_threads=False)
+"""Such files are small: to wake another thread of Arrow's takes longer than to read one."""
+
 __all__ = ["decode_deletion_file", "deletion_file_path", "encode_deletion_file"]
 
 
@@ -33,7 +36,7 @@ def encode_deletion_file(rows: BitMap) -> bytes:
 
 def _decode_arrow(data: bytes) -> BitMap:
     try:
-        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+        with pa.ipc.open_file(pa.BufferReader(data), options=_HERE) as reader:
             table = reader.read_all()
     except pa.ArrowInvalid as error:
         raise UnsupportedFormat("a deletion file is not an Arrow IPC file") from error
