@@ -40,6 +40,7 @@ from consumers.partition.mailbox import PendingReply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
+from consumers.socket.lookups import LOOKUPS, is_readable
 from consumers.socket.row_answers import Params, RowAnswers
 
 REQUEST_SECONDS = 30.0
@@ -138,23 +139,23 @@ class Requests:
         session = self._session_now()
         if session is None or not session.mailbox.runs_here():
             return False
-        if method in _LOOKUPS and not params.get("readable"):
-            answer(_LOOKUPS[method](session, params))
+        if method in LOOKUPS and (not params.get("readable") or is_readable(session, params)):
+            answer(LOOKUPS[method](session, params))
             return True
         return method == "rows_applied" and self.rows.take(session, params, answer)
 
     async def handle(self, method: str, params: Params) -> Any:
         """Answer a request."""
-        if method not in self._methods and method not in _LOOKUPS:
+        if method not in self._methods and method not in LOOKUPS:
             raise InvalidRequest(
                 f"{NO_SUCH_REQUEST} {method!r}", field="method", value=method, advice="Upgrade"
             )
         try:
-            if method not in _LOOKUPS:
+            if method not in LOOKUPS:
                 return await self._methods[method](params)
             if params.get("readable"):
                 await self._until_readable(params)
-            return await self._ask(partial(_LOOKUPS[method], params=params))
+            return await self._ask(partial(LOOKUPS[method], params=params))
         except TimeoutError:
             raise Unavailable(
                 f"the leader had no time for `{method}`; make the same call again"
@@ -370,22 +371,6 @@ class Requests:
             found = await _worker(partial(_look, observer, looks))
             observed.update(zip(looks, found, strict=True))
         return step.outcome
-
-
-def _table_now(session: Session, params: Params) -> dict[str, Any]:
-    """Describe a table at its head."""
-    head = session.catalogue.head(parse_table_id(params.get("table", "")))
-    return head.described_whole(session.readable.newest(head.incarnation)).to_json()
-
-
-def _said_now(session: Session, params: Params) -> list[Any]:
-    """Return what clients said of versions, in their order."""
-    head = session.catalogue.head(parse_table_id(params.get("table", "")))
-    return [head.said(int(version)) for version in params.get("versions", ())]
-
-
-_LOOKUPS = {"table": _table_now, "said": _said_now}
-"""What is answered from the loop's memory, at once."""
 
 
 def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:

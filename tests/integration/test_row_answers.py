@@ -16,6 +16,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Code
 from consumers.socket import row_answers
+from consumers.socket.requests import Requests
 from tests.integration.test_row_writer import SCHEMA, T, writing
 from tests.service import Service, service
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -142,3 +143,25 @@ def test_a_write_is_told_of_without_being_asked_for(
         monkeypatch.setattr(LeaderSocket, "send", counting)
         running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
         assert len(frames) == sent
+
+
+def test_a_head_that_can_be_read_is_described_by_the_loop(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, carried = running.client, list[str]()
+    before = client.describe(("ns", "t"), fresh=True, readable=True)
+    handle = Requests.handle
+
+    async def counting(self: Requests, method: str, params: dict[str, Any]) -> Any:
+        carried.append(method)
+        return await handle(self, method, params)
+
+    monkeypatch.setattr(Requests, "handle", counting)
+
+    def is_told_by_the_loop() -> bool:
+        carried.clear()
+        assert client.describe(("ns", "t"), fresh=True, readable=True) == before
+        return not carried
+
+    # Another thread attends to the sockets while the loop is busy.
+    wait_until(is_told_by_the_loop, "the loop's own answer")
