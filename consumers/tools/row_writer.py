@@ -153,11 +153,12 @@ class RowWriter:
         self, partition: int, tail: Tail, busy: dict[str, Future[None]], seconds: float
     ) -> bool:
         """Start work on what waits; return True if anything does, or is at work."""
+        more = 0
         for name in [name for name, work in busy.items() if work.done()]:
             del busy[name]
+            more += self._coming.pop(name, 0)
         patience = 0.0 if busy else seconds
-        coming, self._coming = self._coming, {}
-        more, age = sum(coming.values()), self._options.age_seconds
+        age = self._options.age_seconds
         body = self._log.runtime().request(
             partition, "rows_pending", seconds=patience, more=more, age=age
         )

@@ -154,9 +154,11 @@ def test_a_merge_of_a_batch_comes_to_what_files_come_to(world: SparkWorld) -> No
     assert last["principal"] == "nameless"
 
 
-def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld) -> None:
+@pytest.mark.parametrize("is_ansi", ["true", "false"], ids=["ansi", "legacy"])
+def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld, is_ansi: str) -> None:
     """Executors look for the rows of groups, beside a row writer that needs no Spark."""
-    table, seed = "r$both", 5
+    table, seed = f"r$both{is_ansi}", 5
+    world.spark.conf.set("spark.sql.ansi.enabled", is_ansi)
     chance, model, errors = random.Random(seed), Model([]), []
     world.create(table, MODELLED, primary_key="id")
     stop = threading.Event()
@@ -194,6 +196,7 @@ def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld) -> N
         stop.set()
         thread.join(100)
         client.close()
+        world.spark.conf.unset("spark.sql.ansi.enabled")
     assert not errors
 
     def sorted_rows(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
