@@ -7,6 +7,7 @@ import time
 from concurrent.futures import Future
 from typing import Any, cast
 
+import lance
 import pytest
 
 from commitlog import CommitLog
@@ -80,3 +81,20 @@ def test_a_row_writer_rests_for_longer_than_it_worked_unless_more_waits_or_its_w
     while writer._due["i-t"] > time.monotonic():
         writer._gather({"i-t": work_on}, stop)
     assert time.monotonic() - began >= (0.16 if rests else 0.04)
+
+
+def test_a_group_opens_its_version_once(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = running.client
+    writer = RowWriter(client)
+    client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert").result(60, "accepted")
+    assert apply_once(writer, client) is not None
+    client.write_rows(T, [{"id": 1, "a": 2, "b": "x"}], mode="upsert").result(60, "accepted")
+    opened, made = list[int](), lance.LanceDataset.__init__
+
+    def counting(self: lance.LanceDataset, *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        opened.append(self.version)
+
+    monkeypatch.setattr(lance.LanceDataset, "__init__", counting)
+    assert apply_once(writer, client) is not None
+    assert len(opened) == 1
