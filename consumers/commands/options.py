@@ -16,6 +16,7 @@ from commitlog.adapters.places import use_named, use_places
 from commitlog.adapters.storage_options import use_storage_file
 from commitlog.errors import WrongLog
 from commitlog.protocol import check_log_name
+from consumers.commands import output
 from consumers.runtime.config import (
     Config,
     ConfigurationError,
@@ -23,6 +24,7 @@ from consumers.runtime.config import (
     parse_kafka_flags,
     read_endpoints,
 )
+from consumers.runtime.patience import told_if_slow
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
@@ -34,6 +36,8 @@ KAFKA = (
     "A Kafka client setting, for example sasl.mechanism=PLAIN; may be repeated. Secrets belong in"
     " a file (--kafka-file) or in the environment (COMMITLOG_KAFKA__SASL_PASSWORD)."
 )
+ANSWER_SECONDS = 30.0
+"""How long Kafka may take for its first answer."""
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 # At most one of them; help lists them beside the other flags.
 FORMATS = ("Parameters", Group("output formats", show=False, validator=mutually_exclusive))
@@ -169,13 +173,16 @@ HERE = Where()
 """No flag was given."""
 
 
-def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
+def connect(config: Config) -> ArchivableLog:
     """Reach the log that the settings name, together with the archive in its root."""
     from commitlog.adapters.kafka import KafkaLog
 
-    log = KafkaLog.connect(
-        config.need_bootstrap_servers(), config.log, config.kafka, timeout_seconds
+    servers = config.need_bootstrap_servers()
+    text = (
+        f"waiting for Kafka at {servers}, which hasn't answered yet, for up to {ANSWER_SECONDS:g} s"
     )
+    with told_if_slow(output.note, text):
+        log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
     if config.root is None:
         return log
     from consumers.tools.archive.log import with_archive

@@ -7,13 +7,17 @@ neither, and reports nothing new, is stuck.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 
 START_SECONDS = 120
 """How long a start may make no progress."""
 LOOK_SECONDS = 5.0
+SILENT_SECONDS = 3.0
+"""After so long without an answer, who waits hears for what."""
 BUSY = 0.5
 """The share of a stretch of time in which a process has to work, or want to."""
 
@@ -30,6 +34,18 @@ def active_seconds(pid: int) -> float:
             continue  # a thread that has just ended
         total += int(running) + int(waiting)
     return total / _NANOSECONDS
+
+
+@contextlib.contextmanager
+def told_if_slow(say: Callable[[str], None], text: str) -> Iterator[None]:
+    """Say what is waited for, if what is done here takes long."""
+    waits = threading.Timer(SILENT_SECONDS, say, [text])
+    waits.daemon = True
+    waits.start()
+    try:
+        yield
+    finally:
+        waits.cancel()
 
 
 class Patience:

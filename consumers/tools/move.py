@@ -9,7 +9,6 @@ stay where they are.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable, WrongLog
 from commitlog.ports import Move
+from consumers.runtime.patience import told_if_slow
 from consumers.tools.backup.writer import batches
 from consumers.tools.moved_proof import Side, end_of, prove
 
@@ -32,8 +32,6 @@ CLOSED_SECONDS = 3.0
 CLOSING_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 """How long a cluster may take for an answer."""
-SILENT_SECONDS = 3.0
-"""After so long without an answer, who waits hears for what."""
 
 OnProgress = Callable[[str, int], None]
 
@@ -118,13 +116,8 @@ def _await_answer(
         f"waiting for {name}, which hasn't answered about log {side.name!r} yet, for up to"
         f" {answer_seconds:g} s"
     )
-    waits = threading.Timer(SILENT_SECONDS, say, [text])
-    waits.daemon = True
-    waits.start()
-    try:
+    with told_if_slow(say, text):
         side.cluster_id()
-    finally:
-        waits.cancel()
 
 
 def _check_clusters(source: KafkaLog, target: KafkaLog, note: Event | None, servers: str) -> None:

@@ -1,0 +1,43 @@
+"""Does a move, or any command, say what it waits for, and end in time?"""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.errors import Unavailable
+from consumers import cli
+from consumers.commands import options
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime import patience
+from consumers.tools import move
+
+
+def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        settings = ClientSettings(address, {})
+        with pytest.raises(Unavailable, match=address):
+            move.move(settings, settings, "log", address, answer_seconds=2.0, say=said.append)
+    assert said == [
+        f"waiting for the old cluster at {address}, which hasn't answered"
+        " about log 'log' yet, for up to 2 s"
+    ]
+
+
+def test_a_command_says_which_cluster_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert cli.main(["log", "--bootstrap-servers", address]) == ExitCode.UNAVAILABLE
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
