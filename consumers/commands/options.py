@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from commitlog.errors import WrongLog
 from commitlog.protocol import check_log_name
 from consumers.commands import output
 from consumers.runtime.config import (
+    ENDPOINTS,
     Config,
     ConfigurationError,
     load,
@@ -124,8 +125,10 @@ class Where:
     debug: Flag = False
     """Show the traceback of an error. [COMMITLOG_DEBUG]"""
 
-    def load(self, **flags: object) -> Config:
+    def load(self, *, is_start: bool = False, **flags: object) -> Config:
         """Put the settings together, and let them say how this process reaches its stores.
+
+        Where the root's `up` found its tables, other commands do; a start of it says so itself.
 
         Raises WrongLog if the root is another log's, ConfigurationError for what can't be right.
         """
@@ -145,6 +148,8 @@ class Where:
         )
         check_log_name(config.log)
         _check_root(config)
+        if not is_start:
+            config = _with_places_of_root(config)
         use_storage_file(config.storage_file)
         has_tables = config.tables_root or config.root is not None
         use_places(config.places, config.need_tables_root() if has_tables else "")
@@ -171,6 +176,15 @@ def _check_root(config: Config) -> None:
 
 HERE = Where()
 """No flag was given."""
+
+
+def _with_places_of_root(config: Config) -> Config:
+    """Take the places with which `up` runs on the root; one that was moved since has none."""
+    left = read_endpoints(config.root) if config.root is not None else {}
+    if config.places or not left.get("places") or left.get("root") != str(config.root):
+        return config
+    sources = {**config.sources, "places": f"{config.root}/{ENDPOINTS}"}
+    return replace(config, places=left["places"], sources=sources)
 
 
 def connect(config: Config) -> ArchivableLog:

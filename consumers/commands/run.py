@@ -26,6 +26,7 @@ from consumers.commands.options import (
     connect,
     connect_client,
     connect_to_files,
+    partitions_of,
 )
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError, write_endpoints
@@ -81,6 +82,7 @@ def up(
         start_seconds=start_seconds,
         maintain=maintain,
         quotas=quotas,
+        is_start=True,
         **http.flags(),
     )
     # Refused here rather than by a part of it, and before anything is written.
@@ -233,6 +235,7 @@ def committer(
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect_to_files(config)
+        partitions_of(log, partition)
         options = CommitterOptions(
             root=root,
             partition=partition,

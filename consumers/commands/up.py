@@ -116,6 +116,8 @@ class Supervisor:
                 "bootstrap_servers": servers,
                 "log": config.log,
                 "roots": json.dumps(named_here()),
+                "root": str(self._root),
+                "places": config.places,
                 "http": f"{config.http_scheme}://{config.host}:{port}",
             },
         )

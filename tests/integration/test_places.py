@@ -88,6 +88,8 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
     assert "moved" in words
     binding = f"{root / 'tables'}={moved / 'tables'}"
     assert f"--places {binding}" in words
+    found = run("doctor", "--root", str(moved), "--json")
+    assert found.returncode == ExitCode.REFUSED, "nobody says where they are"
     assert manifests(moved) == before
     assert not root.exists(), "nothing is made at a place without its data"
     with service(moved, "--places", binding) as running:
@@ -99,21 +101,26 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
         place, counts, left = done.stdout.splitlines()
         assert place.startswith(str(moved / "tables"))
         assert (counts, left) == ("1 2", "1")
+        # So it is for commands that name the root: what runs there says it.
         for command in (["doctor", "--json"], ["verify", "--contents"]):
-            found = run(*command, "--root", str(moved), "--places", binding)
-            assert found.returncode == ExitCode.OK, found.stdout
-        listed = run("tables", "--root", str(moved), "--places", binding, "--json")
+            for flags in (("--places", binding), ()):
+                found = run(*command, "--root", str(moved), *flags)
+                assert found.returncode == ExitCode.OK, found.stdout
+        listed = run("tables", "--root", str(moved), "--json")
         of_page = running.get("/api/table?table=shop$orders")
         for shown in (listed.stdout, json.dumps(of_page)):
             assert str(moved / "tables") in shown
             assert str(root / "tables") not in shown
-        found = run("doctor", "--root", str(moved), "--json")
-        assert found.returncode == ExitCode.REFUSED, "nobody says where they are"
         assert not root.exists(), "nothing is made at a place without its data"
         into = str(tmp_path / "rebuilt")
-        rebuilt = run("replay", into, "--root", str(moved), "--places", binding)
+        rebuilt = run("replay", into, "--root", str(moved))
         assert rebuilt.returncode == ExitCode.OK, rebuilt.stdout + rebuilt.stderr
         running.stop()
+    again = tmp_path / "moved-again"
+    moved.rename(again)
+    assert f"--places {root / 'tables'}={again / 'tables'}" in refused(again)
+    found = run("doctor", "--root", str(again), "--json")
+    assert found.returncode == ExitCode.REFUSED, "what ran elsewhere says nothing of this place"
 
 
 def test_a_copied_root_is_refused(root: Path, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from consumers import cli
 from consumers.commands import rows, run, up, upkeep
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
-from consumers.runtime import roots
+from consumers.runtime import patience, roots
 from consumers.runtime.config import read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady
-from consumers.tools import move as moving
 from consumers.tools.backup.saved import Backup
+from consumers.tools.bench.made_log import MadeLog
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.views.health import Health, Level
 from consumers.views.version_index import VersionIndex
@@ -63,7 +63,7 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_part(_: str, __: Path, work: Callable[[Event, OnReady], None], **___: Any) -> None:
         work(Event(), lambda _: None)
 
-    monkeypatch.setattr(moving, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
     for module in (run, rows, upkeep):
         monkeypatch.setattr(module, "run_part", run_part)
     for name in ("stop_on_signals", "configure_logging"):
@@ -201,3 +201,13 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_written(
     assert code in {ExitCode.MACHINE, ExitCode.USAGE}, told
     assert told.count("\n") == 1, told
     assert "Traceback" not in told
+
+
+def test_a_committer_of_a_partition_that_the_log_lacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _stay_harmless(monkeypatch)
+    monkeypatch.setattr(run, "connect_to_files", lambda _: MadeLog().log)
+    where = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
+    assert cli.main(["committer", "--partition", "7", *where]) == ExitCode.USAGE
+    assert "--partition 7 does not exist: the log has partitions 0 to 0" in capsys.readouterr().err
