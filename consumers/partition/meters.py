@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
+from commitlog.codecs.iceberg_changes import read_changes
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.model.operations import LanceCommit, target
+from commitlog.model.operations import IcebergChange, LanceCommit, target
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
@@ -216,9 +217,14 @@ class Meters:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
         said = set()
         for operation in record.operations:
-            if isinstance(operation, LanceCommit) and operation.summary is not None:
-                said.add(operation.table)
-                name, made = self._own(operation.table), operation.summary
+            made = None
+            if isinstance(operation, LanceCommit):
+                made = operation.summary
+            elif isinstance(operation, IcebergChange):
+                made = read_changes(operation).summary
+            if made is not None:
+                said.add(target(operation))
+                name = self._own(target(operation))
                 self._wrote(name, principal, made.bytes_added, made.rows_added)
         for change in event.changes:
             if change.delta is not None and change.table not in said:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import uuid_utils
 
+from commitlog.codecs.iceberg_changes import read_changes
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID, IcebergView
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
@@ -24,7 +25,6 @@ from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.runtime.config import load
 from consumers.servers.iceberg.rest import routes
-from consumers.views.version_index.iceberg import read_changes
 from tests.core_world import ROOT, append, replayed_from_parts
 from tests.iceberg_server import IcebergServer, serving_routes
 from tests.namespace_world import World, numbers

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from commitlog.codecs.iceberg_changes import _summary
 from commitlog.codecs.manifest_file import parse_manifest_name
 from commitlog.core.lance.staged_keys import BASE_VERSION, base_version
 from commitlog.core.manifest.manifest_state import DeltaRefused
@@ -20,7 +21,6 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, CreateTable
 from commitlog.model.records import Application, Status
-from consumers.views.version_index.iceberg import _summary
 from tests.core_world import FORMAT, ROOT, World, append, delete
 from tests.unit.manifest_examples import UUID, state
 from tests.unit.test_direct import build, with_field_metadata

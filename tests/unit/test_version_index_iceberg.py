@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.codecs.iceberg_changes import read_changes
 from commitlog.core.log.replica import Decided
 from commitlog.errors import InvalidRequest
 from commitlog.model.operations import CreateTable, IcebergChange, Summary
@@ -23,7 +24,6 @@ from commitlog.model.records import (
 )
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex
-from consumers.views.version_index.iceberg import read_changes
 
 T = ("ns", "facts")
 SCHEMA = {

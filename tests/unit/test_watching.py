@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from commitlog.adapters import tracing
 from commitlog.client import runtime, tickets
 from commitlog.core.log.replica import Decided
-from commitlog.model.operations import LanceCommit, Summary
+from commitlog.model.operations import IcebergChange, LanceCommit, Summary
 from commitlog.model.records import (
     Code,
     Conflict,
@@ -82,6 +83,21 @@ def scraped(*found: dict[str, Any]) -> dict[str, Any]:
     """Return what `/metrics` has by name, of leaders that measured this."""
     text = Metrics(lambda: {number: {"measures": one} for number, one in enumerate(found)}).text()
     return {family.name: family for family in text_string_to_metric_families(text.decode())}
+
+
+def test_rows_and_bytes_of_iceberg_tables_count_by_their_snapshots() -> None:
+    said = {"operation": "append", "added-records": "5", "added-files-size": "45"}
+    added = {"action": "add-snapshot", "snapshot": {"snapshot-id": 7, "summary": said}}
+    change = IcebergChange(("ns", "facts"), "[]", json.dumps([added]))
+    one = event("t")
+    record = Transaction("id", (change,), principal="ann")
+    meters = Meters()
+    meters.count(replace(one, submitted=replace(one.submitted, record=record)))
+    found = scraped(meters.to_json())
+    for label in ({"table": "ns$facts"}, {"principal": "ann"}):
+        [kind] = label
+        assert value(found, f"commitlog_{kind}_written_rows", **label) == 5
+        assert value(found, f"commitlog_{kind}_added_bytes", **label) == 45
 
 
 def test_ten_thousand_names_have_no_more_series_than_a_hundred() -> None:

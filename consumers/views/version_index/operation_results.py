@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from commitlog.codecs.iceberg_changes import IcebergChanges, read_changes
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
     AlterProperties,
@@ -27,7 +28,6 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import OperationResult, Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.views.version_index.iceberg import IcebergChanges, read_changes
 
 REPEATED = "repeated"
 ENDING = {DropTable.__name__, DeregisterTable.__name__, DropNamespace.__name__}
