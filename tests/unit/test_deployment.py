@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,13 @@ def test_the_containerfile_copies_what_there_is_and_starts_the_script() -> None:
             assert (ROOT / source).exists(), source
     assert 'ENTRYPOINT ["start.sh"]' in text
     assert set(re.findall(r"^USER (.*)$", text, re.MULTILINE)) == {"10001"}
-    wheel = (ROOT / "pyproject.toml").read_text().partition("[tool.hatch.build.targets.wheel]")[2]
-    for package in re.findall(r"packages = \[(.*)\]", wheel)[0].split(", "):
-        assert f"COPY {package.strip(chr(34))} " in text, "the wheel needs it"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*wheel["packages"], *wheel["force-include"], wheel["hooks"]["custom"]["path"]]
+    copied = {
+        word for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for word in line.split()
+    }
+    assert {*needed, "pyproject.toml", project["project"]["readme"]} <= copied, "the wheel needs it"
 
 
 SHOW = """#!/bin/sh
