@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from cyclopts import App
@@ -9,6 +10,7 @@ from cyclopts import App
 from commitlog.adapters.places import TABLES
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
+from consumers.runtime.config import Config, read_endpoints, write_endpoints
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
@@ -44,9 +46,11 @@ def bind(
     root
         The root's name.
     """
-    log = connect_client(where.load(), "places")
+    config = where.load()
+    log = connect_client(config, "places")
     try:
         log.bind_place(place, root)
+        _note(log, config)
         _print(log, as_json=as_json)
     finally:
         log.close()
@@ -64,12 +68,22 @@ def unbind(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
     place
         The place as `commitlog places` shows it.
     """
-    log = connect_client(where.load(), "places")
+    config = where.load()
+    log = connect_client(config, "places")
     try:
         log.unbind_place(place)
+        _note(log, config)
         _print(log, as_json=as_json)
     finally:
         log.close()
+
+
+def _note(log: CommitLog, config: Config) -> None:
+    """Leave what is bound in the root, for those who look at it where no log answers."""
+    left = read_endpoints(config.root) if config.root is not None else {}
+    if config.root is not None and left:
+        roots = {place: root for place, (root, _) in log.places().items()}
+        write_endpoints(config.root, {**left, "roots": json.dumps(roots)})
 
 
 def _print(log: CommitLog, *, as_json: bool) -> None:

@@ -123,6 +123,22 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
     assert found.returncode == ExitCode.REFUSED, "what ran elsewhere says nothing of this place"
 
 
+def test_a_root_that_was_moved_after_its_place_was_bound_is_well(
+    root: Path, tmp_path: Path
+) -> None:
+    with service(root) as running:
+        assert run("places", "bind", str(root / "tables"), "--root", str(root)).returncode == 0
+        running.stop()
+    moved = tmp_path / "moved"
+    root.rename(moved)
+    found = json.loads(run("doctor", "--root", str(moved), "--json").stdout)
+    assert [one["level"] for one in found if one["name"] == "places"] == ["ok"], found
+    with service(moved) as running:
+        assert write(running, 2)[-1] == "2"
+        running.stop()
+    assert not root.exists()
+
+
 def test_a_copied_root_is_refused(root: Path, tmp_path: Path) -> None:
     copy, before = tmp_path / "copy", contents(root)
     shutil.copytree(root, copy, symlinks=True)
