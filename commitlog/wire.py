@@ -17,6 +17,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 from commitlog.errors import CommitLogError, CorruptLog, Overloaded
@@ -33,8 +34,12 @@ _OUTCOME = struct.Struct(">BQ")
 _APPEND = struct.Struct(">BH")
 
 
-def program() -> dict[str, Any]:
-    """Return what this program says of itself in HELLO: its version, and the protocol it knows."""
+@cache
+def program() -> Mapping[str, Any]:
+    """Return what this program says of itself: its version, and the protocol it knows.
+
+    Finding that reads files, once: it is part of a status, too, which is asked every second.
+    """
     from importlib.metadata import version as package_version
 
     return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}

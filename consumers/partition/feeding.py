@@ -15,8 +15,9 @@ from consumers.partition.events import Ended, EndSeen, Read
 from consumers.partition.leader import RECORDS_PER_POLL
 from consumers.partition.session import Session
 
-READ_SECONDS = 0.1
-"""How long reading waits for a record, and so the end of a term for reading."""
+READ_SECONDS = 0.2
+"""How long reading waits for a record, and so the end of a term for reading. Kafka's client cuts
+longer waits into pieces of this."""
 STUCK_SECONDS = 0.05
 """After so long outside, another thread is the loop."""
 END_CHECK_SECONDS = 1.0

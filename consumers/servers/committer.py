@@ -47,8 +47,11 @@ from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
 
 ACKNOWLEDGE_SECONDS = 0.003
-IDLE_SECONDS = 0.1
+IDLE_SECONDS = 0.25
 """How long the loop waits when nothing is due: so much later it may see that it is to stop."""
+HELD_UP_SECONDS = 0.1
+"""The same while it takes no more, in a pause for a checkpoint for example: files that get no
+further are no event."""
 LAST_CHECKPOINT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
 
@@ -273,7 +276,8 @@ class Committer:
                     due_at = min(leader.due_at, self._checks.due_at)
                     if not feeding.is_wanted:
                         due_at = min(due_at, leader.appending.due_at)
-                    patience = min(IDLE_SECONDS, due_at - time.monotonic())
+                    longest = IDLE_SECONDS if leader.wants_more else HELD_UP_SECONDS
+                    patience = min(longest, due_at - time.monotonic())
                     mailbox.rest(self._answers.poll, max(0.0, patience))
                 events = mailbox.take(0)
             # First: a step that is displaced doesn't come to what is behind it.

@@ -29,9 +29,9 @@ from commitlog.messages import (
     IcebergDescription,
     NamespaceDescription,
 )
-from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
+from commitlog.wire import program
 from consumers.partition.catalogue import Head
 from consumers.partition.events import versions_of
 from consumers.partition.failing_store import why_unreachable
@@ -52,6 +52,7 @@ WORKER_SECONDS = 60.0
 FINDERS = 4
 """How many outcomes of long ago are looked up at once."""
 PAUSE_SECONDS = 0.01
+PYLANCE = package_version("pylance")
 
 T = TypeVar("T")
 
@@ -222,9 +223,8 @@ class Requests:
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
             "rules": asdict(follower.machine.rules),
-            "pylance": package_version("pylance"),
-            "version": package_version("lance-commitlog"),
-            "knows": PROTOCOL_SUPPORTED,
+            "pylance": PYLANCE,
+            **program(),
             "programs": [[*one, count] for one, count in sorted(self._programs().items())],
             "ready": leader is not None,
             **session.status(),
