@@ -21,6 +21,8 @@ from consumers.partition.checkpoint import Folder
 EVERY = 1_000
 """Outcomes between two places."""
 PLACES_PER_FILE = 1_000
+PLACES_MAX = 100_000
+"""Of more places every other one goes: a look back then reads twice as many outcomes, at most."""
 
 logger = logging.getLogger(__name__)
 _by_sequence = attrgetter("sequence")
@@ -51,21 +53,30 @@ class OffsetIndex:
         """Take what the folder has of this log up to sequence `through`."""
         self._folder, self._log_id = folder, log_id
         self._places: list[ChainPlace] = []
+        self._every = EVERY
         self._changed: set[int] = set()
         for name in folder.names():
             if name.endswith(".json"):
                 self._places += self._load(name)
         self._places = [place for place in self._places if place.sequence <= through]
         self._places.sort(key=_by_sequence)
+        self._thin_out()
 
     def note(self, place: ChainPlace) -> None:
         """Take the place behind a valid outcome, if one is due there."""
-        if place.sequence % EVERY:
+        if place.sequence % self._every:
             return
         at = bisect_left(self._places, place.sequence, key=_by_sequence)
         if at == len(self._places) or self._places[at].sequence != place.sequence:
             insort(self._places, place, key=_by_sequence)
             self._changed.add(_file_of(place))
+            self._thin_out()
+
+    def _thin_out(self) -> None:
+        while len(self._places) > PLACES_MAX:
+            self._every *= 2
+            self._changed.update(map(_file_of, self._places))
+            self._places = [one for one in self._places if one.sequence % self._every == 0]
 
     def note_all(self, places: Iterable[ChainPlace]) -> None:
         """Take places that a look into the past came by."""
@@ -88,6 +99,9 @@ class OffsetIndex:
             ]
             body = {"log_id": self._log_id, "places": rows}
             try:
+                if not rows:
+                    self._folder.remove(f"{number}.json")
+                    continue
                 sealed = json.dumps({**body, "sha256": _digest(body)}).encode()
                 self._folder.replace(f"{number}.json", sealed)
             except OSError as error:

@@ -69,6 +69,7 @@ SMALL: dict[str, float] = {
     "consumers.partition.session.EVERY": 5,
     "consumers.partition.old_versions.EVERY": 5,
     "consumers.partition.offset_index.PLACES_PER_FILE": 3,
+    "consumers.partition.offset_index.PLACES_MAX": 12,
     "commitlog.core.log.deduplication.CHUNK_OUTCOMES": 16,
     "commitlog.core.log.deduplication._SEALED_CHUNKS": 2,
     "commitlog.core.log.deduplication._OUTCOMES_PER_PACKING": 5,

@@ -153,3 +153,20 @@ def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
     past.save()
     assert OffsetIndex(folder, "a-log", EVERY * 2).before(EVERY * 9) == places[1]
     assert OffsetIndex(folder, "another", EVERY * 9).before(EVERY * 9) == BEGINNING
+
+
+def test_the_past_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumers.partition.offset_index.PLACES_MAX", 50)
+    monkeypatch.setattr("consumers.partition.offset_index.PLACES_PER_FILE", 4)
+    files: dict[str, bytes] = {}
+    folder = MemoryFolder(Scheduler(0), Process("p", is_spared=True), files)
+    past, end = OffsetIndex(folder, "a-log", 0), EVERY * 1_000
+    for n in range(1, 1_001):
+        past.note(ChainPlace(EVERY * n, EVERY * n + 7, 1, b"%032d" % n))
+        past.save()
+    for again in (past, OffsetIndex(folder, "a-log", end)):
+        found = {again.before(sequence).sequence for sequence in range(EVERY, end + 1, EVERY)}
+        assert len(found) <= 51  # and the beginning
+        # At most as far back as places are from each other.
+        assert max(s - again.before(s).sequence for s in range(EVERY, end, EVERY)) <= 32 * EVERY
+    assert len(files) <= 51
