@@ -315,6 +315,17 @@ class Faults:
         world.scheduler.trace("broker's clock", wrong)
         self._later(chance.choice((0.05, 1.0)), self._set_the_brokers_clock)
 
+    def set_all_clocks(self) -> None:
+        """Let no clock be behind the log's: until then all that is made is too old for it.
+
+        Records that were appended while the broker's clock was wrong are decided after the healing.
+        """
+        world, machine = self.world, self.world.auditor.machine
+        newest_ms = max(machine.time_ms, machine.deduplication.clock_ms)
+        if newest_ms >= world.now_ms():
+            world.clock_offset += (newest_ms - world.now_ms() + 1) / 1000
+            world.scheduler.trace("clock", world.clock_offset)
+
     def _set_the_brokers_clock(self) -> None:
         self.world.broker_error = 0.0
 
