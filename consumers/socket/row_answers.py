@@ -29,7 +29,7 @@ PENDING_MAX = 5_000
 """Writes of one table that are named at once; the next ones when these are applied."""
 WAIT_SECONDS_MAX = 25.0
 QUIET_SECONDS = 0.005
-"""If nothing was accepted for so long, those that come one after another have come."""
+"""If nothing was accepted for so long at least, those that come one after another have come."""
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 
 Answer = list[Any]
@@ -113,10 +113,11 @@ class RowAnswers:
         """Return what waits for a row writer, by table; waits up to `seconds` for something.
 
         With `more`, so many writes are awaited at first for up to `age` seconds, unless some have
-        come and no other one does.
+        come and for `quiet` seconds no other one.
         """
         self._loop = asyncio.get_running_loop()
-        await self._gather(int(params.get("more") or 0), _seconds(params, "age"))
+        quiet = max(QUIET_SECONDS, _seconds(params, "quiet"))
+        await self._gather(int(params.get("more") or 0), _seconds(params, "age"), quiet)
         only = parse_table_id(params["table"]) if params.get("table") else None
         until = self._loop.time() + _seconds(params)
         limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
@@ -144,7 +145,7 @@ class RowAnswers:
             except TimeoutError:
                 return found
 
-    async def _gather(self, more: int, seconds: float) -> None:
+    async def _gather(self, more: int, seconds: float, quiet: float) -> None:
         loop, first = asyncio.get_running_loop(), self._count
         until = loop.time() + seconds
         while self._count < first + more and loop.time() < until:
@@ -152,7 +153,7 @@ class RowAnswers:
             self._accepted.clear()
             self._wanted = first + more
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._accepted.wait(), QUIET_SECONDS)
+                await asyncio.wait_for(self._accepted.wait(), quiet)
             if first < seen == self._count:
                 return
 

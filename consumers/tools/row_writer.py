@@ -78,8 +78,9 @@ class RowWriter:
         """By incarnation: when its next group may begin, by the monotonic clock."""
         self._through: dict[str, int] = {}
         """By incarnation: the last position of the newest group."""
-        self._coming: dict[str, int] = {}
-        """By incarnation: how many clients were told of their writes, and may write again."""
+        self._coming: dict[str, tuple[int, float]] = {}
+        """By incarnation: how many clients were told of their writes, and may write again; and how
+        long that group took."""
         self._ended = threading.Event()
         """Set when work on a group has ended."""
         self.applied = 0
@@ -153,15 +154,15 @@ class RowWriter:
         self, partition: int, tail: Tail, busy: dict[str, Future[None]], seconds: float
     ) -> bool:
         """Start work on what waits; return True if anything does, or is at work."""
-        more = 0
+        more, took = 0, 0.0
         for name in [name for name, work in busy.items() if work.done()]:
             del busy[name]
-            more += self._coming.pop(name, 0)
+            told, seconds_taken = self._coming.pop(name, (0, 0.0))
+            more, took = more + told, max(took, seconds_taken)
         patience = 0.0 if busy else seconds
-        age = self._options.age_seconds
-        body = self._log.runtime().request(
-            partition, "rows_pending", seconds=patience, more=more, age=age
-        )
+        # What takes this process long takes others long, too.
+        gather = {"more": more, "age": max(self._options.age_seconds, took), "quiet": took / 4}
+        body = self._log.runtime().request(partition, "rows_pending", seconds=patience, **gather)
         waiting = [Waiting.of(one) for one in body]
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
         now, waits = time.monotonic(), False
@@ -204,7 +205,7 @@ class RowWriter:
             waited = min(1.0, waiting.awaited / len(waiting.pending)) if through else 0.0
             self._due[name] = ended + rest * (1.0 - waited)
             if through:
-                self._coming[name] = waiting.awaited
+                self._coming[name] = waiting.awaited, took
 
     def _try(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table; whatever goes wrong, it waits for its next turn."""

@@ -15,7 +15,6 @@ from commitlog.client.row_tickets import RowsOutcome, RowsWait
 from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Code
-from consumers.socket import row_answers
 from consumers.socket.requests import Requests
 from tests.integration.test_row_writer import SCHEMA, T, writing
 from tests.service import Service, service
@@ -96,7 +95,7 @@ def test_nothing_is_kept_of_those_who_waited_in_vain(
 
 
 def test_a_row_writer_that_knows_how_many_may_write_again_hears_of_them_together(
-    running: Service, monkeypatch: pytest.MonkeyPatch
+    running: Service,
 ) -> None:
     client, answers = running.client, running.running[0].committer._requests.rows
 
@@ -105,11 +104,10 @@ def test_a_row_writer_that_knows_how_many_may_write_again_hears_of_them_together
         return client.write_rows(T, rows, mode="upsert").result(wait="accepted").sequence
 
     def heard(more: int, come: int, quiet: float, age: float = WAIT_SECONDS) -> list[int]:
-        monkeypatch.setattr(row_answers, "QUIET_SECONDS", quiet)
-        bodies = list[Any]()
+        bodies, how = list[Any](), {"more": more, "age": age, "quiet": quiet}
 
         def ask() -> None:
-            bodies.extend(client.runtime().request(0, "rows_pending", more=more, age=age))
+            bodies.extend(client.runtime().request(0, "rows_pending", **how))
 
         asking = threading.Thread(target=ask)
         asking.start()
