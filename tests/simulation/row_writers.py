@@ -368,7 +368,7 @@ def _sleep(seconds: float) -> None:
 @contextmanager
 def in_force(world: World) -> Iterator[None]:
     """Let what Lance does for row writers be done here."""
-    module = "consumers.tools.row_writer"
+    module = "consumers.tools.row_attempt"
     with ExitStack() as stack:
         stack.enter_context(mock.patch(f"{module}.prepare_group", _prepare))
         made_by = "commitlog.client.row_application"
@@ -386,7 +386,8 @@ def in_force(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch(f"{module}.new_transaction_id", world.requests.uuid))
         stack.enter_context(mock.patch(f"{module}.remove_files"))
         clocks = SimpleNamespace(sleep=_sleep, monotonic=world.scheduler.clock)
-        stack.enter_context(mock.patch(f"{module}.time", clocks))
+        stack.enter_context(mock.patch("consumers.tools.row_writer.time", clocks))
+        stack.enter_context(mock.patch(f"{module}.remember_fragments"))
         # The store isn't a folder that a client could look into.
         stack.enter_context(mock.patch("commitlog.client.submission._local_root", return_value=""))
         yield
