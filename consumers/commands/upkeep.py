@@ -26,6 +26,7 @@ from consumers.runtime.process import OnReady, run_part
 if TYPE_CHECKING:
     from consumers.runtime.config import Config
     from consumers.tools.maintenance import Maintenance
+    from consumers.tools.table_acts import Act
 
 STARTING_SECONDS = 30.0
 """Maintenance leaves the first moments of a start to others."""
@@ -85,13 +86,14 @@ def maintain(
 
         run_part("maintenance", config.root or Path.cwd(), work, niceness=NICENESS)
         return
-    results: list[str] = []
-    more["on_act"] = lambda _, result: results.append(result)
+    done: list[tuple[Act, str]] = []
+    more["on_act"] = lambda act, result: done.append((act, result))
     with _maintenance(config, defaults, master, **more) as maintenance:
-        acts = maintenance.look(dry_run=dry_run)
+        due = maintenance.look(dry_run=dry_run)
+    # What was done is told, too, where what came after it failed.
     rows = [
         {"table": act.table, "act": act.kind, "reason": act.reason, "result": result}
-        for act, result in zip(acts, results or [""] * len(acts), strict=True)
+        for act, result in (((act, "") for act in due) if dry_run else done)
     ]
     shown = ("table", "act", "reason", *([] if dry_run else ["result"]))
     columns = tuple(
