@@ -257,7 +257,7 @@ def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[st
 
 
 def checked_properties(table: TableId, properties: Mapping[str, str] | None) -> Properties:
-    """Return the properties of a new table; raise InvalidRequest for a policy that can't be."""
+    """Return a table's or namespace's properties; InvalidRequest says which policy can't be."""
     given = {str(key): str(value) for key, value in (properties or {}).items()}
     check_policy(format_table_id(table), given)
     return tuple(sorted(given.items()))

@@ -103,6 +103,20 @@ def test_a_table_is_not_created_with_a_policy_that_cannot_be(world: Known) -> No
     assert (status, "cannot be 'many'" in json.dumps(body)) == (400, True)
 
 
+def test_a_namespace_gets_no_policy_that_cannot_be(world: Known) -> None:
+    wrong = {KEY: "many"}
+    for path, body in (
+        ("/v1/namespace/wrong/create", {"id": ["wrong"], "properties": wrong}),
+        ("/v1/namespaces", {"namespace": ["wrong"], "properties": wrong}),
+        ("/v1/namespaces/shop/properties", {"updates": wrong}),
+    ):
+        status, told = world.post(path, body)
+        assert (path, status, "cannot be 'many'" in json.dumps(told)) == (path, 400, True)
+    found = {one.namespace: dict(one.properties) for one in world.log.namespaces()}
+    assert ("wrong",) not in found
+    assert found["shop",] == {}
+
+
 def test_properties_over_http(world: Known, table: str) -> None:
     headers = {"Idempotency-Key": "0190b0a0-0000-7000-8000-00000000000a"}
     body = {"table": table, "values": {KEY: "100", "mine": "yes"}}

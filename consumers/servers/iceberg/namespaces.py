@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from starlette.responses import Response
 
+from commitlog.client.catalogue import checked_properties
 from commitlog.core.iceberg.reading import Node, load_json
 from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
@@ -45,7 +46,7 @@ class IcebergNamespaces:
             raise already_exists("Table", namespace)
         if namespace in view.namespaces and not asked.has_key:
             raise already_exists("Namespace", namespace)
-        operation = CreateNamespace(namespace, tuple(sorted(properties.items())))
+        operation = CreateNamespace(namespace, checked_properties(namespace, properties))
         answer = self._catalog.submit(asked, [operation])
         if isinstance(answer, RefusedChanges):
             if answer.code is Code.TABLE_EXISTS:
@@ -107,7 +108,7 @@ class IcebergNamespaces:
             operation = AlterProperties(
                 namespace,
                 is_namespace=True,
-                upserts=tuple(sorted(updates.items())),
+                upserts=checked_properties(namespace, updates),
                 removals=tuple(sorted(set(removals))),
             )
             answer = self._catalog.submit(asked, [operation])

@@ -18,6 +18,7 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
+from commitlog.client import catalogue
 from commitlog.errors import CommitConflict
 from commitlog.model.operations import CreateNamespace, DropNamespace, Operation
 from commitlog.model.records import Code
@@ -34,7 +35,7 @@ def create_namespace(service: Service, call: Call) -> dict[str, Any]:
     namespace = _named(call)
     service.need_namespace(namespace[:-1])
     mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
-    properties = tuple(sorted((request.properties or {}).items()))
+    properties = catalogue.checked_properties(namespace, request.properties)
     operations: list[Operation] = []
     if mode == "overwrite" and namespace in service.namespaces():
         operations.append(DropNamespace(namespace))
