@@ -9,7 +9,7 @@ transaction that was refused, for one that isn't decided yet, or for none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -190,16 +190,23 @@ class FileLedger:
         }
 
     def needed(
-        self, places: Sequence[str], properties: Mapping[str, Properties], now_ms: int
+        self,
+        places: Sequence[str],
+        properties: Mapping[str, Properties],
+        now_ms: int,
+        unreachable: Collection[str],
     ) -> set[str]:
         """Return the files and folders of indices at some places that a version reads which stands.
 
-        `properties` are those of the tables that stand, by incarnation.
+        `properties` are those of the tables that stand, by incarnation. The tags of those that are
+        `unreachable` can't be asked for, so that they may name any version.
         """
 
         @cache
         def standing(incarnation: str) -> VersionRanges:
             life = self.lives[incarnation]
+            if incarnation in unreachable and life.is_live:
+                return ((1, life.version),)
             try:
                 return life.standing(properties.get(incarnation, ()), now_ms)
             except (CommitLogError, OSError):

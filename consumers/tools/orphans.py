@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from commitlog import CommitLog
@@ -47,8 +48,11 @@ from consumers.tools.branch_files import (
     needed_by_branches,
 )
 from consumers.tools.file_ledger import JUDGED, REASON, FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.turns import Turns
 
 CATCH_UP_SECONDS = 600.0
+LIST_SECONDS = 600.0
+"""A store that hasn't listed a table's files by then holds up no other's."""
 BLOCK_BYTES = 4096
 GONE = ".gone"
 """Ends the name of a dropped table's newest manifest once its files go."""
@@ -94,6 +98,9 @@ class Leftovers:
         self.taken = Counter[tuple[str, bool]]()
         """Bytes on a disk of files by incarnation: its newest version needs them, or (False) only
         others."""
+        self._turns = Turns(LIST_SECONDS)
+        self._unlisted: set[str] = set()
+        """Incarnations of tables whose stores failed or hung when they were to list their files."""
         self._gone: set[str] = set()
         """What the last look at all tables neither found nor saw needed."""
         self._read()
@@ -112,7 +119,8 @@ class Leftovers:
         listed = {}
         for life in lives:
             with _apart(life, is_only=table is not None):
-                listed[life.incarnation] = list(store_for(life.location).files())
+                listed[life.incarnation] = self._turns.take(life.incarnation, partial(_files, life))
+        self._unlisted = {life.incarnation for life in lives} - listed.keys()
         self._read()
         needed = self._needed(lives)
         self.taken.clear()
@@ -144,6 +152,8 @@ class Leftovers:
         Stops early once `go_on` returns False.
         """
         for life in self._ledger.lives.values():
+            if life.incarnation in self._unlisted:
+                continue
             with _apart(life):
                 if life.is_live and life.came_back:
                     _bring_back(life)
@@ -236,7 +246,8 @@ class Leftovers:
     def _needed(self, lives: Collection[LifeFiles]) -> set[str]:
         places = [life.location for life in lives]
         properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
-        needed = self._ledger.needed(places, properties, int(self._clock() * 1000))
+        now_ms = int(self._clock() * 1000)
+        needed = self._ledger.needed(places, properties, now_ms, self._unlisted)
         undecided = (s.record for s in self._follower.replica.undecided.values())
         return needed | self._ledger.undecided(undecided)
 
@@ -295,6 +306,10 @@ def _apart(life: LifeFiles, *, is_only: bool = False) -> Iterator[None]:
         if is_only:
             raise
         logger.warning("files of %s were left for later: %s", life.name, error)
+
+
+def _files(life: LifeFiles) -> list[FileFound]:
+    return list(store_for(life.location).files())
 
 
 def _of_branches(life: LifeFiles) -> set[str]:

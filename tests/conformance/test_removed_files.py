@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from commitlog.client import upkeep as upkeep_module
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, Unavailable
 from consumers.tools import clocks as clocks_module
+from consumers.tools import orphans as orphans_module
 from consumers.tools import removals as removals_module
 from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
@@ -33,6 +35,7 @@ from consumers.tools.orphans import Leftovers
 from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, ids_of, rows, service
+from tests.waiting import wait_until
 
 SEEDS = tuple(map(int, os.environ.get("REMOVAL_SEED", "1 2 3").split()))
 STEPS = int(os.environ.get("REMOVAL_STEPS", "40"))
@@ -320,6 +323,54 @@ def test_a_table_whose_store_fails_holds_up_no_other(
         removals.close()
         verdict = verify(made.log, 0, VerifyOptions(root=made.root, contents=True))
         assert verdict.problems == []
+
+
+def test_a_table_whose_store_hangs_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, hangs = threading.Event(), list[str]()
+
+    def hanging(name: str) -> None:
+        call = getattr(LocalStore, name)
+
+        def maybe(store: LocalStore, *given: Any, **options: Any) -> Any:
+            if hangs and hangs[0] in store._root and threading.current_thread() in mine:
+                assert answers.wait(60)
+            return call(store, *given, **options)
+
+        monkeypatch.setattr(LocalStore, name, maybe)
+
+    class Mine:
+        """The threads of this test's removal, not those of the service."""
+
+        def __contains__(self, thread: object) -> bool:
+            return thread is threading.main_thread() or "turn" in getattr(thread, "name", "")
+
+    mine = Mine()
+    for name in ("files", "names", "read", "prune", "delete"):
+        hanging(name)
+    monkeypatch.setattr(orphans_module, "LIST_SECONDS", 0.5)
+    monkeypatch.setattr(removals_module, "REST_FACTOR", 0)
+    with service(tmp_path / "root") as made:
+        for table in ("hangs", "good"):
+            made.client.create_table(table, SCHEMA)
+            for number in range(3):
+                made.client.append(table, rows(number))
+            made.client.compact(table)
+            made.client.expire_versions(table, retain_versions=1)
+        removals = removals_of(made, 0.0)
+        hangs.append("/hangs-")
+        try:
+            assert [act.table for act in removals.look()] == ["good"]
+            assert "files of hangs were left for later: its turn takes longer" in caplog.text
+            assert len(list(made.location("good").glob("data/*"))) == 1
+            assert removals.look() == []
+            assert "an earlier turn of it hasn't ended" in caplog.text
+        finally:
+            answers.set()
+        wait_until(lambda: [act.table for act in removals.look()] == ["hangs"], "its own turn")
+        assert len(list(made.location("hangs").glob("data/*"))) == 1
+        removals.close()
 
 
 @pytest.mark.parametrize("days", [21, -21])
