@@ -166,6 +166,32 @@ def test_a_store_that_hesitates_once_makes_nobody_wait() -> None:
     assert written == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_busy_machine_makes_nobody_wait_for_a_local_manifest() -> None:
+    """What a group waits for is the leader's time: another program's isn't a local manifest's."""
+    objects = Objects(Scheduler(0))
+    process = Process("latest", is_spared=True)
+    now, work = [0.0], [0.0]
+
+    class BusyStore(SimulatedStore):
+        def _before(self, what: str, path: str) -> None:
+            now[0] += 1.0
+            work[0] += 1e-6
+
+    written: list[int] = []
+    materializer = Materializer(
+        lambda filed: written.extend(event.outcome.sequence for event in filed.events),
+        open_store=lambda place: BusyStore(objects, process, place),
+        clock=lambda: now[0],
+        work_clock=lambda: work[0],
+    )
+    events = _events(_changes(Policy.LATEST, appends=7))
+    for start in (0, 2, 4, 6):
+        materializer.put(events[start : start + 2])
+        now[0] += 1e-3
+        materializer.step(0)
+    assert written == list(range(1, 9))
+
+
 class Bench:
     """Several materializers over one store, and the names that were put into it."""
 
