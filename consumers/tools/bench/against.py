@@ -77,11 +77,14 @@ def run(
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report; `report` is told of each round as it ends."""
     costs: dict[str, list[Cost]] = {side: [] for side in SIDES}
-    with tree_of(ref) as other:
+    # What a round leaves is removed after the last one: without a journal ext4 looks at each file
+    # that was removed within minutes before it makes a new one, which then takes ten times as long.
+    with tree_of(ref) as other, tempfile.TemporaryDirectory(prefix="commitlog-against-") as roots:
         trees = {"other": other, "this": HERE}
         for pair in range(pairs):
             for side in SIDES if pair % 2 else SIDES[::-1]:
-                for cost in _rounds(trees[side], pair, writers, seconds):
+                root = Path(roots, f"{pair}-{side}")
+                for cost in _rounds(trees[side], root, pair, writers, seconds):
                     costs[side].append(cost)
                     report(line(side, cost))
     return {
@@ -157,9 +160,9 @@ def tree_of(ref: str) -> Iterator[Path]:
         yield Path(unpacked)
 
 
-def _rounds(tree: Path, pair: int, writers: int, seconds: float) -> Iterator[Cost]:
+def _rounds(tree: Path, root: Path, pair: int, writers: int, seconds: float) -> Iterator[Cost]:
     """Run a service of a tree; measure its first seconds, and some that come later."""
-    with _service(tree) as (pid, servers):
+    with _service(tree, root) as (pid, servers):
         yield _round(tree, "cold", pair, pid, servers, writers, seconds)
         _write(tree, servers, writers, WARM_UP_SECONDS)
         yield _round(tree, "warm", pair, pid, servers, writers, seconds)
@@ -188,27 +191,30 @@ def _round(
 
 
 @contextlib.contextmanager
-def _service(tree: Path) -> Iterator[tuple[int, str]]:
+def _service(tree: Path, root: Path) -> Iterator[tuple[int, str]]:
     """Run `commitlog up` of a tree; yield the supervisor's process id and Kafka's address."""
-    with tempfile.TemporaryDirectory(prefix="commitlog-against-") as root:
-        command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", root, "--port", "0"]
-        # Compaction would be measured with whichever tree it falls on.
-        settings = {"COMMITLOG_MAINTAIN": "false"}
-        with subprocess.Popen(
-            command, cwd=tree, env=_environment(tree) | settings, stdout=subprocess.PIPE, text=True
-        ) as up:
+    command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", str(root)]
+    # Compaction would be measured with whichever tree it falls on.
+    settings = {"COMMITLOG_MAINTAIN": "false"}
+    with subprocess.Popen(
+        [*command, "--port", "0"],
+        cwd=tree,
+        env=_environment(tree) | settings,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as up:
+        try:
+            assert up.stdout is not None
+            ready = up.stdout.readline().split()
+            if len(ready) < 4:
+                raise Unavailable(f"the service of {tree} did not start; it said why above")
+            yield up.pid, ready[3]
+        finally:
+            up.terminate()
             try:
-                assert up.stdout is not None
-                ready = up.stdout.readline().split()
-                if len(ready) < 4:
-                    raise Unavailable(f"the service of {tree} did not start; it said why above")
-                yield up.pid, ready[3]
-            finally:
-                up.terminate()
-                try:
-                    up.wait(STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    up.kill()
+                up.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                up.kill()
 
 
 def _write(tree: Path, servers: str, writers: int, seconds: float) -> dict[str, Any]:
