@@ -13,8 +13,7 @@ from typing import Any
 
 from commitlog.model.limits import DIGITS_MAX
 from commitlog.model.operations import IcebergChange, Summary, operation_name
-
-INT64_MAX = 2**63 - 1
+from consumers.views.version_index.relation import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from commitlog.codecs.iceberg_changes import _summary
 from commitlog.codecs.manifest_file import parse_manifest_name
 from commitlog.core.lance.staged_keys import BASE_VERSION, base_version
+from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.file_pb2 import Field
@@ -21,6 +23,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, CreateTable
 from commitlog.model.records import Application, Status
+from consumers.views.version_index import IndexPosition, VersionIndex
 from tests.core_world import FORMAT, ROOT, World, append, delete
 from tests.unit.manifest_examples import UUID, state
 from tests.unit.test_direct import build, with_field_metadata
@@ -127,3 +130,14 @@ def test_an_application_that_begins_below_zero() -> None:
         assert outcome.status is Status.COMMITTED
     assert world.state().version == 3
     assert world.replayed().digest() == world.machine.digest()
+
+
+def test_more_rows_than_the_index_has_numbers_for(tmp_path: Path) -> None:
+    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+    world.create()
+    assert world.ask("many", append(1, "a.lance", "b.lance", rows=2**63)).version == 2
+    assert world.ask("more", append(2, "c.lance", rows=2**62)).version == 3
+    decided = [Decided(submitted, outcome, 0) for submitted, outcome in world.log]
+    with VersionIndex.open(tmp_path) as index:
+        index.apply(decided, IndexPosition(0, len(decided)))
+        assert index.position(0).sequence == len(decided)

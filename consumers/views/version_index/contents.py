@@ -21,6 +21,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import Outcome
 from consumers.views.version_index.operation_results import DoneOperation
+from consumers.views.version_index.relation import INT64_MAX
 
 Row = tuple[object, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]
@@ -162,9 +163,9 @@ def _whole(fragment_id: int, fragment: DataFragment, made_from: Sequence[int] | 
     return (
         fragment_id,
         False,
-        fragment.physical_rows,
-        deleted,
-        sum(file.file_size_bytes for file in files),
+        min(fragment.physical_rows, INT64_MAX),
+        min(deleted, INT64_MAX),
+        min(sum(file.file_size_bytes for file in files), INT64_MAX),
         [file.path for file in files],
         path,
         made_from,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from consumers.views.version_index.contents import Row
 from consumers.views.version_index.operation_results import Counts, DoneOperation, Told
+from consumers.views.version_index.relation import INT64_MAX
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
@@ -105,9 +106,9 @@ class Counting:
             moved = min(added, removed)
             added, removed = added - moved, removed - moved
         one.counts = Counts(
-            rows_added=added,
-            rows_removed=removed,
-            bytes_added=size,
+            rows_added=min(added, INT64_MAX),
+            rows_removed=min(removed, INT64_MAX),
+            bytes_added=min(size, INT64_MAX),
             fragments_added=fragments["added"],
             fragments_updated=fragments["updated"],
             fragments_removed=fragments["removed"],

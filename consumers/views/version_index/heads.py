@@ -25,6 +25,7 @@ from consumers.views.version_index.operation_results import (
     counts_of,
     principal,
 )
+from consumers.views.version_index.relation import INT64_MAX
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
 
@@ -103,9 +104,9 @@ def _apply(
         head.metadata_location = one.result.metadata_location
     counts = counts_of(one)
     if counts is not None:
-        head.rows_added += counts.rows_added
-        head.rows_removed += counts.rows_removed
-        head.bytes_added += counts.bytes_added
+        head.rows_added = min(head.rows_added + counts.rows_added, INT64_MAX)
+        head.rows_removed = min(head.rows_removed + counts.rows_removed, INT64_MAX)
+        head.bytes_added = min(head.bytes_added + counts.bytes_added, INT64_MAX)
     if one.name_after is None:
         _end(head, decided, one.name)
     elif one.name_after != head.table_name:
