@@ -296,6 +296,7 @@ READS = (
     Column("round trip ms", lambda row: f"{row['round_trip_ms']:.2f}", is_number=True),
     Column("served ms", lambda row: f"{row['served_ms']:.2f}", is_number=True),
     Column("times both", lambda row: _ratio(row["times_both"]), is_number=True),
+    Column("times both in turn", lambda row: _ratio(row["times_in_turn"]), is_number=True),
 )
 
 
