@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.model.limits import DIGITS_MAX
+from commitlog.model.limits import DIGITS_MAX, INT64_MAX
 from commitlog.model.operations import IcebergChange, Summary, operation_name
-from consumers.views.version_index.relation import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ OUTCOME_HEAD_BYTES_MAX = 32 * 1024
 OPERATIONS_PER_TRANSACTION_MAX = 1_000
 """A record's operations; multi-table commits of a hundred tables fit ten times."""
 
+INT64_MAX = 2**63 - 1
+"""The most that a BIGINT of the version index holds; clients may name more rows and bytes."""
+
 DIGITS_MAX = 4_300
 """Python reads no number of more digits, and writes none: no record with one was ever decided."""
 

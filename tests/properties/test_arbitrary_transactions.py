@@ -14,12 +14,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import Found, Observation, Refused
+from commitlog.core.decisions import Found, Refused
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
 from commitlog.core.partition.machine import BuildWanted
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, LanceCommit
+from commitlog.model.records import Observation
 from tests.core_world import World, append, commit, new_fragment
 from tests.unit.test_staged import appending, stage
 
@@ -48,7 +49,7 @@ class Unbuilt(World):
         return Found(Observation("", -1), error="pylance refused")
 
 
-def value(chance: random.Random, field: FieldDescriptor) -> Any:
+def value(chance: random.Random, field: Any) -> Any:
     bounds = _BITS.get(field.cpp_type)
     if bounds is not None:
         least, end = bounds
@@ -64,6 +65,7 @@ def value(chance: random.Random, field: FieldDescriptor) -> Any:
 
 def fill(chance: random.Random, message: Message, share: float, depth: int = 0) -> None:
     """Give values to a share of a message's fields, and of those in it."""
+    field: Any
     for field in message.DESCRIPTOR.fields:
         if chance.random() > share or depth > _DEPTH_MAX:
             continue
@@ -101,8 +103,8 @@ def arbitrary(chance: random.Random, head: int, number: int) -> LanceTransaction
     """Return a transaction of one operation, some of whose fragments may be as they should be."""
     versions = [1, 2, head, head, head, 0, 2**64 - 1]
     made = LanceTransaction(read_version=chance.choice(versions), uuid=f"u{number}")
-    chosen = chance.choice(LanceTransaction.DESCRIPTOR.oneofs_by_name["operation"].fields).name
-    body = getattr(made, chosen)
+    chosen: Any = chance.choice(LanceTransaction.DESCRIPTOR.oneofs_by_name["operation"].fields)
+    body = getattr(made, chosen.name)
     body.SetInParent()
     fill(chance, body, chance.choice([0.1, 0.3, 0.6, 0.9]))
     for name in ("new_fragments", "fragments", "updated_fragments"):

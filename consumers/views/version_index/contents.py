@@ -18,10 +18,10 @@ from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import Outcome
 from consumers.views.version_index.operation_results import DoneOperation
-from consumers.views.version_index.relation import INT64_MAX
 
 Row = tuple[object, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]

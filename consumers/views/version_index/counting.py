@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from consumers.views.version_index.contents import Row
 from consumers.views.version_index.operation_results import Counts, DoneOperation, Told
-from consumers.views.version_index.relation import INT64_MAX
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field, fields
 
 from commitlog.core.log.replica import Decided
+from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import (
     CreateTable,
     DeclareTable,
@@ -25,7 +26,6 @@ from consumers.views.version_index.operation_results import (
     counts_of,
     principal,
 )
-from consumers.views.version_index.relation import INT64_MAX
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-INT64_MAX = 2**63 - 1
-"""The most that a BIGINT holds; what clients say of rows and bytes may be more."""
-
 ARROW_TYPES = {
     "BIGINT": pa.int64(),
     "BIGINT[]": pa.list_(pa.int64()),
