@@ -1,4 +1,6 @@
-"""Fails a test that leaves something running: a thread, a child process, a client of Kafka.
+"""Finds tests that leave something running: a thread, a child process, a client of Kafka.
+
+Where nothing is left, such a test fails. Where that isn't so yet, the end of a run names it.
 
 What a fixture of a wider scope started runs on. What its services start meanwhile can't be told
 from what a test leaves, so that is looked for when the module ends. Left is also what only the
@@ -19,11 +21,23 @@ from typing import Any
 
 import pytest
 
-LOOKED_AT = ("tests/contract/", "tests/properties/", "tests/scenarios/", "tests/unit/")
-"""Folders that are known to leave nothing."""
+CLEAN = (
+    "tests/contract/",
+    "tests/histories/",
+    "tests/properties/",
+    "tests/scenarios/",
+    "tests/simulation/",
+    "tests/types/",
+    "tests/unit/",
+)
+"""Folders whose tests leave nothing: here a test that does fails."""
 
 END_SECONDS = 30.0
 """So long may end what was told to end: only a failing test waits for all of it."""
+NAMED_SECONDS = 1.0
+"""The same where a leftover is named, and nothing fails."""
+LEFT = "left running"
+"""A test's property: what it left."""
 PAUSE_SECONDS = 0.02
 
 THREAD, CLIENT, PROCESS = "thread", "client of Kafka", "process"
@@ -83,7 +97,6 @@ class Leaks:
 
     def __init__(self) -> None:
         """Know of nothing."""
-        self._is_on = False
         self._test: Running = {}
         self._last: Running | None = None
         self._module: Running | None = None
@@ -94,10 +107,6 @@ class Leaks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Note what runs before a test."""
-        self._is_on = item.nodeid.startswith(LOOKED_AT)
-        if not self._is_on:
-            self._last = None
-            return (yield)
         # Nothing happens between two tests.
         self._test = running() if self._last is None else self._last
         if self._module is None:
@@ -107,7 +116,7 @@ class Leaks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
         """Note what a fixture starts that outlives the test."""
-        if not self._is_on or fixturedef.scope == "function":
+        if fixturedef.scope == "function":
             return (yield)
         owner = self._fixtures if fixturedef.scope in ("module", "class") else self._session
         before = running()
@@ -121,10 +130,9 @@ class Leaks:
     def pytest_runtest_teardown(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
-        """Fail for what the test left, or its module."""
+        """Fail for what the test left, or its module, or name it."""
         result = yield
-        if not self._is_on:
-            return result
+        is_clean = item.nodeid.startswith(CLEAN)
         before, whose = {**self._test, **self._fixtures, **self._session}, "the test"
         if nextitem is None or nextitem.path != item.path:
             before, whose = {**(self._module or {}), **self._session, **self._told}, "the module"
@@ -137,13 +145,16 @@ class Leaks:
             if any(k[0] != PROCESS for k in now if k in kept)
             else [THREAD, CLIENT, PROCESS]
         )
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + (END_SECONDS if is_clean else NAMED_SECONDS)
         while left := [key for key in now if key not in before and key[0] in kinds]:
             if time.monotonic() > deadline:
                 self._told.update((key, now[key]) for key in left)
                 self._last = now
                 names = ", ".join(f"{key[0]} {now[key]!r}" for key in left)
-                pytest.fail(f"{whose} left running: {names}", pytrace=False)
+                if is_clean:
+                    pytest.fail(f"{whose} left running: {names}", pytrace=False)
+                item.user_properties.append((LEFT, f"{item.nodeid}: {whose} left {names}"))
+                return result
             time.sleep(PAUSE_SECONDS)
             now = running()
         self._last = now
@@ -153,3 +164,17 @@ class Leaks:
 def pytest_configure(config: pytest.Config) -> None:
     """Look at each test."""
     config.pluginmanager.register(Leaks(), "leaks")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name what was left where nothing fails by it."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    lines = [
+        str(value)
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == LEFT and report.when == "teardown"
+    ]
+    if lines:
+        terminalreporter.section("what tests left running")
+        terminalreporter.write_line("\n".join(lines))

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -52,8 +53,8 @@ def knows(root: Path, table: str, version: int | None) -> bool:
 
 def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path: Path) -> None:
     here, old = broker.bootstrap_servers, tmp_path / "old"
-    made = KafkaLog.connect(here, LOG)
-    made.create(partitions=3, domains=DOMAINS, tables_root=str(old / "tables"))
+    with closing(KafkaLog.connect(here, LOG)) as made:
+        made.create(partitions=3, domains=DOMAINS, tables_root=str(old / "tables"))
     committed: list[tuple[str, Outcome]] = []
     with s3_server(), leading(here, old, LOG) as client:
         for table in TABLES:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,14 @@ class World:
     root: Path
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    log: Log | None = None
 
     def lead(self) -> None:
         """Start a committer and wait until it leads."""
         ready, self._stop = threading.Event(), threading.Event()
+        self.log = self.open_log()
         committer = Committer(
-            self.open_log(), CommitterOptions(root=self.root), on_ready=lambda node: ready.set()
+            self.log, CommitterOptions(root=self.root), on_ready=lambda node: ready.set()
         )
         self._thread = threading.Thread(target=committer.run, args=(self._stop,), daemon=True)
         self._thread.start()
@@ -50,12 +53,15 @@ class World:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(120)
+        if self.log is not None:
+            self.log.close()
 
 
 def _kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     servers = request.getfixturevalue("broker").bootstrap_servers
     name = f"log-{uuid.uuid4().hex[:8]}"
-    KafkaLog.connect(servers, log=name).create(tables_root=str(tmp_path / "tables"))
+    with closing(KafkaLog.connect(servers, log=name)) as log:
+        log.create(tables_root=str(tmp_path / "tables"))
     return lambda: KafkaLog.connect(servers, log=name)
 
 
@@ -179,7 +185,7 @@ def test_an_id_stands_for_one_content(client: CommitLog) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_forked_child_submits_by_itself(world: World, client: CommitLog) -> None:
-    if isinstance(world.open_log(), MemoryLog):
+    if isinstance(world.log, MemoryLog):
         pytest.skip("a log in memory stays in its process")
     client.create_table("a$t", SCHEMA)
     fragments = lance.fragment.write_fragments(

@@ -157,8 +157,9 @@ def test_deletes_of_other_rows_in_one_fragment_are_rebased(running: Service) -> 
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
+    for thread, client in zip(threads, clients, strict=True):
         thread.join(120)
+        client.close()
     assert ids_of(lance.dataset(str(running.location(t)))) == list(range(4, 10))
     assert [outcome.status for outcome in done] == [Status.COMMITTED] * 4
 
