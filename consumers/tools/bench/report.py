@@ -26,11 +26,11 @@ NOT_MEASURED = (
     "More machines than one: broker, leader, index and writers share the cores of this one, and "
     "the broker is the only copy of the log.",
     "A broker that waits for the disk: acknowledged means in the operating system's memory, as "
-    "with pylance, which doesn't fsync either. The disk's fsync stands among the floors.",
-    "Object stores: all tables lie on the local disk.",
+    "with pylance, which doesn't fsync either. The floors include the disk's fsync.",
+    "Object stores: all tables are on the local disk.",
     "Writing data: commits name files that were written before, except where a table says so.",
-    "Other programs: nothing else should have run. The load average before the run is told above; "
-    "figures of a loaded machine are worth nothing, their ratios a little.",
+    "Other programs: nothing else should have run. The load average before the run is given above; "
+    "don't trust absolute figures of a loaded machine, and its ratios only a little.",
 )
 
 
@@ -48,8 +48,7 @@ def page(found: Mapping[str, Any]) -> str:
         "## Aims",
         "",
         *_aims(judge(suites)),
-        "What bounds those that are missed, by profile, and what would move them: "
-        "[speed](../docs/speed.md).",
+        "Why aims were missed, by profile, and what would help: [speed](../docs/speed.md).",
         "",
         *_lost(suites),
     ]
@@ -104,7 +103,7 @@ def _environment(found: Mapping[str, Any]) -> Iterator[str]:
         "",
         f"Python {machine.get('python', '?')}, "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
-        + ". Where several numbers stand in a cell they are least / median / greatest of the "
+        + ". Several numbers in a cell are the minimum / median / maximum of the "
         "rounds; single ones are medians. Rounds of all systems alternate in one run.",
         "",
     )
@@ -288,8 +287,8 @@ TABLES: Mapping[str, Sequence[tuple[str, Columns, str]]] = {
     ),
     "growth": (
         (
-            "A lone writer through the whole service; `committed` stands, `readable` has its "
-            "manifest.",
+            "A lone writer through the whole service, until its commit is final (`committed`) and "
+            "until its manifest is there (`readable`).",
             {
                 **_AT,
                 "committed p50 ms": number("committed_p50_ms", 2),
