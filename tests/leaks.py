@@ -48,9 +48,10 @@ Running = dict[tuple[str, int], str]
 EXCEPTIONS = (
     # AnyIO ends them with the loop that they work for, or when they were idle for long.
     "AnyIO worker thread",
-    # One for this process, which multiprocessing keeps.
+    # One of each for this process, which multiprocessing and lancedb keep once they are used.
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
+    "LanceDBBackgroundEventLoop",
 )
 """Parts of the names of what may stay."""
 
