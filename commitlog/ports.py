@@ -16,7 +16,7 @@ from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitte
 
 Record = TypeVar("Record")
 PATIENT_SECONDS = 0.1
-"""How late records are for whoever shows or indexes them, and answers nobody who waits."""
+"""How late records are for whoever shows or indexes them, and answers no one who waits."""
 
 OnDelivery = Callable[[int, Exception | None], None]
 """Called once per append with (offset, None), or with (-1, error), where the error is a
@@ -92,7 +92,7 @@ class Reader(Protocol[Record]):
 
     Tombstones in the transactions topic are passed over: they are no records of the log. An
     offset outside of the log raises CorruptLog, a topic that is gone WrongLog. While the
-    cluster can't be reached, `poll` returns nothing and goes on by itself later.
+    cluster can't be reached, `poll` returns nothing and continues by itself later.
     """
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
@@ -108,7 +108,7 @@ class Reader(Protocol[Record]):
         """Fetch nothing more until the next `poll`."""
 
     def seek(self, offset: int) -> None:
-        """Go on from another offset."""
+        """Continue from another offset."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,7 +140,7 @@ class TransactionsWriter(Protocol):
         """Wait until nothing is on its way, running callbacks; return how much still is."""
 
     def close(self) -> None:
-        """Give up what is on its way (its callbacks get an error) and let go."""
+        """Give up what is on its way (its callbacks get an error) and close."""
 
 
 class OutcomesWriter(Protocol):
@@ -156,10 +156,10 @@ class OutcomesWriter(Protocol):
         """Run callbacks on this thread; return how many ran, waiting for the first one."""
 
     def purge(self) -> None:
-        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
+        """Give up what is on its way: the callbacks get an error whose `appended` is None."""
 
     def close(self) -> None:
-        """Purge, run the remaining callbacks, and let go."""
+        """Purge, run the remaining callbacks, and close."""
 
 
 class RecordsWriter(Protocol):
@@ -175,10 +175,10 @@ class RecordsWriter(Protocol):
         """Send what waits and run callbacks; return how many ran, waiting for the first one."""
 
     def purge(self) -> None:
-        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
+        """Give up what is on its way: the callbacks get an error whose `appended` is None."""
 
     def close(self) -> None:
-        """Purge, run the remaining callbacks, and let go."""
+        """Purge, run the remaining callbacks, and close."""
 
 
 class Log(Protocol):

@@ -294,7 +294,7 @@ def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> l
 
 
 def blame(root: str | os.PathLike[str], table: str, what: str | int | None = None) -> list[Row]:
-    """Return who made each fragment that stands and who changed it last, by fragment.
+    """Return who made each fragment that exists and who changed it last, by fragment.
 
     With `what`, a fragment's id or a data file's name: all that was done to it, oldest first.
 

@@ -241,7 +241,7 @@ class KafkaReader(Generic[Record]):
         self._is_paused = True
 
     def seek(self, offset: int) -> None:
-        """Go on from another offset; what was fetched is given up."""
+        """Continue from another offset; what was fetched is given up."""
         self._resume()  # the client forgets no pause over a new assignment
         self._position = offset
         self._open().assign([TopicPartition(self._topic, self._partition, offset)])

@@ -260,7 +260,7 @@ def appended_of(error: KafkaError) -> Literal[False] | None:
 
 
 def ends_reading(error: KafkaError) -> bool:
-    """Return whether reading can't go on; of everything else the client gets over by itself."""
+    """Return whether reading can't continue; of everything else the client gets over by itself."""
     code = error.code()
     ends = code in _NO_TOPIC or code in _OUT_OF_RANGE or code in _NOT_ALLOWED or code in _BROKEN
     return ends or bool(error.fatal())

@@ -116,7 +116,7 @@ class _Writer:
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def close(self) -> None:
-        """Give up what is on its way, run its callbacks, and let go."""
+        """Give up what is on its way, run its callbacks, and close."""
         self.purge()
         with contextlib.suppress(Unavailable):
             self.flush(CLOSE_TIMEOUT_SECONDS)
@@ -220,7 +220,7 @@ class _GroupsWriter(_Writer):
         super().purge()
 
     def close(self) -> None:
-        """Give up what is on its way, run its callbacks, and let go."""
+        """Give up what is on its way, run its callbacks, and close."""
         super().close()
         self.poll(0)
 

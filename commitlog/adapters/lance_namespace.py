@@ -64,7 +64,7 @@ def object_path(location: str, path: str) -> str:
 
 
 def relative_path(location: str, path: str) -> str:
-    """Return a path of pylance's relative to the location, where it must lie under `_versions`."""
+    """Return a path of pylance's relative to the location, where it must be under `_versions`."""
     prefix = _store_root(location) + "/"
     relative = path.lstrip("/").removeprefix(prefix)
     folder, _, name = relative.rpartition("/")
@@ -109,7 +109,7 @@ class GivenNamespace(LanceNamespace):
         return f"commitlog:{self.location}"
 
     def describe_table(self, request: Any) -> Any:
-        """Say where the table lies and that versions are managed."""
+        """Say where the table is and that versions are managed."""
         return DescribeTableResponse(
             location=self.location,
             managed_versioning=True,

@@ -119,7 +119,7 @@ class MemoryReader(Generic[Record]):
         """Do nothing: nothing is fetched ahead here."""
 
     def seek(self, offset: int) -> None:
-        """Go on from another offset."""
+        """Continue from another offset."""
         self._position = offset
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ def _hashes(values: pa.Array) -> Hashes:
 
 
 def _live(values: pa.Array) -> Hashes:
-    """Return the hashes of values of which none is null."""
+    """Return the hashes of values without nulls."""
     kind = values.type
     if types.is_struct(kind):
         hashes = np.zeros(len(values), np.uint64)

@@ -1,4 +1,4 @@
-"""Where tables lie: bytes under a location.
+"""Where tables are: bytes under a location.
 
 Paths are relative to a location and confined to it. A file appears whole or not at all: it is
 written under a temporary name first. `create` is the store's put-if-absent, which keeps what

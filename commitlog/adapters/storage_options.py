@@ -1,10 +1,10 @@
 """Storage options: what it takes to reach a location, besides the location.
 
-They are pylance's own (`endpoint`, `region`, `aws_access_key_id`, ...) and hold for all that lies
+They are pylance's own (`endpoint`, `region`, `aws_access_key_id`, ...) and hold for all that is
 below a prefix. Nothing of them is ever recorded: each process has its own, from a file, from its
 code, and for the rest from its environment. The file is named by COMMITLOG_STORAGE_FILE:
 
-[stores."s3://lake"]                      # used by this process for what lies there
+[stores."s3://lake"]                      # used by this process for what is there
 endpoint = "https://store.example:9000"
 aws_access_key_id = { env = "LAKE_ID" }
 aws_secret_access_key = { file = "/run/secrets/lake" }
@@ -18,7 +18,7 @@ aws_access_key_id = { env = "VENDED_ID" }
 [vending."s3://lake"]                     # access to one table's files, by grant
 role_arn = "arn:aws:iam::123456789012:role/lake"
 
-[options."s3://lake"]                     # the same, for what lies there
+[options."s3://lake"]                     # the same, for what is there
 endpoint = "https://store.example:9000"
 """
 
@@ -83,7 +83,7 @@ def use_storage_file(path: str) -> StorageFile:
 
 
 def use_storage_options(location: str, options: Mapping[str, str]) -> None:
-    """Reach what lies at or below a location with these options, in this process.
+    """Reach what is at or below a location with these options, in this process.
 
     They win over the storage file, and that wins over the environment. No options: forget them.
     """

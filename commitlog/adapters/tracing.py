@@ -101,7 +101,7 @@ class Tracing:
         self._span(context, name, seconds, ago, facts)
 
     def flush(self) -> None:
-        """Send what is gathered, before a process that may end without warning goes on."""
+        """Send what is gathered, before a process that may end without warning continues."""
         self.provider.force_flush(FLUSH_MILLISECONDS)
 
     def _span(

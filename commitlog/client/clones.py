@@ -92,7 +92,7 @@ def _branch_location(clone: Transaction.Clone) -> str:
 
 
 def _check_protocol(log: Host, table: TableId) -> None:
-    """Refuse a branch while the log goes on by a protocol that knows none."""
+    """Refuse a branch while the log continues by a protocol that knows none."""
     runtime = log.runtime()
     partition = runtime.domains.partition(table)
     status = runtime.request(partition, "status", newest_rules=True)

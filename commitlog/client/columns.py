@@ -61,7 +61,7 @@ class ChangesColumns(KeepsTables):
         def change(dataset: lance.LanceDataset) -> None:
             nonlocal is_taken
             if is_taken:
-                raise values_of_rows("rows came meanwhile of which the reader has no values")
+                raise values_of_rows("rows were added meanwhile that the reader has no values for")
             is_taken = is_reader(transforms)
             dataset.add_columns(transforms, **options)
 

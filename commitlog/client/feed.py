@@ -36,7 +36,7 @@ SLICE_SECONDS = 0.2
 """How long a poll waits at once: how late it may notice that it is to end."""
 LOOK_UP_SECONDS = 30.0
 NEARBY_RECORDS_MAX = 5_000
-"""A position's record lies so near to its place unless terms and void records abound."""
+"""A position's record is so near to its place unless terms and void records abound."""
 NEWEST_RECORDS = 50
 
 
@@ -218,7 +218,7 @@ class PartitionFeed:
 
     @property
     def reached(self) -> Start:
-        """Where a feed goes on that is to tell what this one hasn't."""
+        """Where a feed continues that is to tell what this one hasn't."""
         return Start(self.told, max(self._after, self.told.sequence))
 
     def end_offset(self) -> int:
@@ -314,7 +314,7 @@ def check_not_behind(runtime: Runtime, partition: int, sequence: int, head: int)
 def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
     """Yield the records that say they have a sequence.
 
-    Before it there are as many outcomes, a Genesis, terms and void records, so it lies at or after
+    Before it there are as many outcomes, a Genesis, terms and void records, so it is at or after
     the offset of the same number.
     """
     reader = log.read_outcomes(partition, sequence)

@@ -52,7 +52,7 @@ def _row(start: Start) -> list[int | str]:
 
 
 def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
-    """Return where a feed goes on in each partition that has a resume token.
+    """Return where a feed continues in each partition that has a resume token.
 
     Raises InvalidRequest if it is none, WrongLog if it is another log's.
     """
@@ -111,7 +111,7 @@ class Selection:
 
     @property
     def namespaces(self) -> list[TableId]:
-        """The namespaces of which all tables are selected."""
+        """The namespaces whose tables are all selected."""
         return [parse_table_id(n.removesuffix(_ALL)) for n in self.tables if n.endswith(_ALL)]
 
     def may_take(self, outcome: Outcome) -> bool:

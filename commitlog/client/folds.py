@@ -32,7 +32,7 @@ from commitlog.model.table import TableId, format_table_id
 
 _ENDING = ("DropTable", "DeregisterTable")
 _KEPT = 8
-"""How many places of a partition are kept to go on from."""
+"""How many places of a partition are kept to continue from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Fold:
         self.namespaces: dict[TableId, dict[str, str]] = {}
 
     def copy(self) -> Fold:
-        """Return one that goes on by itself."""
+        """Return one that continues by itself."""
         made = Fold()
         made.place, made.tables = self.place, dict(self.tables)
         made.namespaces = dict(self.namespaces)
@@ -181,7 +181,7 @@ class Folds:
         self._moments: dict[int, Moments] = {}
 
     def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
-        """Return what stood in a partition right after a sequence."""
+        """Return what existed in a partition right after a sequence."""
         with self._lock:
             known = self._known.setdefault(partition, OrderedDict())
             self._moments.setdefault(partition, Moments())

@@ -51,7 +51,7 @@ class FreshDataset(lance.LanceDataset):
     """A table as of a moment, with what was accepted by then; it can only be read."""
 
     position: int
-    """The position in the log as of which it is: given again, it makes the same view."""
+    """The view's position in the log: given again, it makes the same view."""
 
     @property
     def optimize(self) -> NoReturn:

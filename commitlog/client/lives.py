@@ -55,7 +55,7 @@ class Lives:
         self._lives: dict[str, Life] = {}
         self._names: dict[TableId, Life] = {}
         self._ended: list[Life] = []
-        """Iceberg tables, of which two names may have one uuid."""
+        """Iceberg tables; two names of theirs may have one uuid."""
 
     def dropped(self, table: TableId) -> list[Life]:
         """Return what was dropped under a name, the last one last."""

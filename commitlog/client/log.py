@@ -1,7 +1,7 @@
 """`CommitLog`: a writer's and reader's connection to a log.
 
 Thread-safe, and usable from asyncio: submitting does not wait for answers, and tickets can be
-awaited. Nothing needs to be closed for a program to end, and a forked child connects anew.
+awaited. Nothing needs to be closed for a program to end, and a forked child connects again.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def prepare_merge(
 
 
 def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
-    """Reject key columns of which Lance finds no two values equal."""
+    """Reject key columns whose values Lance never finds equal."""
     for name in on:
         if is_json(info.schema.field(name).type):
             raise InvalidTransaction(
@@ -182,7 +182,7 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> None:
 def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:
     """Return the rows that post-images lack against the version that was read.
 
-    A vector that lies with the source of a shallow clone is left to the leader to look at.
+    A vector that is with the source of a shallow clone is left to the leader to look at.
     """
     store = store_for(info.location)
     taken: dict[int, BitMap] = {}

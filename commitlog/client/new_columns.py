@@ -138,7 +138,7 @@ class NewColumns:
                 return made
             before = self._made
             if before is not None and _fields(before) != _fields(made):
-                # Fields got other numbers, of which fewer fragments know.
+                # Fields got other numbers, which fewer fragments know.
                 self._made, self._files = None, {}
                 return self._made_for(info, path, state)
             self._made = self._made or made

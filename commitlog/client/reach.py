@@ -17,7 +17,7 @@ from commitlog.model.table import TableId, format_table_id
 
 
 def reach(location: str, options: Mapping[str, str] | None) -> None:
-    """Reach a location with these options from now on; InvalidTransaction if they are no good."""
+    """Reach a location with these options from now on; InvalidTransaction if they are invalid."""
     if options:
         use_storage_options(location, options)
     try:

@@ -2,7 +2,7 @@
 
 A Lance file's bytes are its writer's, so what is compared is the content of rows. A table is taken
 as some version has it, what was written by the log since is applied to that, and the newest version
-has to have the same rows. Commits that change rows without the log's having them begin anew: what
+has to have the same rows. Commits that change rows without the log's having them start over: what
 they left is taken as it is.
 """
 
@@ -128,7 +128,7 @@ class RowHistories:
         """Return the first row of a table that isn't what its writes come to.
 
         None too if nothing can be compared: no version before the writes can be read any more, or
-        the rows of writes are gone. `on_rows` is told how many rows were compared.
+        the rows of writes are gone. `on_rows` is called with how many rows were compared.
         """
         table = self._tables.get(info.incarnation)
         if table is None or not table.has_writes or info.has_blobs:
@@ -174,7 +174,7 @@ class _Rebuilding:
         """The position of the last write of a key."""
 
     def advance(self, run: _Run) -> None:
-        """Go on to a run's versions; where writes can't be read, begin anew at one of them."""
+        """Continue to a run's versions; where writes can't be read, start over at one of them."""
         if self._rows is not None and not (run.writes is not None and self._take(run.writes)):
             self._rows, self._waiting = None, []
         if self._rows is None:

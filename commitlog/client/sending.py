@@ -78,7 +78,7 @@ class Sending:
     ) -> None:
         """Send through the connection of a transaction's partition, if `by_leader`.
 
-        A ticket of which nothing more is tried is one to `forget`.
+        Once nothing more is tried for a ticket, `forget` it.
         """
         self._log, self._connection_of, self._forget = log, connection_of, forget
         self._by_leader = by_leader

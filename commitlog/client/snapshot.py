@@ -133,7 +133,7 @@ def _written(found: TableAt) -> Path:
 
 
 def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[int, int], Any]:
-    """Return the positions and the tables that stand there, of an `index.duckdb`."""
+    """Return the positions and the tables that exist there, of an `index.duckdb`."""
     try:
         import duckdb
     except ImportError as error:

@@ -42,7 +42,7 @@ from commitlog.model.operations import KeyHashes
 def prepare_update(
     info: TableInfo, dataset: lance.LanceDataset, values: Mapping[str, Any], where: str | None
 ) -> Prepared:
-    """Compute rows anew: a value is a SQL expression if it is a string, else the value itself."""
+    """Compute rows again: a value is a SQL expression if it is a string, else the value itself."""
     schema = info.schema
     unknown = [name for name in values if name not in schema.names]
     if unknown or not values:
@@ -164,7 +164,7 @@ def _move(
 
 
 def _patch(dataset: lance.LanceDataset, rows: pa.Table, found: pa.Table) -> Prepared:
-    """Write the columns of whole fragments anew, which keep their rows in place."""
+    """Write the columns of whole fragments again, which keep their rows in place."""
     addresses = found[ROW_ADDRESS]
     fragments = pc.shift_right(addresses, pa.scalar(OFFSET_BITS, addresses.type))
     keyed = rows.append_column(ROW_ADDRESS, addresses)

@@ -73,7 +73,7 @@ def _read(info: TableInfo, fragments: Sequence[DataFragment]) -> WrittenKeys | N
 
 
 def _key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
-    """Read the keys of a new fragment; None if its files lie elsewhere or cannot be read."""
+    """Read the keys of a new fragment; None if its files are elsewhere or cannot be read."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in info.primary_key:
         [field_id] = info.top_level_ids([name])

@@ -219,7 +219,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
 
 def encode_protocol_version(version: ProtocolVersion) -> bytes:
     """Return a ProtocolVersion's record."""
-    # Programs that know no release read the first schema, and go on by what it says.
+    # Programs that know no release read the first schema, and continue by what it says.
     name = "protocol-version-v2" if version.lance_release else "protocol-version-v1"
     what = f"protocol version {version.transaction_id}"
     return _encoded(name, what, values.protocol_version_to_plain, version)

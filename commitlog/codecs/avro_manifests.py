@@ -45,7 +45,7 @@ _MAGIC = b"Obj\x01"
 
 
 def read_list(data: bytes) -> list[Record]:
-    """Return what a manifest list names; UnsupportedFormat if it cannot be written anew."""
+    """Return what a manifest list names; UnsupportedFormat if it cannot be rewritten."""
     check_avro(data, ICEBERG_LIST_BYTES_MAX)
     try:
         reader = fastavro.reader(io.BytesIO(data))

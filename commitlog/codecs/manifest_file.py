@@ -134,7 +134,7 @@ def manifest_name(version: int, scheme: str = NamingScheme.V2) -> str:
 
 
 def transaction_path(state: ManifestState) -> str:
-    """Return where a version's transaction lies, below the location; empty if nowhere.
+    """Return where a version's transaction is, below the location; empty if nowhere.
 
     It stands in the manifest as well: the file is for those who look for it by its name.
     """

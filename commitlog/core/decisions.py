@@ -80,7 +80,7 @@ class BuildWanted:
 
 @dataclass(frozen=True, slots=True)
 class PlaceWanted:
-    """Whether the leader's policy lets a table's files lie in another place."""
+    """Whether the leader's policy lets a table's files are in another place."""
 
     location: str
     """The table's."""
@@ -295,7 +295,7 @@ class Refused(Exception):
 
 
 class Wants(Exception):
-    """A decision cannot go on without these. Never leaves the core."""
+    """A decision cannot continue without these. Never leaves the core."""
 
     def __init__(self, wanted: tuple[Wanted, ...]) -> None:
         super().__init__(f"{len(wanted)} things are wanted")

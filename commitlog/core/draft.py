@@ -117,7 +117,7 @@ class View:
         return next((base.path for base in bases if base.id == base_id), "")
 
     def deletion_file(self, path: str) -> VectorWanted:
-        """Return where a deletion file lies: with the table, or at a base as in a shallow clone."""
+        """Return where a deletion file is: with the table, or at a base as in a shallow clone."""
         base_id, is_elsewhere, there = path.rpartition(":")
         return VectorWanted(self.location_of(int(base_id) if is_elsewhere else None), there)
 
@@ -202,7 +202,7 @@ class Draft:
         self.iceberg_results: dict[TableId, IcebergResult] | None = None
         """What the record's Iceberg changes come to, once the first of them is decided."""
         self.iceberg_deltas: Mapping[TableId, bytes] = {}
-        """What the outcome keeps of manifest lists that were written anew."""
+        """What the outcome keeps of manifest lists that were rewritten."""
         self.dropped: dict[str, None] = {}
         self.namespaces: dict[TableId, Properties | None] = {}
         self.results: list[OperationResult] = []
@@ -270,7 +270,7 @@ class Draft:
         return self.find(table_id) is not None or self.iceberg(table_id) is not None
 
     def clash(self, location: str, home: str = "") -> Place | None:
-        """Return who has a location that is, contains or lies in this one, besides its `home`."""
+        """Return who has a location that is, contains or is in this one, besides its `home`."""
         return (
             self.clash_with_others(location, home)
             or self.iceberg_places.clash(location)
@@ -278,13 +278,13 @@ class Draft:
         )
 
     def clash_in_iceberg(self, location: str) -> Iterator[TableId]:
-        """Yield the Iceberg tables that stand and have such a location."""
+        """Yield the Iceberg tables that exist and have such a location."""
         for places in (self.iceberg_places, self._iceberg.locations):
             for place in places.clashes(location):
                 yield from self.iceberg_named(place.incarnation)
 
     def iceberg_named(self, uuid: str) -> Iterator[TableId]:
-        """Yield the names of the Iceberg tables that stand and have a uuid."""
+        """Yield the names of the Iceberg tables that exist and have a uuid."""
         made = self._iceberg_made.get(uuid)
         for name in dict.fromkeys((*self._iceberg.names(uuid), *([made] if made else []))):
             table = self.iceberg(name)
@@ -305,7 +305,7 @@ class Draft:
         return own or self._locations.clash(location, home)
 
     def table_at(self, location: str) -> View | None:
-        """Return the table that lies exactly there."""
+        """Return the table that is exactly there."""
         own = self.places.at(location) if self.places is not None else None
         place = own or self._locations.at(location)
         view = self.find(place.table_id) if place is not None else None

@@ -127,7 +127,7 @@ LOCATION_PART_BYTES_MAX = 255
 """What file systems take for one name."""
 
 LOCATION_BYTES_MAX = 2_000
-"""A location: Linux takes 4,096 for a path, and a table's files lie below."""
+"""A location: Linux takes 4,096 for a path, and a table's files are below."""
 
 BASES_CHECKED_SINCE = 4
 """The protocol under which a new base path is refused unless it is the location of a table of the

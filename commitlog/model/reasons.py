@@ -55,7 +55,7 @@ class Cut(str):
 
     @classmethod
     def of(cls, start: str, length: int, sha256: bytes) -> Cut:
-        """Return a text of which only the start is known."""
+        """Return a text whose start alone is known."""
         cut = cls(start)
         cut.length, cut.sha256 = length, sha256
         return cut
@@ -205,7 +205,7 @@ def _value_of(argument: Argument) -> Any:
 
 
 class Listed(list[Any]):
-    """A list of which a record keeps the first items."""
+    """A list that a record keeps the first items of."""
 
     def __init__(self, values: Iterable[Any], count: int) -> None:
         super().__init__(values)

@@ -406,7 +406,7 @@ class RetainedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """A decided prefix lies in an archive; the tombstones of its transactions follow.
+    """A decided prefix is in an archive; the tombstones of its transactions follow.
 
     Valid if the prefix stands before it. It has no sequence and changes nothing that is decided.
     """

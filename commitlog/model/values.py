@@ -17,7 +17,7 @@ Kind = TypeVar("Kind", bound=type[Any])
 def made_fast(kind: Kind) -> Kind:
     """Give a frozen dataclass with slots an `__init__` that does the same faster.
 
-    Raises TypeError for what such a class can't have: defaults that are made anew, fields that are
+    Raises TypeError for what such a class can't have: default factories, fields that are
     given by name only or not at all, names that begin with `_`, and a `__post_init__`.
     """
     found = fields(kind)

@@ -2,7 +2,7 @@
 
 An offset names the next thing to read: a version, and a part of it. It is all that a restart
 needs, so a batch that is run again reads the same rows. Without a start the stream begins with
-the rows that the table has now, as insertions, and goes on with the changes after them.
+the rows that the table has now, as insertions, and continues with the changes after them.
 """
 
 from __future__ import annotations

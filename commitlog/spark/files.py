@@ -1,6 +1,6 @@
 """Files that executors write and a driver commits.
 
-An executor is told where a table lies and how its rows look, and never asks the log. What it
+An executor is told where a table is and how its rows look, and never asks the log. What it
 wrote goes to the driver as text: fragments as Lance has them in JSON, and, where the table
 declares a key, the hashes of the keys, so that an upsert by somebody else conflicts with these
 rows only if it is about the same keys.
@@ -353,7 +353,7 @@ def trace_writes(transaction_id: str, wrote: Iterable[Wrote]) -> None:
     """Tell of the tasks that wrote a transaction's rows, as parts of its trace.
 
     They don't know their transaction: it gets its id once all of them are done. The driver's
-    process may be ended at any moment after a commit, so spans are sent before it goes on.
+    process may be ended at any moment after a commit, so spans are sent before it continues.
     """
     spans = tracing()
     if spans is None:

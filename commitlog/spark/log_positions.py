@@ -1,4 +1,4 @@
-"""Where a reader of the log stands, so that another process can go on there and trust it.
+"""Where a reader of the log stands, so that another process can continue there and trust it.
 
 A record of the outcomes topic is valid by what came before it, so a position holds the head of
 the chain beside the offset. The driver walks the chain once and hands out stretches of it; a task

@@ -6,7 +6,7 @@ commits the first transaction of a pair and answers the others with it, so each 
 Nothing here deletes files, not even `abort`: it also runs after a commit whose answer got lost,
 and then the files belong to the table. `commitlog orphans` lists what no transaction names.
 
-A streaming writer is made anew for the commit, in another process: only the options and the
+A new streaming writer is made for the commit, in another process: only the options and the
 messages reach it. A batch writer is the same, pickled. Both classes rely on messages alone.
 """
 

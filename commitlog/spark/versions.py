@@ -53,7 +53,7 @@ class TableVersions:
     """One table's versions, read from its manifests. For one thread."""
 
     def __init__(self, runtime: Runtime, info: TableInfo) -> None:
-        """Take a table's description, as of which the head is meant."""
+        """Take a table's description; its version is the head that is meant."""
         self.info = info
         self._runtime = runtime
         self._store = store_for(info.location)

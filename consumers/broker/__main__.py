@@ -1,4 +1,5 @@
-"""Fetch the broker's jars into the cache, or with --pin resolve Kafka anew and rewrite the pins."""
+"""Fetch the broker's jars into the cache, or with --pin resolve Kafka again and rewrite the
+pins."""
 
 import argparse
 import sys

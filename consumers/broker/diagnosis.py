@@ -8,7 +8,7 @@ from consumers.broker.errors import BrokerError, BrokerFailed, DiskFull, PortInU
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "not enough space")
 LINES_SHOWN = 15
-# On a full disk the log cannot tell of it: it lies there too.
+# On a full disk the log cannot tell of it: it is there too.
 FREE_BYTES_MIN = 4 * 1024 * 1024
 
 

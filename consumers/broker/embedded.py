@@ -224,7 +224,7 @@ class EmbeddedBroker:
         self._child.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `suspend`."""
+        """Let it continue after `suspend`."""
         self._child.send(signal.SIGCONT)
 
     def __enter__(self) -> Self:

@@ -67,7 +67,7 @@ class DiskFull(BrokerError):
     """The broker's disk has no room: free some and start again; nothing acknowledged is lost.
 
     Attributes:
-        root: the root that lies on the full disk.
+        root: the root that is on the full disk.
     """
 
     def __init__(self, message: str, root: Path) -> None:

@@ -90,7 +90,7 @@ def _sha256(path: Path) -> str:
 
 
 def pin_of(path: Path) -> Pin:
-    """The pin of a jar that lies under its cache name."""
+    """The pin of a jar that is under its cache name."""
     group, _, rest = path.name.removesuffix(".jar").partition("--")
     artifact, _, version = rest.rpartition("-")
     # A version may hold a dash itself (1.5.7-17): it starts at the first part that is a digit.

@@ -122,7 +122,7 @@ def bench_rag(
     readers: int = 8,
     as_json: AsJsonReport = False,
 ) -> int:
-    """Search, write and embed anew by LanceDB's client with maintenance on; is every row right?
+    """Search, write and embed again by LanceDB's client with maintenance on; is every row right?
 
     Runs a service of its own in a temporary folder. Ends with 1 if a row is wrong or a request
     failed.

@@ -1,4 +1,4 @@
-"""Commands that look closer: what differs, who did it, SQL, pictures, and what goes on now."""
+"""Commands that look closer: what differs, who did it, SQL, pictures, and what is happening now."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from consumers.tools.verify.witnesses import Witness
 
 STATE = "verify"
-"""In a root: where an interrupted verification goes on."""
+"""In a root: where an interrupted verification continues."""
 
 OnePartition = Annotated[int | None, Parameter(help="Check only this partition (all).")]
 
@@ -296,7 +296,7 @@ def archive(
         Archive only what was decided at least this many days ago.
     give_up
         Then let Kafka's compaction remove the archived transactions from their topic, of segments
-        that lie wholly within --through and --older-than-days. Reading the log from its beginning
+        that are wholly within --through and --older-than-days. Reading the log from its beginning
         needs the archive from then on. Outcomes are kept.
     expire_rows
         Then take the rows of applied writes out of segments that were given up, by a record in the

@@ -1,4 +1,4 @@
-"""Where files of tables may lie: below the tables root, and where the operator allows it.
+"""Where files of tables may be: below the tables root, and where the operator allows it.
 
 Paths of this machine are compared as what they resolve to, so that a symbolic link names the place
 that it leads to, not its own.
@@ -22,12 +22,12 @@ class AllowedPlaces:
     """The places of one log, as its operator set them. Thread-safe."""
 
     def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
-        """Allow what lies below the tables root and below these prefixes."""
+        """Allow what is below the tables root and below these prefixes."""
         self.root = root
         self._allowed = tuple(allowed)
 
     def holds(self, place: str) -> bool:
-        """Return True if files of a table may lie there."""
+        """Return True if files of a table may be there."""
         return any(lies_in(place, prefix) for prefix in (self.root, *self._allowed))
 
     def is_allowed(self, place: str) -> bool:
@@ -36,7 +36,7 @@ class AllowedPlaces:
 
 
 def lies_in(place: str, prefix: str) -> bool:
-    """Return True if a place lies below a prefix, or is the prefix itself."""
+    """Return True if a place is below a prefix, or is the prefix itself."""
     if _is_plainly_below(place, prefix):
         return True
     inner, outer = _parts(place), _parts(prefix)

@@ -63,7 +63,7 @@ class Checkpoint:
         )
 
     def replica(self) -> Replica:
-        """Return a replica that goes on from here."""
+        """Return a replica that continues from here."""
         return Replica(
             self.chain,
             transactions_position=self.transactions_position,
@@ -197,7 +197,7 @@ class Checkpoints:
         hints: dict[str, tuple[str, int]] = {}
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
-            # The machine's own part tells of more than its outcomes (what was let go).
+            # The machine's own part tells of more than its outcomes (what was dropped).
             if saved is None or saved[0] != part.counter or name == MACHINE:
                 saved, hint = self._write_part(part)
             else:

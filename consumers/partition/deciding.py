@@ -32,7 +32,8 @@ from consumers.partition.undecided import LockQueues, Undecided
 
 RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
-"""How long a build waits for the file of the version that it builds on, before it is asked anew."""
+"""How long a build waits for the file of the version that it builds on, before it is asked
+again."""
 LOOK_SECONDS = 30.0
 AWAITED_SECONDS = 10.0
 """How long what a writer is about to write is waited for, and all who come after him at a table."""

@@ -27,7 +27,7 @@ JOIN_SECONDS = 10.0
 
 
 class Feeding:
-    """Reads while the body leads, and sees that the loop goes on."""
+    """Reads while the body leads, and sees that the loop continues."""
 
     def __init__(self, session: Session, begin_loop: Callable[[], None]) -> None:
         """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
@@ -39,7 +39,7 @@ class Feeding:
         self._wanted = threading.Event()
         self._wanted.set()
         self._from = -1
-        """Where reading goes on after a rest."""
+        """Where reading continues after a rest."""
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             for name, work in (("read", self._read_records), ("stand-in", self._stand_in))

@@ -61,7 +61,7 @@ class Follower:
         open_store: Callable[[str], ObjectStore] = store_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Go on from where `machine` and `replica` stand."""
+        """Continue from where `machine` and `replica` stand."""
         self.partition = genesis.partition
         self.machine = machine
         self.replica = replica

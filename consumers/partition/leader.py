@@ -363,7 +363,7 @@ class Leader:
             self._others.look(self._next_offset, end)
 
     def _go_on_at(self, offset: int) -> None:
-        """Go on behind what others may append, with the acknowledgements that came meanwhile."""
+        """Continue behind what others may append, with the acknowledgements that came meanwhile."""
         if self._failure is None:
             self._next_offset = offset
             held, self._others.held = self._others.held, []

@@ -102,7 +102,7 @@ class Pace(Protocol):
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
     ) -> None:
-        """Tell each session of which more transactions wait than may."""
+        """Tell each session that has too many waiting transactions."""
 
     def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
         """Tell everybody which principals are over their quotas."""
@@ -342,7 +342,7 @@ class LeaderChecks:
                 scan_at = self._clock() + SCAN_SECONDS
 
     def check_here(self) -> None:
-        """Raise LogMoved if the log goes on elsewhere, which ends the term."""
+        """Raise LogMoved if the log continues elsewhere, which ends the term."""
         try:
             self._log.check_here()
         except LogMoved:
@@ -381,7 +381,7 @@ def _look(session: Session, work: Callable[[], T]) -> T:
 def _ending(
     work: Callable[[Session, threading.Event], None], session: Session, stop: threading.Event
 ) -> None:
-    """Run a thread's work; the term doesn't go on without it."""
+    """Run a thread's work; the term doesn't continue without it."""
     try:
         work(session, stop)
     except BaseException as error:

@@ -8,7 +8,7 @@ ahead of it: a reader may trust a hint that runs ahead but not one that stays be
 
 Tables in object stores are written side by side, since each request takes its time, and so are
 local ones that were slow; other local files, which take next to none, one after another. If one of
-those hangs all the same, another thread goes on with the others.
+those hangs all the same, another thread continues with the others.
 
 A file under a canonical name that isn't ours was written around the log: it goes to `_quarantine/`
 with those after it. A table whose files cannot be written is tried again and again, alone.
@@ -147,7 +147,8 @@ class Materializer:
         return bool(self._outside)
 
     def displace(self, after_seconds: float) -> None:
-        """Have another thread go on if this one is stuck in a local store for longer than that."""
+        """Have another thread continue if this one is stuck in a local store for longer than
+        that."""
         if self._outside.displace(after_seconds):
             self.start()
 
@@ -168,7 +169,7 @@ class Materializer:
             self._thread.join(timeout_seconds)
 
     def step(self, timeout_seconds: float) -> bool:
-        """Write what is due, waiting for something at most so long; return whether to go on."""
+        """Write what is due, waiting for something at most so long; return whether to continue."""
         ended = self._receive(timeout_seconds)
         now = self._clock() if self._delay_seconds and not self._stopped.is_set() else float("inf")
         while self._waiting and self._waiting[0][0] <= now:
@@ -324,7 +325,7 @@ class Materializer:
         if not files.pending:
             del self._dirty[files.incarnation]
             if files.dropped:
-                # What comes under this name again is another table's, or registered anew.
+                # What comes under this name again is another table's, or registered again.
                 del self._by_incarnation[files.incarnation]
 
     def _await_writes(self) -> None:

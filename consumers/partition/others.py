@@ -33,7 +33,7 @@ class Others:
         go_on: Callable[[int], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Have `lanes` read; `go_on` is told behind which offset the leader may go on."""
+        """Have `lanes` read; `go_on` is told behind which offset the leader may continue."""
         self._lanes, self._only_retained = lanes, only_retained
         self._go_on, self._fail = go_on, fail
         self.is_looking = False

@@ -47,7 +47,7 @@ NOT_SETTINGS = frozenset(
 
 
 class ConfigurationError(CommitLogError):
-    """A setting that is unknown, missing or no good: correct it where the message says."""
+    """A setting that is unknown, missing or invalid: correct it where the message says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Config:
 
     @property
     def allowed_prefixes(self) -> tuple[str, ...]:
-        """The prefixes besides the tables root below which tables and their files may lie."""
+        """The prefixes besides the tables root below which tables and their files may be."""
         return tuple(filter(None, map(str.strip, self.allowed_locations.split(","))))
 
     def need_root(self) -> Path:

@@ -246,7 +246,7 @@ class Committer:
     def _work(
         self, stop: threading.Event, session: Session, leader: Leader, feeding: Feeding
     ) -> None:
-        """Be the loop of a term; another thread may go on with it from any step."""
+        """Be the loop of a term; another thread may continue with it from any step."""
         if not self._is_ready_told:
             self._step_until(
                 lambda: stop.is_set() or self._checks.has_repaired, session, leader, feeding

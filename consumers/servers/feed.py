@@ -1,8 +1,9 @@
 """The change feed over HTTP: `GET /v1/feed`, server-sent events that carry CloudEvents.
 
-A client that was cut off comes back with `Last-Event-ID`, as browsers do by themselves, and goes on
-behind the last event that it got: nothing is missed and nothing comes twice. While nothing happens,
-heartbeats keep the connection open and move the id along, so that coming back stays cheap.
+A client that was cut off comes back with `Last-Event-ID`, as browsers do by themselves, and
+continues behind the last event that it got: nothing is missed and nothing comes twice. While
+nothing happens, heartbeats keep the connection open and move the id along, so that coming back
+stays cheap.
 """
 
 from __future__ import annotations

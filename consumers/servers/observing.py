@@ -2,7 +2,7 @@
 
 What a line says is what an operator searches by: operation, status, milliseconds, who, the
 transaction, the position. Bodies and headers are never in it, so neither are secrets. A request's
-trace goes on with its caller's and names the transaction, which has a trace of its own.
+trace continues with its caller's and names the transaction, which has a trace of its own.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Answers:
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
     ) -> None:
-        """Ask each session of which more transactions wait to send no more for a while."""
+        """Ask each session with too many waiting transactions to pause."""
         late = {name: count for name, count in waiting.items() if count > waiting_max}
         if late:
             with self._turn:

@@ -128,7 +128,7 @@ class Connections:
                     self._serve(key.fd, events)
 
     def all(self) -> list[WriterConnection]:
-        """Return the connections that stand."""
+        """Return the connections that exist."""
         return list(self._all.values())
 
     def write(self, connection: WriterConnection, data: bytes) -> None:
@@ -238,7 +238,7 @@ class Connections:
         except CommitLogError as error:
             self._on_refused(connection, error)
         except Exception:
-            # Whatever one writer sends, the loop goes on for all others.
+            # Whatever one writer sends, the loop continues for all others.
             logger.exception("a writer's frame could not be handled; its connection is closed")
             self.abort(connection)
 

@@ -1,4 +1,4 @@
-"""Who asked for the outcome of which transaction id, and wasn't answered yet.
+"""The requests for outcomes, by transaction id, that aren't answered yet.
 
 Owned by the socket's thread.
 """

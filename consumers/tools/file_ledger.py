@@ -1,7 +1,7 @@
 """Which files of Lance tables are needed, and since when the others are not.
 
 Read off one partition of the log: each version names the files that it reads, and a file is needed
-as long as a version that stands does. What stands is what no record deleted or dropped, and what a
+as long as a version that exists does. What stands is what no record deleted or dropped, and what a
 tag, a branch or a hold names. A file that no committed transaction names was written for a
 transaction that was refused, for one that isn't decided yet, or for none.
 """
@@ -198,7 +198,7 @@ class FileLedger:
     ) -> set[str]:
         """Return the files and folders of indices at some places that a version reads which stands.
 
-        `properties` are those of the tables that stand, by incarnation. The tags of those that are
+        `properties` are those of the tables that exist, by incarnation. The tags of those that are
         `unreachable` can't be asked for, so that they may name any version.
         """
 
@@ -243,7 +243,7 @@ class FileLedger:
         return None if refused is None else (Why.REFUSED, refused)
 
     def of_live_tables(self) -> set[str]:
-        """Return the files that are known of tables that stand: no longer needed ones, too."""
+        """Return the files that are known of tables that exist: no longer needed ones, too."""
         below = tuple(f"{life.location}/" for life in self.lives.values() if life.is_live)
         known = (self._uses, self._refused, self._rows_applied)
         return {path for paths in known for path in paths if path.startswith(below)}

@@ -5,10 +5,10 @@ the leader died in between, the next one decides the transaction again and the f
 outcome, so a file is an orphan only as of the log's present end. A table that was dropped with its
 files keeps its last metadata file until all others are gone; what that still leads to is left.
 
-Of a table that stands, each metadata file that is there leads to snapshots, of the past too, and
-these to manifests and data. What else lies in its `data` and `metadata` was written for a commit
+Of a table that exists, each metadata file that is there leads to snapshots, of the past too, and
+these to manifests and data. What else is in its `data` and `metadata` was written for a commit
 that was refused, or that was never made; or its snapshots are gone with the metadata that had them.
-What somebody else had put in the way of the log's own files lies beside them, under another name.
+What somebody else had put in the way of the log's own files is beside them, under another name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Orphan:
     since_ms: int = 0
     """When what needed it was superseded; 0: nothing needed it since it was written."""
     table: TableId = ()
-    """The table that it belongs to; empty: none that stands."""
+    """The table that it belongs to; empty: none that exists."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """That table's."""
 
@@ -72,11 +72,11 @@ class _Named:
     all: dict[str, TableId]
     """With their tables, in the order of the log."""
     ended: set[str]
-    """Those of which the table was dropped, whether with its files or not."""
+    """Those whose table was dropped, with or without its files."""
     purged: dict[str, None]
     """The last ones of tables that were dropped with their files."""
     heads: dict[TableId, str]
-    """Those of the tables that stand, second names included."""
+    """Those of the tables that exist, second names included."""
     missing: set[str] = field(default_factory=set)
     """Those that weren't there when they were looked for; if they come back, they are listed."""
 
@@ -155,7 +155,7 @@ class IcebergOrphans:
                 )
 
     def _unreachable(self, there: Collection[str]) -> list[Orphan]:
-        """Return files of the tables that stand to which none of their metadata leads.
+        """Return files of the tables that exist to which none of their metadata leads.
 
         None if something can't be read: it may lead to any file.
         """

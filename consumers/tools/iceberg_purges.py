@@ -128,7 +128,7 @@ class IcebergPurges:
     """What is left to remove of the dropped Iceberg tables of a log."""
 
     def __init__(self, log: Log, client: CommitLog) -> None:
-        """Read the log from its start; `client` knows the tables that stand."""
+        """Read the log from its start; `client` knows the tables that exist."""
         self._client = client
         self._files = IcebergFiles(log.genesis().tables_root)
         self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]

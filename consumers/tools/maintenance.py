@@ -45,7 +45,7 @@ BUSY_VERSIONS = 500
 """A table that took so many since it was looked at isn't left for the next regular look."""
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 300.0
-"""A table that takes longer goes on in a thread of its own, and the others have their turns."""
+"""A table that takes longer continues in a thread of its own, and the others have their turns."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Maintenance:
         rewrite: RewriteGroups = rewrite_for_a_turn,
         removal_seconds: float = REMOVAL_SECONDS,
     ) -> None:
-        """Act through a client of the log; `on_act(act, result)` is told of each act.
+        """Act through a client of the log; `on_act(act, result)` is called after each act.
 
         Files are removed only with `open_log`, since that takes the whole log, archive included.
         The properties `defaults` hold where neither a table nor its namespaces say otherwise.

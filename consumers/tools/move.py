@@ -1,10 +1,10 @@
-"""`commitlog move`: has a log go on on another Kafka cluster, at the same positions.
+"""`commitlog move`: moves a log to another Kafka cluster, at the same positions.
 
 The topics are copied while writers write. Then the old cluster is closed: it takes no record any
 more, and says where the log goes. What came meanwhile is copied, and both sides are read and
 compared. The new cluster records where the log came from, so it keeps its identity there:
-checkpoints, indices and archives fit. Killed anywhere, it goes on when it is run again. The tables
-stay where they are.
+checkpoints, indices and archives fit. Killed anywhere, it continues when it is run again. The
+tables stay where they are.
 """
 
 from __future__ import annotations

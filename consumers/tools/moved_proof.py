@@ -172,7 +172,7 @@ def state_at(
 ) -> Machine:
     """Apply what a partition has before an offset of its outcomes; return the state that it makes.
 
-    It goes on from the checkpoint in `root`, if there is one that isn't beyond `sequence`.
+    It continues from the checkpoint in `root`, if there is one that isn't beyond `sequence`.
     """
     partition, machine, replica = genesis.partition, Machine(genesis), new_replica()
     archived: ArchivableLog = log

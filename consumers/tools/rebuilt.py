@@ -1,4 +1,4 @@
-"""What a replay builds: where it lies, where it lay, and what came of tables' rows."""
+"""What a replay builds: where it is, where it was, and what came of tables' rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RowsPlace:
 
 
 class RebuiltPlaces:
-    """Where things lie in the rebuilt root, and where they lay."""
+    """Where things are in the rebuilt root, and where they were."""
 
     def __init__(self, tables_root: str, into: Path, against: Path | None) -> None:
         """Map the log's tables root; `against` is where the old root is now."""
@@ -82,7 +82,7 @@ class RebuiltPlaces:
         return Path("tables", *inside)
 
     def old(self, location: str) -> LocalStore:
-        """Return the old place of a location: where the old root is now, else where it lay."""
+        """Return the old place of a location: where the old root is now, else where it was."""
         return LocalStore(self._old_path(location) or self._into / "nowhere")
 
     def old_uri(self, location: str) -> str:

@@ -133,7 +133,7 @@ class Replayed:
 def replay(
     log: Log, partition: int, options: ReplayOptions, *, on_progress: OnProgress | None = None
 ) -> Replayed:
-    """Build what one partition of the log makes; go on where an interrupted run was.
+    """Build what one partition of the log makes; continue where an interrupted run was.
 
     Raises CorruptLog if the log cannot be followed, naming the sequence.
     """
@@ -373,7 +373,7 @@ class _Replay:
 
 
 class _Copying(LocalStore):
-    """What the log keeps outside itself: read where it lay, and kept in the new place as well."""
+    """What the log keeps outside itself: read where it was, and kept in the new place as well."""
 
     def __init__(self, new: LocalStore, old: LocalStore) -> None:
         self._new, self._old = new, old

@@ -160,7 +160,7 @@ class _RowsAgain:
         return self._copy
 
     def finish(self) -> RebuiltTable:
-        """Put the rows into their place, and say of which version they are."""
+        """Put the rows into their place, and record their version."""
         info, place = self._info, self._place
         found = RebuiltTable(info.name, info.version, self._version, why=self._why)
         shutil.rmtree(place.put_at, ignore_errors=True)

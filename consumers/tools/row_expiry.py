@@ -57,7 +57,7 @@ def expire_rows(
     """Take out rows that are old enough, of one partition's segments that were given up.
 
     A segment's rows of one table go together, once the last outcome in it is old enough, so its
-    file is written anew once.
+    file is rewritten once.
 
     Raises InvalidSettings if a table's policy isn't one, CorruptLog if a segment isn't what was
     archived, Unavailable if Kafka or the leader doesn't answer.

@@ -1,4 +1,4 @@
-"""Turns of tables: one that takes too long goes on by itself, and the others have theirs.
+"""Turns of tables: one that takes too long continues by itself, and the others have theirs.
 
 A store that hangs can't be interrupted. So each table is looked at in a thread of its own, which is
 waited for only so long.

@@ -1,4 +1,4 @@
-"""What goes on in a log right now: rates, writers and tables of its last seconds."""
+"""What is happening in a log right now: rates, writers and tables of its last seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and namespaces that stand, and how a committed catalogue operation changes them."""
+"""The tables and namespaces that exist, and how a committed catalogue operation changes them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def change_of(
 
 
 def parents(table: TableId) -> list[TableId]:
-    """Return the namespaces that a table lies in, outermost first."""
+    """Return the namespaces that a table is in, outermost first."""
     return [table[:length] for length in range(1, len(table))]
 
 
@@ -91,7 +91,7 @@ def altered(properties: Properties, operation: AlterProperties) -> Properties:
 
 
 class Catalogue:
-    """Tables and namespaces that stand, and the only thing that changes which do."""
+    """Tables and namespaces that exist, and the only thing that changes which do."""
 
     def __init__(
         self, tables: dict[TableId, Table], locations: Locations, iceberg: IcebergTables

@@ -219,7 +219,7 @@ def _refused(decided: IcebergRefused) -> Refused:
 
 
 def _is_elsewhere(result: IcebergResult) -> bool:
-    """Return True if metadata comes to lie where the log hasn't put this table's before.
+    """Return True if metadata comes to be where the log hasn't put this table's before.
 
     Where it did, in the table's own location, nothing but Iceberg tables ever gets a place.
     """

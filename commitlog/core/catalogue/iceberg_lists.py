@@ -54,7 +54,7 @@ class ListRebases:
         self._files: list[FileToWrite] = []
 
     def fits(self, plans: Mapping[TableId, Plan]) -> Phrase | None:
-        """Look at all lists; return why they can't be written anew."""
+        """Look at all lists; return why they can't be rewritten."""
         try:
             deltas = self._deltas(plans)
             for table, plan in plans.items():

@@ -1,4 +1,4 @@
-"""Where an Iceberg table of a record may lie, and whether its name may be committed to."""
+"""Where an Iceberg table of a record may be, and whether its name may be committed to."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 def moves_rows(operation: Transaction.Update) -> bool:
-    """Return True if an Update takes rows out of their fragments and writes them anew."""
+    """Return True if an Update takes rows out of their fragments and rewrites them."""
     return bool(operation.new_fragments) and operation.update_mode == Transaction.REWRITE_ROWS
 
 
@@ -53,7 +53,7 @@ class Candidate:
         keeps_row_order: bool = False,
         awaits_columns: bool = False,
     ) -> None:
-        """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
+        """Describe it; `rows_known` are the fragments whose changed rows are known."""
         self.kind = kind
         self.transaction = transaction
         self.changed = changed
@@ -89,7 +89,7 @@ class Candidate:
 
     @property
     def moves_rows(self) -> bool:
-        """Whether it is an Update that writes rows anew in other fragments."""
+        """Whether it is an Update that rewrites rows in other fragments."""
         return self.kind == "Update" and moves_rows(self.operation)
 
 

@@ -4,7 +4,7 @@ For each kind of operation, and for each thing that one may touch (`Delete.updat
 inserted key hash `h`), the versions that did are kept in ascending order. The first one after a
 read version is found by bisection, whether one version was missed or a hundred thousand.
 
-How far back is exact in decisions (`Rules.history_versions`); entries that are older are let go in
+How far back is exact in decisions (`Rules.history_versions`); entries that are older are dropped in
 batches, which no decision can see.
 """
 
@@ -19,7 +19,7 @@ Aspect = tuple[str, Hashable]
 """What was touched: `(how, which)`."""
 
 PRUNE_SLACK = 1.25
-"""Old entries are let go when the history is this much longer than it has to be."""
+"""Old entries are dropped when the history is this much longer than it has to be."""
 
 
 class WriteSet(NamedTuple):
@@ -58,7 +58,7 @@ class History:
     )
 
     def __init__(self, floor: int) -> None:
-        """Start behind version `floor`, of which nothing is known."""
+        """Start after version `floor`; nothing is known of it."""
         self.floor = floor
         self.kinds: dict[str, list[int]] = {}
         """The versions of each kind of operation, ascending."""
@@ -155,7 +155,7 @@ class History:
         return VersionAuthor(*self._versions[version - self.floor - 1])
 
     def prune(self, versions_max: int) -> None:
-        """Let go what is older than `versions_max` versions, when that is worth it."""
+        """Forget what is older than `versions_max` versions, when that is worth it."""
         if len(self._versions) <= versions_max * PRUNE_SLACK + 16:
             return
         floor = self.head - versions_max
@@ -193,7 +193,7 @@ class History:
                 del versions[:count], paths[:count]
 
     def _forget_keys(self) -> None:
-        """Leave these as a history would have them that never saw what was let go."""
+        """Leave these as a history would have them that never saw what was dropped."""
         left = {
             how: [s for s in self.signatures if (how, s) in self._touched] for how in self.keyed
         }

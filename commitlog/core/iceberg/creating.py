@@ -1,6 +1,6 @@
 """A create-table request as the requirements and updates that create the table.
 
-Column ids are given anew, each struct's fields before what is nested in them, and partition and
+Column ids are assigned again, each struct's fields before what is nested in them, and partition and
 sort fields follow their columns, as Iceberg's Java library does for every new table.
 """
 

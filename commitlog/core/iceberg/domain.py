@@ -115,7 +115,7 @@ def decide_iceberg(
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
     location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
-    written anew where snapshots are rebased; without it, none is. `protocol` is the log's, for what
+    rewritten where snapshots are rebased; without it, none is. `protocol` is the log's, for what
     is rebased. `position` is the outcome's sequence, which the metadata then says; 0: it doesn't.
     `registered` reads metadata that a change refers to; without it, changes hold theirs.
     """

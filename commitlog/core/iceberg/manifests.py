@@ -2,7 +2,7 @@
 
 A snapshot is its manifest list. What a client did is the difference of two lists; done again to
 another list, it is the same commit over a newer snapshot. Which files a manifest names isn't
-looked at: a client that removes or rewrites a file writes the manifest anew that names it.
+looked at: a client that removes or rewrites a file rewrites the manifest that names it.
 """
 
 from __future__ import annotations

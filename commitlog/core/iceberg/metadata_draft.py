@@ -19,7 +19,7 @@ from commitlog.core.iceberg.transforms import check_source
 from commitlog.model.reasons import Phrase
 
 SKEW_MS = 60_000
-"""How far back a time may lie behind the one before it: clocks differ."""
+"""How far back a time may be behind the one before it: clocks differ."""
 POSITION = "commitlog.position"
 """The property that says by which outcome a version of the metadata was committed."""
 METADATA_LOG_MAX = "write.metadata.previous-versions-max"

@@ -61,7 +61,7 @@ _PROGRESS = "kafka.connect.offsets."
 
 
 class Step(NamedTuple):
-    """One snapshot that becomes another's successor, as its manifest list is written anew."""
+    """One snapshot that becomes another's successor, as its manifest list is rewritten."""
 
     operation: str
     client_list: str
@@ -107,7 +107,7 @@ class _Behind(NamedTuple):
 
 
 Fits = Callable[[Mapping[TableId, Plan]], Phrase | None]
-"""Says why manifest lists can't be written anew, None if they can."""
+"""Says why manifest lists can't be rewritten, None if they can."""
 
 
 def plan(

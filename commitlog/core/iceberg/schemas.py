@@ -69,7 +69,7 @@ class Fields:
         return max(self.by_id, default=0)
 
     def ancestors(self, field: Field) -> Iterator[Field]:
-        """Yield the fields that a field lies in, from the inside."""
+        """Yield the fields that a field is in, from the inside."""
         while field.parent is not None:
             field = self.by_id[field.parent]
             yield field

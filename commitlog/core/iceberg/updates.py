@@ -20,7 +20,7 @@ ALIASES = {"add-partition-spec": "add-spec"}
 """Names of the transaction document that differ from the official ones."""
 
 REGISTER = "commitlog-register"
-"""Take over metadata that lies in a file: the log keeps it whole. Clients cannot ask for it so."""
+"""Take over metadata that is in a file: the log keeps it whole. Clients cannot ask for it so."""
 
 ACTIONS: dict[str, Action] = {
     **PLAIN_ACTIONS,

@@ -1,4 +1,4 @@
-"""Base paths: the places besides its own location where a table's files may lie.
+"""Base paths: the places besides its own location where a table's files may be.
 
 A base path lets the table's readers read files of another place. So a new one has to be the
 location of a table of this log, or a place that the leader's policy allows: the leader looks that

@@ -82,7 +82,7 @@ def check_operation(draft: Draft, operation: Operation, parsed: Parsed | None) -
 def check_version(
     draft: Draft, view: View, delta: ManifestDelta, of_kind: LanceOperation[Any], built_by: Builder
 ) -> None:
-    """Refuse a version that Lance couldn't open, read or go on from."""
+    """Refuse a version that Lance couldn't open, read or continue from."""
     state = view.state
     if draft.rules.protocol < NAMES_CHECKED_SINCE or state is None:
         return

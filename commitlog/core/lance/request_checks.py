@@ -190,7 +190,7 @@ def _patches(state: ManifestState, images: Iterable[DataFragment]) -> Iterable[D
 
 
 def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
-    """Refuse an operation of which a data file isn't there, or not all of it."""
+    """Refuse an operation if one of its data files is missing or incomplete."""
     state = view.state
     assert state is not None
     location, header = view.table.location, state.header

@@ -1,4 +1,4 @@
-"""JSON of which there is only one form, so that equal states have equal bytes."""
+"""JSON in one canonical form, so that equal states have equal bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def _chunks_of() -> Callable[[Any, int], Iterable[str]]:
-    """Return what `_ENCODER` makes anew for each value: half of the time that a small one takes."""
+    """Return what `_ENCODER` builds again for each value: half of the time that a small one
+    takes."""
     make: Any = getattr(encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without it
         return lambda value, level: _ENCODER.iterencode(value)

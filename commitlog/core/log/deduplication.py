@@ -40,7 +40,7 @@ def uuid_time_ms(transaction_id: str) -> int:
 
 
 class Deduplication:
-    """The ids of the horizon, in chunks of which most don't change any more.
+    """The ids of the horizon, in chunks; most chunks no longer change.
 
     There are millions of them and hardly one is ever asked for. Each is kept as the row that a
     snapshot has of it, which costs neither the garbage collector nor a checkpoint anything; the

@@ -47,7 +47,7 @@ def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
 
 def portable(rows: BitMap) -> bytes:
     """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
-    # How a set is stored depends on how it came to be. Made anew from its rows it has no runs,
+    # How a set is stored depends on how it came to be. Made again from its rows it has no runs,
     # only arrays and bitmaps chosen by their size, which is also what Lance writes.
     return BitMap(rows.to_array()).serialize()
 
@@ -105,7 +105,7 @@ def merge_deletions(
 def deletion_file_of(fragment: DataFragment) -> str:
     """Return the path of a fragment's deletion file, empty if it has none.
 
-    A file that lies at one of the table's bases has the base's id and a colon before its path.
+    A file that is at one of the table's bases has the base's id and a colon before its path.
     """
     if not fragment.HasField("deletion_file"):
         return ""

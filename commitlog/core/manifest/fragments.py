@@ -5,7 +5,7 @@ costs its own size, replacing or removing one the size of its block in the joine
 exists only once somebody asked for it. A fork sees its parent's fragments and keeps what changes
 to itself; the parent must not change while it lives.
 
-The joined form is kept because a manifest holds all fragments: joining 100,000 of them anew for
+The joined form is kept because a manifest holds all fragments: joining 100,000 of them again for
 each version takes ten times as long as copying what was joined before.
 """
 

@@ -23,7 +23,7 @@ _SPILLED = (
     ("column_created_at_versions", -4),
     ("column_last_updated_at_versions", -5),
 )
-"""Lineage that lies in a data file, and the field of that file."""
+"""Lineage that is in a data file, and the field of that file."""
 _WIDTHS = (("u16_array", 2), ("u32_array", 4))
 
 
@@ -49,7 +49,7 @@ _VERSIONS = ("inline_created_at_versions", "inline_last_updated_at_versions")
 
 
 def lost_lineage(fragment: DataFragment) -> str:
-    """Return which lineage should lie in a data file and doesn't, empty if none."""
+    """Return which lineage should be in a data file and doesn't, empty if none."""
     named = [(name, field) for name, field in _SPILLED if fragment.HasField(name)]
     if not named:
         return ""

@@ -4,7 +4,7 @@ A shallow clone's files stay where they are, and its manifest names the source a
 deep clone's files are copied first, and its manifest knows of no other place. Both are what Lance
 makes of the same operation.
 
-A shallow clone that names a branch is a table too, which lies where Lance keeps that branch: in
+A shallow clone that names a branch is a table too, stored where Lance keeps that branch: in
 its table's `tree/<branch>`. The log orders its commits as any table's, and plain Lance finds it by
 the branch's name.
 """
@@ -210,7 +210,7 @@ def cloned(source: ManifestState, clone: Transaction.Clone, transaction_file: st
 
 
 def _moved(encoded: bytes, base_id: int | None) -> bytes:
-    """Return a fragment seen from elsewhere: its files lie at a base; None: with the fragment."""
+    """Return a fragment seen from elsewhere: its files are at a base; None: with the fragment."""
     fragment = DataFragment.FromString(encoded)
     holders: list[DataFile | DeletionFile] = list(data_files(fragment))
     if fragment.HasField("deletion_file"):
@@ -239,7 +239,7 @@ class Original(NamedTuple):
     """A file, or a whole folder, that a deep clone copies to the same relative path."""
 
     root: str
-    """The location that it lies at; empty: the source's own."""
+    """The location that it is at; empty: the source's own."""
     path: str
     is_folder: bool = False
 
@@ -253,7 +253,7 @@ def originals(source: ManifestState) -> list[Original]:
         for file in data_files(fragment):
             root = roots[file.base_id] if file.HasField("base_id") else ""
             found[Original(root, f"data/{file.path}")] = None
-            # Blobs lie beside the file, in a folder of its name.
+            # Blobs are beside the file, in a folder of its name.
             found[Original(root, f"data/{file.path.removesuffix('.lance')}", True)] = None
         if fragment.HasField("deletion_file"):
             deleted = fragment.deletion_file

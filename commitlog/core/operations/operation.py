@@ -155,7 +155,7 @@ class LanceOperation(Generic[Body]):
         state: ManifestState,
         read_version: int,
     ) -> frozenset[int]:
-        """Return the fragments of which it is known, or can be derived, which rows it changes."""
+        """Return the fragments whose changed rows are known or can be derived."""
         return frozenset()
 
     def keeps_row_order(self, transaction: Transaction, rules: Rules) -> bool:

@@ -220,7 +220,7 @@ def _without_gone(transaction: Transaction, images: Sequence[FragmentImage]) -> 
 
 
 def _drop_old(rewrite: Transaction.Rewrite, gone: set[int]) -> None:
-    """Take old fragments out of a Rewrite, and groups of which nothing is left."""
+    """Take old fragments, and groups that become empty, out of a Rewrite."""
     for group in rewrite.groups:
         left = [fragment for fragment in group.old_fragments if fragment.id not in gone]
         del group.old_fragments[:]

@@ -201,7 +201,7 @@ def _keys_of_filter(rows: Transaction.KeyExistenceFilter) -> Keys:
 
 
 def _with_descendants(fields: Iterable[int], before: ManifestState) -> list[int]:
-    """Return fields and what lies in them: an index may be on the child of a packed struct."""
+    """Return fields and what is in them: an index may be on the child of a packed struct."""
     found = dict.fromkeys(fields)
     if found:
         for field_id, field in before.header.fields.items():  # parents come before children

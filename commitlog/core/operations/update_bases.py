@@ -1,4 +1,4 @@
-"""UpdateBases: places besides its own location where a table's files may lie."""
+"""UpdateBases: places besides its own location where a table's files may be."""
 
 from __future__ import annotations
 

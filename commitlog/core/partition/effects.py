@@ -160,7 +160,7 @@ def _carry_out_rows(
 
 
 def _forget_e_tags(table: Table) -> None:
-    """Forget older versions of which only an e_tag is known; at the same ones everywhere."""
+    """Forget older versions that only have an e_tag; the same ones everywhere."""
     if table.version % E_TAGS_KEPT:
         return
     oldest = table.version - E_TAGS_KEPT

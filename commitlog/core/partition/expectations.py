@@ -70,7 +70,7 @@ def check_domains(domains: DomainMap, partition: int, record: Transaction) -> No
 
 
 def check_expects(machine: PartitionState, record: Transaction) -> None:
-    """Refuse a transaction of which an expectation isn't met by the state that it found."""
+    """Reject a transaction whose expectations do not hold."""
     for expect in record.expects:
         table = machine.tables.get(expect.table)
         name = format_table_id(expect.table)

@@ -199,7 +199,7 @@ class Machine(PartitionState):
         return self._digests.of(self)
 
     def to_parts(self) -> dict[str, Part]:
-        """Return the state in parts, of which only those with a new counter need writing again."""
+        """Return the state in parts; only those with a new counter need to be written again."""
         return snapshot.to_parts(self)
 
     @classmethod
@@ -207,7 +207,7 @@ class Machine(PartitionState):
         """Make a machine of saved parts, whose hashes are taken as they are.
 
         Raises UnsupportedFormat if a newer program left them: the record that would stop this one
-        lies before them.
+        is before them.
         """
         machine = cls(genesis)
         snapshot.restore(machine, parts)

@@ -1,4 +1,4 @@
-"""The machine's state as bytes, in parts of which most stay as they were.
+"""The machine's state as bytes, in parts; most parts stay as they were.
 
 One part per table, one per range of ids, one for the rest. A part's counter is the sequence of the
 outcome that changed it last, so a checkpoint writes only parts whose counter is new. Equal states
@@ -290,7 +290,7 @@ def _restore_write_set(row: Iterable[Any]) -> tuple[int, WriteSet]:
 
 
 def _features(table: Table) -> bytes:
-    """Return the feature flags that single fragments ask for, few of which ask for any."""
+    """Return the feature flags that single fragments ask for; few ask for any."""
     found = table.manifest.fragments.features_by_id() if table.manifest is not None else {}
     return to_json([[i, found[i]] for i in sorted(found)])
 

@@ -78,7 +78,7 @@ def images_with_known_rows(
     state: ManifestState,
     read_version: int,
 ) -> frozenset[int]:
-    """Return the fragments of which we know, or can derive, which rows are deleted."""
+    """Return the fragments whose deleted rows are known or can be derived."""
     return frozenset(
         image.id
         for image in images

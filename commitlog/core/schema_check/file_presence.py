@@ -36,7 +36,7 @@ def check_index_files(
 ) -> None:
     """Look whether the files of new indices are there; those of a known uuid were looked at."""
     seen = {index.uuid.uuid for index in indices_in(state.index_section)}
-    # Pylance writes an index of a clone that it maps anew at the clone, and names the source.
+    # Pylance writes an index of a clone that it maps again at the clone, and names the source.
     own = view.table.location
     wanted: list[tuple[FileWanted, FileWanted, int]] = []
     details: list[tuple[BytesWanted, int, int]] = []

@@ -33,7 +33,7 @@ _DICTIONARY = re.compile(r"dict:([^:]+):.*")
 _FIXED_SIZE_LIST = "fixed_size_list:"
 _SIZE = re.compile(r"[0-9]{1,10}")
 _UNSIZED = re.compile(r"struct|(?:large_)?(?:string|binary)|json|blob|dict:.+")
-"""Elements of which Lance writes no list of fixed size, or none that it can read again."""
+"""Elements that Lance can't write in lists of fixed size, or can't read again."""
 _LISTS = {"list": False, "large_list": False, "list.struct": True, "large_list.struct": True}
 """Types that have one item, and whether it is a struct."""
 FIELD_ID_END = 2**30

@@ -1,1 +1,1 @@
-"""The tables of a partition, and where they lie."""
+"""The tables of a partition, and where they are."""

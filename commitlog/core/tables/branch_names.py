@@ -10,12 +10,12 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def branch_location(home: str, branch: str) -> str:
-    """Return where a branch of the table at `home` lies."""
+    """Return where a branch of the table at `home` is."""
     return f"{home}{FOLDER}{branch}"
 
 
 def branch_home(location: str, branch: str) -> str:
-    """Return where the table lies that has this branch at `location`; itself if it is no branch."""
+    """Return where the table is that has this branch at `location`; itself if it is no branch."""
     return location.removesuffix(branch_location("", branch)) if branch else location
 
 

@@ -1,6 +1,6 @@
-"""The Iceberg tables that stand, and how committed operations change them.
+"""The Iceberg tables that exist, and how committed operations change them.
 
-They share names and namespaces with tables of other formats. Nothing else lies in, or around, a
+They share names and namespaces with tables of other formats. Nothing else is in, or around, a
 place that one ever had, but another Iceberg table may take the place of one that was dropped.
 """
 
@@ -118,7 +118,7 @@ class IcebergTables:
 
 
 def below(namespace: TableId, tables: Mapping[TableId, object]) -> list[TableId]:
-    """Return the names that lie in a namespace, sorted."""
+    """Return the names that are in a namespace, sorted."""
     depth = len(namespace)
     return sorted(t for t in tables if len(t) > depth and t[:depth] == namespace)
 

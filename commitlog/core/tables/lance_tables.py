@@ -1,7 +1,7 @@
-"""The tables that stand, and which locations are taken.
+"""The tables that exist, and which locations are taken.
 
 A location belongs to one incarnation of a table for ever, dropped or not, and no table's location
-equals, contains or lies in another's: path components are compared, not characters.
+equals, contains or is in another's: path components are compared, not characters.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class Locations:
         self._below: dict[LocationParts, dict[LocationParts, None]] = {}
 
     def clash(self, location: str, home: str = "") -> Place | None:
-        """Return who has a location that is, contains or lies in this one.
+        """Return who has a location that is, contains or is in this one.
 
-        A branch lies in its table's location, `home`, and clashes with others only.
+        A branch is in its table's location, `home`, and clashes with others only.
         """
         parts = location_parts(location)
         at_home = len(location_parts(home)) if home else 0
@@ -151,7 +151,7 @@ class Locations:
         return self._places[next(iter(below))] if below else None
 
     def clashes(self, location: str) -> Iterator[Place]:
-        """Yield who has a location that is, contains or lies in this one."""
+        """Yield who has a location that is, contains or is in this one."""
         parts = location_parts(location)
         for length in range(2, len(parts) + 1):
             place = self._places.get(parts[:length])
@@ -165,7 +165,7 @@ class Locations:
         return self._places.get(location_parts(location))
 
     def is_above(self, location: str) -> bool:
-        """Return True if this is, or contains, a location that is taken, and lies in none."""
+        """Return True if this is, or contains, a location that is taken, and is in none."""
         parts = location_parts(location)
         if any(parts[:length] in self._places for length in range(2, len(parts))):
             return False

@@ -170,7 +170,7 @@ class IcebergCatalog:
         change = request.change(table, uuid=uuid, location=location)
         if request.is_staged:
             assert view is not None
-            # What lies where a client wants a table may be somebody's, until the log has it there.
+            # What is where a client wants a table may be somebody's, until the log has it there.
             access = {} if request.location else tell(Subject(table, uuid, location))
             return self._staged(view, table, request, parse_change(change).updates, asked, access)
         answer = self.submit(asked, [change])

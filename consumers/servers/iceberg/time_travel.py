@@ -95,7 +95,7 @@ class PastIcebergService:
     """What the catalogue needs of the log, at one position. Nothing is written."""
 
     def __init__(self, past: PastCatalogues, files: IcebergFiles, position: str) -> None:
-        """Show what stood at a position."""
+        """Show what existed at a position."""
         self._past = past
         self._files = files
         self._position = position
@@ -121,23 +121,23 @@ class PastIcebergService:
         principal: str,
         timeout_seconds: float,
     ) -> NoReturn:
-        """Refuse: what stood is read only."""
+        """Refuse: what existed is read only."""
         refuse(self._position)
 
     def make_folders(self, location: str) -> None:
-        """Refuse: what stood is read only."""
+        """Refuse: what existed is read only."""
         refuse(self._position)
 
     def registration(
         self, table: TableId, location: str, replaces: str, *, read_only: bool = False
     ) -> IcebergChange:
-        """Refuse: what stood is read only."""
+        """Refuse: what existed is read only."""
         refuse(self._position)
 
     def lance_operations(
         self, items: Sequence[Any], transaction_id: str, who: Principal
     ) -> tuple[Operation, ...]:
-        """Refuse: what stood is read only."""
+        """Refuse: what existed is read only."""
         refuse(self._position)
 
 

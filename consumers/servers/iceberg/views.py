@@ -169,7 +169,7 @@ def view_change(name: TableId, body: Any) -> IcebergChange:
 
 
 def _updates_of(metadata: Node) -> list[dict[str, Any]]:
-    """Return what makes a view of a metadata file: its schemas and versions are numbered anew."""
+    """Return what makes a view of a metadata file: its schemas and versions are numbered again."""
     properties = p.strings() if (p := metadata.optional("properties")) else {}
     updates: list[dict[str, Any]] = [
         {"action": "assign-uuid", "uuid": metadata.member("view-uuid").text()},

@@ -165,7 +165,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
 
 
 def check_files(info: TableInfo, fragments: Iterable[Any]) -> None:
-    """Refuse fragments, Lance's or pylance's, one of whose files lies outside of its folder.
+    """Refuse fragments, Lance's or pylance's, one of whose files is outside of its folder.
 
     The log checks those of the main line; manifests of branches are checked here only.
     """

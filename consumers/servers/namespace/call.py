@@ -266,7 +266,7 @@ class Call:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
         assert self.stream is not None
         try:
-            # As it came, a decimal may lie where native code can't read one.
+            # As it came, a decimal may be where native code can't read one.
             options = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
             found = pa.ipc.open_stream(self.stream, options=options)
         except (pa.ArrowException, OSError) as error:

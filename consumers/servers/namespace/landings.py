@@ -5,7 +5,7 @@ it did (an append, an index, a compaction, other names of columns) commits all t
 M, for the leader builds it again over the head. The answer
 cannot be 200: Lance would keep the manifest that it staged, under M's name. Whatever else it is,
 Lance then describes version N twice: first to learn whether its staged manifest lost, which it
-removes, and again to compare the transaction at N with its own. If it finds its own, it goes on
+removes, and again to compare the transaction at N with its own. If it finds its own, it continues
 with the manifest that it found. So the second time, and only for this client, N's description
 names M's manifest. With its staged manifest, Lance removes the file of its transaction, so M's
 manifest names a file of another name.
@@ -43,7 +43,7 @@ LANDINGS_MAX = 10_000
 UNKNOWN_WAITS_SECONDS = 1.0
 """How long an unknown connection waits for a known one to ask, which takes milliseconds."""
 WAITING_MAX = 8
-"""So many unknown connections may wait at once, each of which holds a thread of the server."""
+"""So many unknown connections may wait at once; each holds a thread of the server."""
 _CLIENT = "namespace.client"
 
 
@@ -137,7 +137,7 @@ class Landings:
     def awaited(
         self, connection: MutableMapping[str, Any] | None, asked: int | None
     ) -> Landing | None:
-        """Return the commit of which this connection's client is to be told when it asks."""
+        """Return the commit that this connection's client is to hear of when it asks."""
         client = client_of(connection)
         now = time.monotonic()
         for landing in client.landings if client is not None else ():
@@ -148,7 +148,7 @@ class Landings:
     def find(
         self, connection: MutableMapping[str, Any] | None, incarnation: str, asked: int, head: int
     ) -> int | None:
-        """Return the version of which a client is to be told when it asks for `asked`.
+        """Return the version that a client is to hear of when it asks for `asked`.
 
         None: of the one that it asks for.
         """

@@ -63,7 +63,7 @@ class Settings:
     """How the server behaves."""
 
     locations: tuple[str, ...] = ()
-    """Prefixes besides the tables root under which tables may lie."""
+    """Prefixes besides the tables root under which tables may be."""
     storage_options: Scoped = Scoped()
     """Returned with each location."""
     credentials: Scoped = Scoped()
@@ -82,7 +82,7 @@ class Service:
     most = Access.WRITE
     """The most that may be done with the files of the tables that it shows."""
     is_past = False
-    """Whether it shows what stood at a position."""
+    """Whether it shows what existed at a position."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Service:
         self.turns = KeyedLocks()
         """Of those who want to make one version."""
         self.pasts: OrderedDict[str, Service] = OrderedDict()
-        """What stood at the positions that were asked for last, by their names."""
+        """What existed at the positions that were asked for last, by their names."""
         self.versions = KnownVersions()
         self.lock = threading.Lock()
 

@@ -49,7 +49,7 @@ SCHEMES = ("V1", "V2")
 
 @dataclass(frozen=True, slots=True)
 class StagedTarget:
-    """The table that a version is for: one that stands, or one that the same request declares."""
+    """The table that a version is for: one that exists, or one that the same request declares."""
 
     table: TableId
     location: str
@@ -83,7 +83,7 @@ def check_fields(request: Any) -> None:
 def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = None) -> Staged:
     """Read and check a staged manifest; nothing was appended if it raises.
 
-    `info` describes a table that stands, which may declare a key.
+    `info` describes a table that exists, which may declare a key.
     """
     check_fields(request)
     if request.branch and request.branch != "main":

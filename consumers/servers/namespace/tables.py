@@ -92,7 +92,7 @@ def declared(
 
 
 def describe_table(service: Service, call: Call) -> dict[str, Any]:
-    """Say where a table lies, and more if asked to."""
+    """Say where a table is, and more if asked to."""
     request = call.read(
         DescribeTableRequest,
         {
@@ -205,7 +205,7 @@ def ended(
 
 
 def register_table(service: Service, call: Call) -> dict[str, Any]:
-    """Take over a dataset that lies somewhere allowed, at its newest version."""
+    """Take over a dataset that is somewhere allowed, at its newest version."""
     request = call.read(RegisterTableRequest, {"location", "mode", "properties"})
     table = call.table
     mode = one_of("mode", request.mode, "create", "overwrite")

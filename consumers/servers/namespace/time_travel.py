@@ -1,7 +1,7 @@
 """The namespace as of a position of the log: what it showed then, read only.
 
 A client that sends `x-commitlog-sequence` with each request sees the tables, their names and their
-versions as they stood there: a consistent cut over all tables, as Iceberg's clients have it under
+versions as they were there: a consistent cut over all tables, as Iceberg's clients have it under
 the warehouse `at:POSITION`.
 """
 
@@ -71,13 +71,13 @@ class PastService(Service):
     is_past = True
 
     def __init__(self, now: Service, then: Snapshot) -> None:
-        """Show what stood there."""
+        """Show what was there."""
         super().__init__(now.log, now.settings, now.security, now.metrics)
         self._then = then
         self._infos: dict[TableId, TableInfo] = {}
 
     def info(self, table: TableId) -> TableInfo:
-        """Return a table as it stood, with its schema of then."""
+        """Return a table as it was, with its schema of then."""
         known = self._infos.get(table)
         if known is None:
             found = self._then.table(table)
@@ -98,18 +98,18 @@ class PastService(Service):
         return known
 
     def lately(self, table: TableId) -> TableInfo:
-        """Return a table as it stood."""
+        """Return a table as it was."""
         return self.info(table)
 
     def find(self, table: TableId) -> TableInfo | None:
-        """Return a table as it stood, or None if there was none of this name."""
+        """Return a table as it was, or None if there was none of this name."""
         try:
             return self.info(table)
         except NoSuchTable:
             return None
 
     def tables(self) -> list[TableInfo]:
-        """Return all tables as they stood, without their schemas."""
+        """Return all tables as they were, without their schemas."""
         standing = {info.incarnation: info for info in self.log.tables()}
         return [
             self._described(found, standing.get(found.incarnation))

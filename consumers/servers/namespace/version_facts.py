@@ -64,7 +64,7 @@ class KnownVersions:
         return self._facts.get((incarnation, version))
 
     def entry(self, info: TableInfo, version: int) -> dict[str, Any] | None:
-        """Describe a version of which all is known; None if its file isn't there."""
+        """Describe a version from its complete facts; None if its file isn't there."""
         facts, path = self.get(info.incarnation, version), canonical_path(info.location, version)
         if facts is None or path is None:
             return None

@@ -1,7 +1,8 @@
 """What the page asks the version index, and the shape in which it gets the answer.
 
 Long lists come in columns with the words of a column listed once: a hundred thousand rows are
-parsed in small pieces without holding up a frame. Every list has a limit and says where to go on.
+parsed in small pieces without holding up a frame. Every list has a limit and says where to
+continue.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 
 MEMORY_BYTES = 4 << 30
-"""Address space, of which DuckDB uses a part."""
+"""Address space; DuckDB uses a part of it."""
 FILES_MAX = 256
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446

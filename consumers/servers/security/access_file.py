@@ -13,7 +13,7 @@
     on = "shop"                             # a namespace with all in it, a table, or "$"
     can = "write"                           # read, write or admin
 
-It is read again when it changes. A change that is no good is reported, and what was read before
+It is read again when it changes. A change that is invalid is reported, and what was read before
 holds on; at the start it is refused.
 """
 
@@ -59,7 +59,7 @@ class AccessFile:
     """The rules in force. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; ConfigurationError if it is no good."""
+        """Read the file; ConfigurationError if it is invalid."""
         self._path = path
         self._lock = threading.Lock()
         self._seen = self._state()

@@ -1,7 +1,7 @@
-"""Whose files lie at a place, and who may name it.
+"""Whose files are at a place, and who may name it.
 
-A table can be put at a place, or be made to name files there. What lies in tables is for who may
-read those. What lies elsewhere below the tables root, files of tables that were dropped for
+A table can be put at a place, or be made to name files there. What is in tables is for who may
+read those. What is elsewhere below the tables root, files of tables that were dropped for
 example, is for who may read everything, unless a table of the same name left it.
 """
 

@@ -1,4 +1,4 @@
-"""A log of which old transactions lie in an archive: for its readers nothing is missing.
+"""A log whose old transactions are in an archive: for its readers nothing is missing.
 
 Transactions before the archive's end come from the archive, all later ones from the topic; the
 outcomes topic is whole and stays the truth about both. A process that runs for long finds an
@@ -148,7 +148,7 @@ class ArchivedTransactions:
         self._topic.pause()
 
     def seek(self, offset: int) -> None:
-        """Go on from another offset."""
+        """Continue from another offset."""
         archive = self._log.archive(self._partition) if offset < self._end else None
         self._archived = None if archive is None else transactions_of(archive, offset)
         self._topic.seek(max(offset, self._end))

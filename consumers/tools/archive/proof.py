@@ -43,7 +43,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """Where a segment ends: enough to go on from there."""
+    """Where a segment ends: enough to continue from there."""
 
     sequence: int = 0
     hash: str = ""

@@ -34,7 +34,7 @@ class SegmentRows:
     refused: list[Position] = field(default_factory=list)
     """Writes that its transactions refused instead of applying them."""
     settled: list[str] = field(default_factory=list)
-    """Incarnations of which it has only rows that stay."""
+    """Incarnations whose rows in it all stay."""
 
 
 class RowNotes:

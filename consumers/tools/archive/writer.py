@@ -1,8 +1,8 @@
 """Copies decided records into the archive, segment by segment, and gives up what is proven.
 
-Each segment stands by itself when it is named in the proof, so a run that was killed goes on after
-the last one. Giving up is a step of its own: a segment is read again from the disk and proven anew
-right before its transactions are named for removal.
+Each segment stands by itself when it is named in the proof, so a run that was killed continues
+after the last one. Giving up is a step of its own: a segment is read again from the disk and proven
+again right before its transactions are named for removal.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def give_up(
     """Name archived transactions for removal from the topic, after proving each segment again.
 
     The limits are those of `archive`, and choose whole segments, whichever run archived them.
-    Segments whose files were written anew are told in any case, since the log has other digests.
+    Segments whose files were rewritten are told in any case, since the log has other digests.
 
     First a Retained record in the outcomes topic says what is given up and by which digests it is
     known, then the tombstones follow; killed in between, the next run says so once more. A leader

@@ -1,4 +1,4 @@
-"""Where a restore ends, and what stood there: which transactions, and which files belong to it."""
+"""Where a restore ends, and what was there: which transactions, and which files belong to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consumers.tools.backup.saved import Backup, SavedPartition, Store, read_chu
 
 @dataclass(slots=True)
 class RestorePoint:
-    """What stood right after a partition's last outcome that is restored."""
+    """What existed right after a partition's last outcome that is restored."""
 
     sequence: int = 0
     hash: str = ""
@@ -59,7 +59,7 @@ class Heads:
                 self.versions[place] = max(self.versions.get(place, 0), result.version or 0)
 
     def have(self, tables_root: str, path: str) -> bool:
-        """Return True if a file below the tables root belongs to what stood then.
+        """Return True if a file below the tables root belongs to what existed then.
 
         Manifests of later versions don't, nor do hints, which may name one of those, nor the files
         of tables that were made later.
@@ -118,7 +118,7 @@ def end_of(text: str, backup: Backup) -> tuple[int | None, int | None]:
 def cut(
     store: Store, saved: SavedPartition, heads: Heads, sequence: int | None, until_ms: int | None
 ) -> RestorePoint:
-    """Read a partition's outcomes up to a sequence or a time, and say what stood there."""
+    """Read a partition's outcomes up to a sequence or a time, and say what was there."""
     found = records(store, saved, is_transactions=False)
     return follow(found, saved.partition, heads, sequence, until_ms)
 
@@ -130,7 +130,7 @@ def follow(
     sequence: int | None = None,
     until_ms: int | None = None,
 ) -> RestorePoint:
-    """Follow a partition's copied outcomes up to a sequence or a time; say what stood there."""
+    """Follow a partition's copied outcomes up to a sequence or a time; say what was there."""
     found = RestorePoint()
     for raw in outcomes:
         record = to_answered(partition, *raw).record

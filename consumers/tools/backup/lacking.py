@@ -56,7 +56,7 @@ def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:
 def _files(
     state: ManifestState, location: str, fragment: DataFragment
 ) -> Iterator[tuple[str, str]]:
-    """Yield the data and deletion files of a fragment: where each lies, and its path there."""
+    """Yield the data and deletion files of a fragment: where each is, and its path there."""
     header = state.header.message
     for file in data_files(fragment):
         base = file.base_id if file.HasField("base_id") else None

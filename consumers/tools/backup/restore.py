@@ -1,7 +1,7 @@
 """`commitlog restore`: puts a backup into an empty root, or onto another cluster.
 
 A note in the root says that it isn't finished until all is there and was read back; nothing starts
-on such a root, and running the restore again begins it anew.
+on such a root, and running the restore again starts it over.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
 def _arrive(
     settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: Iterable[RestorePoint]
 ) -> None:
-    """Record on a cluster that the log, which names the one that it was made on, goes on here."""
+    """Record on a cluster that the log, which names the one that it was made on, continues here."""
     here, ends = log.identity_here(), (MovedPartition(c.sequence, c.hash, c.offset) for c in cuts)
     now = time.time_ns() // 1_000_000
     act = Move(backup.cluster_id, here.cluster_id, now, tuple(ends))

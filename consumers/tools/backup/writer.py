@@ -2,7 +2,7 @@
 
 The log's end is noted first, then files are copied: whatever an outcome names is there before the
 outcome is, so a backup has every file of every version up to its position. A run that was killed
-leaves files that nothing names; the next one goes on from the last `backup.json`.
+leaves files that nothing names; the next one continues from the last `backup.json`.
 """
 
 from __future__ import annotations

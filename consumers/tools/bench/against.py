@@ -75,7 +75,7 @@ def run(
     seconds: float = 5.0,
     report: Report = print,
 ) -> dict[str, Any]:
-    """Measure and return a JSON-able report; `report` is told of each round as it ends."""
+    """Measure and return a JSON-able report; `report` is called with each round as it ends."""
     costs: dict[str, list[Cost]] = {side: [] for side in SIDES}
     # What a round leaves is removed after the last one: without a journal ext4 looks at each file
     # that was removed within minutes before it makes a new one, which then takes ten times as long.

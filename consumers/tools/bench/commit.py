@@ -66,7 +66,7 @@ def run(
     service_pid: int = 0,
     report: Report = print,
 ) -> dict[str, Any]:
-    """Measure and return a JSON-able report; `report` is told of each round as it ends.
+    """Measure and return a JSON-able report; `report` is called with each round as it ends.
 
     `service_pid` is the supervisor's where this service was started for the measurement.
     """

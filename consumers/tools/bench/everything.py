@@ -1,7 +1,7 @@
 """`commitlog bench all`: every suite in turn, in one run, into one file.
 
 Suites that need a service share one, which is stopped before those that need none. What went wrong
-in one suite is told in its place, and the others go on; the file is written anew after each.
+in one suite is told in its place, and the others continue; the file is rewritten after each.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ def _watch(root: Path, last: int, seen: Any) -> None:
 
 
 class _LiveLog:
-    """The reading half of a log that goes on from a sequence: only what comes after is there."""
+    """The reading half of a log that continues from a sequence: only what comes after is there."""
 
     name = "bench"
 

@@ -56,7 +56,7 @@ def run(
     works: Sequence[str] = WORKS,
     report: Report = print,
 ) -> dict[str, Any]:
-    """Measure and return a JSON-able report; `report` is told of each round as it ends."""
+    """Measure and return a JSON-able report; `report` is called with each round as it ends."""
     log = CommitLog.connect(bootstrap_servers, log=log_name)
     measured: list[Round] = []
     _warm_up(log, works, report)

@@ -1,7 +1,7 @@
 """`commitlog bench rag`: a retrieval program over HTTP, as long as one likes. Is every row right?
 
 Writers are processes with LanceDB's own remote client: each adds batches of documents with their
-vectors, embeds some of them anew (`merge_insert`), and deletes the oldest. Readers ask beside
+vectors, embeds some of them again (`merge_insert`), and deletes the oldest. Readers ask beside
 them: by vector, by words, by both, by key, and for counts. Maintenance compacts and indexes as it
 does for everybody. A reader asks for documents whose commit was acknowledged, and must find them;
 in the end the table is compared with what the writers were told, row by row. Any error counts.

@@ -128,7 +128,7 @@ def _verified(made: MadeLog, options: VerifyOptions) -> dict[str, Any]:
 
 
 def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
-    """Save the state, let the log go on a little, and begin a term from what was saved."""
+    """Save the state, let the log continue a little, and begin a term from what was saved."""
     log, genesis = made.log, made.log.genesis(0)
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         root = Path(folder)

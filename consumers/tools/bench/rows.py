@@ -104,7 +104,7 @@ def run(
     seconds: float = 5.0,
     report: Report = print,
 ) -> dict[str, Any]:
-    """Measure and return a JSON-able report; `report` is told of each round as it ends."""
+    """Measure and return a JSON-able report; `report` is called with each round as it ends."""
     log = CommitLog.connect(bootstrap_servers, log=log_name)
     measured: list[tuple[Load, Round]] = []
     target = (bootstrap_servers, log_name)

@@ -53,7 +53,7 @@ def run(
     queries: tuple[int, ...] = (1, 4),
     report: Report = print,
 ) -> dict[str, Any]:
-    """Measure and return a JSON-able report; `report` is told of each round as it ends."""
+    """Measure and return a JSON-able report; `report` is called with each round as it ends."""
     log = CommitLog.connect(bootstrap_servers, log=log_name)
     spark = local_session("commitlog bench")
     spark.dataSource.register(CommitLogDataSource)

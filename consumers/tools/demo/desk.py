@@ -4,7 +4,7 @@
 
 Each step is one transaction under (application id, sequence) = (this desk of this run, step), so a
 step that is asked for again after a crash answers the first commit, whatever files the second
-attempt wrote. Acknowledged steps go to a journal; after a crash the desk goes on behind it.
+attempt wrote. Acknowledged steps go to a journal; after a crash the desk continues behind it.
 
 The desks meet before steps that touch the same fragments, so that all read one version and then
 commit over each other: that is what makes the rebases and refusals which the demo is about.

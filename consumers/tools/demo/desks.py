@@ -1,7 +1,7 @@
 """What the eight desks do to two tables, as pure values, and what must come of it.
 
 Each desk keeps the weather observations of its own hours, so whatever order the desks' commits get
-the same rows remain; but their rows lie in the same fragments, and all bump the same three rows of
+the same rows remain; but their rows are in the same fragments, and all bump the same three rows of
 `nyc$airports`, so they meet all the time. A desk's steps are a function of the data alone: run
 again after a crash, step 17 asks for what step 17 asked for before.
 

@@ -4,7 +4,7 @@
 
 This is what a user's own job looks like: a source, a transformation, and format `commitlog` as the
 sink. It says what it did on stdout, one JSON object per line. Killed anywhere and started again
-with the same checkpoint, it goes on, and each file's rows are in the table once.
+with the same checkpoint, it continues, and each file's rows are in the table once.
 """
 
 from __future__ import annotations

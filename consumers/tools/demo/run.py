@@ -1,4 +1,4 @@
-"""A run's place on disk: what makes a demo that was killed go on, and a finished one begin anew.
+"""A run's place on disk: what makes a demo that was killed continue, and a finished one start over.
 
 ROOT/demo/run.json        which run this is, and whether it is finished
 ROOT/demo/flights/        the weekly files

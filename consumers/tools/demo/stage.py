@@ -4,7 +4,7 @@
     ▸ compare every row ▸ report
 
 Every part can be killed with -9, the demo too: what was committed is committed, and running the
-demo again goes on from there and ends with the same rows.
+demo again continues from there and ends with the same rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SET_UP_STEPS = ((flights.TABLE, 0), (WEATHER, 1), (AIRPORTS, 2))
 def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) -> int:
     """Run the demo on a root; return the exit code: 0 if every row and count is as it must be.
 
-    With `stay` the service and its page go on until Ctrl-C.
+    With `stay` the service and its page continue until Ctrl-C.
     """
     console = console or _console()
     started = time.monotonic()

@@ -1,6 +1,6 @@
 """Verifies one partition: one pass over the log, with everything that follows from it alongside.
 
-An interrupted run goes on at its last saved position, with what it had found.
+An interrupted run continues at its last saved position, with what it had found.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class _Check:
                 self._save()
 
     def _take_run(self, run: PlainRun) -> None:
-        """Count outcomes of which there is nothing else to say."""
+        """Count outcomes without findings."""
         verdict, expected = self._verdict, self._options.expected_head
         if expected is not None and (found := run.hash_of(expected.sequence)):
             self._compare_head(expected, found.hex())

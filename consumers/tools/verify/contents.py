@@ -15,7 +15,7 @@ from consumers.tools.verify.versions import LifeManifests
 def read_contents(
     lives: Iterable[LifeManifests], on_rows: Callable[[int], None] = lambda rows: None
 ) -> Iterator[Problem]:
-    """Read the tables one after the other; `on_rows` is told how many rows were read."""
+    """Read the tables one after the other; `on_rows` is called with how many rows were read."""
     for life in lives:
         name, version = format_table_id(life.table), life.state.version
         read: dict[int, int] = {}

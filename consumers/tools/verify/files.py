@@ -79,7 +79,7 @@ class PartitionFiles:
             yield _problem(ProblemKind.FILE, made, f"{made.life.location} cannot be read: {error}")
 
     def list_again(self) -> None:
-        """List the manifests that stand now; afterwards the log is read to a later end.
+        """List the manifests that exist now; afterwards the log is read to a later end.
 
         Whatever is listed then, and is of a version that the log doesn't make up to that end, was
         written around the log: the log's own come after their outcomes.
@@ -165,7 +165,7 @@ class PartitionFiles:
             self._note(ProblemKind.FILE, made, beside)
 
     def _has_transaction(self, location: str, path: str) -> bool:
-        """Say whether a version's transaction lies beside it; most are known from one listing."""
+        """Say whether a version's transaction is beside it; most are known from one listing."""
         names = self._transactions.get(location)
         if names is None:
             names = frozenset(self._store(location).names(TRANSACTIONS_DIRECTORY))

@@ -137,7 +137,7 @@ class Erased:
     writes: int = 0
     """Writes whose rows were taken out of the log."""
     newest: list[str] = field(default_factory=list)
-    """In words: of which table, when, by whom and why."""
+    """In words: the table, when, by whom and why."""
 
     def take(self, act: RecordedErasure | RowExpiry, writes: int) -> None:
         """Take an act, and how many writes have lost their rows by it."""
@@ -174,9 +174,9 @@ class PartitionFindings:
     index_rows: int = 0
     """Rows of the version index that were compared."""
     archived: int = 0
-    """Outcomes of which the archive was proven."""
+    """Outcomes whose archive was proven."""
     retained: int = 0
-    """The last outcome of which the log says that its transaction was given up to an archive."""
+    """The last outcome whose transaction was given up to an archive, by the log."""
     resumed_at: int = 0
     """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
     expired: Expired = field(default_factory=Expired)

@@ -16,7 +16,7 @@ SAVE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """What to verify, and where things lie."""
+    """What to verify, and where things are."""
 
     root: Path | None = None
     """The log's root: its checkpoint and version index are compared too."""
@@ -29,14 +29,14 @@ class VerifyOptions:
     contents: bool = False
     """Read all rows of the newest versions as well."""
     state: Path | None = None
-    """A folder in which an interrupted run goes on; None: it begins at Genesis each time."""
+    """A folder in which an interrupted run continues; None: it begins at Genesis each time."""
     expected_head: Witness | None = None
     """An outcome that somebody noted down."""
     save_seconds: float = SAVE_SECONDS
     open_store: Callable[[str], ObjectStore] = field(default=store_for, repr=False)
 
     def wanted(self) -> dict[str, Any]:
-        """Return what a run that goes on must have wanted as well."""
+        """Return what a run that continues must have wanted as well."""
         return {
             "root": str(self.root),
             "table": self.table,

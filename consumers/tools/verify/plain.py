@@ -45,7 +45,7 @@ class PlainWalk(Walk):
         chain: PlainChain,
         on_run: Callable[[PlainRun], None],
     ) -> None:
-        """Go on from where `replica` stands; see `Walk`."""
+        """Continue from where `replica` stands; see `Walk`."""
         self._partition, self._chain, self._on_run = partition, chain, on_run
         topics = _RawTopics(log)
         super().__init__(topics, partition, replica)

@@ -25,7 +25,7 @@ class RebuiltIndex:
         sequence: int,
         identity: Mapping[str, str] | None = None,
     ) -> None:
-        """Go on at `root`, where an index must hold all outcomes up to `sequence`.
+        """Continue at `root`, where an index must hold all outcomes up to `sequence`.
 
         Raises Unavailable if it doesn't, WrongLog if it is another log's than `identity` says.
         """

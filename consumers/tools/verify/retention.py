@@ -1,6 +1,6 @@
 """What the log says it gave up to an archive, compared with the archive that is there.
 
-The archive's own proof could be written anew with its files; the digests in the log's Retained
+The archive's own proof could be rewritten with its files; the digests in the log's Retained
 records could not. They cover every byte of what was given up: also who submitted a transaction.
 """
 
@@ -22,7 +22,7 @@ READ_SECONDS = 60.0
 class GivenUp:
     """What the log said last of each segment that it gave up.
 
-    A segment out of which rows were erased was given up once more, by its new digests.
+    A segment that rows were erased from was given up once more, by its new digests.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class GivenUp:
     def explained(self, problem: Problem, log: Log, partition: int) -> Problem:
         """Say of a missing transaction that it was given up, if the log says so anywhere.
 
-        The record that says so lies behind the place where a walk misses the transaction.
+        The record that says so is behind the place where a walk misses the transaction.
         """
         if problem.kind is not ProblemKind.TRANSACTION:
             return problem
@@ -72,7 +72,7 @@ class GivenUp:
             reader.close()
 
     def compare(self, archive: Archive) -> Iterator[Problem]:
-        """Yield what of it the archive hasn't."""
+        """Yield the parts of it that are missing from the archive."""
         known = {(one.first_sequence, one.end.sequence): one for one in archive.segments}
         for (first, last), (named, offset) in self._last.items():
             segment = known.get((first, last))

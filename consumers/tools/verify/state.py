@@ -1,4 +1,5 @@
-"""Where an interrupted verification or replay goes on: a checkpoint of its own, and what it found.
+"""Where an interrupted verification or replay continues: a checkpoint of its own, and what it
+found.
 
     STATE/<partition>/checkpoint/       the machine and the chain at a sequence
     STATE/<partition>/progress.json     what was found up to the newest such sequences
@@ -28,7 +29,7 @@ class State:
     """What one partition's run has come to, in a folder."""
 
     def __init__(self, folder: Path, log: Log, genesis: Genesis, wanted: Mapping[str, Any]) -> None:
-        """Keep it below `folder`; a run that wants something else begins anew."""
+        """Keep it below `folder`; a run that wants something else starts over."""
         self.path = folder / str(genesis.partition)
         self._folder = DiskFolder(self.path)
         self._log = log
@@ -39,7 +40,7 @@ class State:
         self._entries: dict[str, Any] = {}
 
     def load(self) -> tuple[Checkpoint, dict[str, Any]] | None:
-        """Return where to go on, with what was found so far; None: begin at Genesis."""
+        """Return where to continue, with what was found so far; None: begin at Genesis."""
         try:
             progress = json.loads(self._folder.read(PROGRESS))
             if progress["wanted"] != self._wanted:

@@ -89,7 +89,7 @@ class Versions:
     """All lives of tables, followed from change to change."""
 
     def __init__(self, tables: Mapping[TableId, Table]) -> None:
-        """Begin with the tables of a machine that goes on from a checkpoint."""
+        """Begin with the tables of a machine that continues from a checkpoint."""
         self.lives: dict[str, LifeManifests] = {}
         for table in tables.values():
             if table.manifest is not None:

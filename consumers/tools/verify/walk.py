@@ -8,7 +8,7 @@ tells damage from a harmless void record is who wrote it, and what came after:
   lost its connection; then the next LeaderStarted stands on the same outcome as the chain here. If
   none comes, or that leader stood on a later outcome, then outcomes are missing from where the
   chain stopped.
-- A record that cannot be read may be a stranger's; then the chain goes on after it.
+- A record that cannot be read may be a stranger's; then the chain continues after it.
 - A record of a later epoch is impossible: a leader writes after its LeaderStarted was valid.
 """
 
@@ -85,7 +85,7 @@ class Walk:
         *,
         is_beyond: Callable[[Answered], bool] = lambda answered: False,
     ) -> None:
-        """Go on from where `replica` stands; nothing may wait in it.
+        """Continue from where `replica` stands; nothing may wait in it.
 
         The walk ends before the first record that `is_beyond` says so of.
         """
@@ -121,7 +121,7 @@ class Walk:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the walk may be interrupted here and go on later."""
+        """Whether the walk may be interrupted here and continue later."""
         return self._suspect is None and self.problem is None
 
     def extend(self) -> None:
@@ -248,7 +248,8 @@ class Walk:
             self._is_strange = is_strange
 
     def _end_suspicion(self, offset: int) -> None:
-        """The chain goes on: over a stranger's record it may, over one of this term it may not."""
+        """The chain continues: over a stranger's record it may, over one of this term it may
+        not."""
         if self._suspect is not None and not self._is_strange:
             self._stop(0, offset, "")
         self._suspect = None

@@ -45,7 +45,7 @@ class Witness:
 
 
 def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
-    """Return what lies in a root: a checkpoint, an index."""
+    """Return what is in a root: a checkpoint, an index."""
     if root is None:
         return
     path = root / "checkpoints" / str(partition) / HEAD

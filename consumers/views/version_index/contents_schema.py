@@ -2,7 +2,7 @@
 
 Each row says what one committed operation left of one thing; what was there before is an earlier
 row of the same thing. So a commit writes as many rows as it changes things, whatever the table's
-size, and the views find what stood at a version.
+size, and the views find what existed at a version.
 """
 
 from __future__ import annotations

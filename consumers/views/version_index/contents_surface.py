@@ -1,7 +1,7 @@
 """Questions about what is in tables: fragments, files, schemas, indices, Iceberg's references.
 
-`fragment_changes` says what each version made of each fragment; what stood at a version is the last
-row of each fragment up to it. A value that a row leaves NULL is the one before it.
+`fragment_changes` says what each version made of each fragment; what existed at a version is the
+last row of each fragment up to it. A value that a row leaves NULL is the one before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LIFE = """
 (SELECT incarnation FROM tables WHERE table_name = t OR list_contains(former_names, t)
  ORDER BY (table_name = t AND ended_by IS NULL) DESC, sequence DESC LIMIT 1)
 """
-"""The life of table `t` that stands, or the last one."""
+"""The life of table `t` that exists, or the last one."""
 
 _OF_LIFE = f"table_name IN ({NAMES_OF_T}) AND incarnation = {_LIFE}"
 

@@ -1,4 +1,4 @@
-"""Where the version index lies: `ROOT/index.duckdb` for everybody, `ROOT/index/` for its keeper.
+"""Where the version index is: `ROOT/index.duckdb` for everybody, `ROOT/index/` for its keeper.
 
 The public file is never written to: it is replaced as a whole. The private live file and the
 segments belong to the one process that holds the lock. The lock is our own, since DuckDB's is lost

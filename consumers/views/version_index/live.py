@@ -5,7 +5,7 @@ The file is attached to an in-memory database, so that its storage version can b
 lock (POSIX locks belong to the process), so nothing here opens and closes it again.
 
 A file that cannot be read or contradicts itself is moved to `damaged/`; the published file takes
-its place, since it is a live file of a moment ago, with its own position. If that one is no good
+its place, since it is a live file of a moment ago, with its own position. If that one is unusable
 either, an empty one starts from the beginning of the log.
 """
 
@@ -212,7 +212,7 @@ def _documentation() -> list[Row]:
 
 
 def open_live(layout: Layout) -> tuple[Live, str]:
-    """Open the live file, restored or made anew if need be; return it and what was done.
+    """Open the live file, restored or made again if need be; return it and what was done.
 
     Raises Unavailable if another program holds the file or the disk is full.
     """

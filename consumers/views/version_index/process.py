@@ -207,7 +207,7 @@ class IndexedPartition:
 
 
 def _check_tail(log: Log, position: IndexPosition) -> None:
-    # A topic that lost its tail, or was made anew, may have grown past our position again.
+    # A topic that lost its tail, or was made again, may have grown past our position again.
     if position.last_outcome_offset < 0:
         return
     where = f"partition {position.partition}, offset {position.last_outcome_offset}"

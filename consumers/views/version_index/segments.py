@@ -1,7 +1,7 @@
 """Moves rows from the hot relations into immutable Parquet segments, and merges those.
 
 Sealing and merging write files in a worker thread, from an Arrow copy of the hot rows or from
-other segments; then one DuckDB transaction swaps: hot rows out, segment in, views made anew. So
+other segments; then one DuckDB transaction swaps: hot rows out, segment in, views made again. So
 the live file, and with it each publication, stays as small as the newest rows.
 
 A merged segment may still be named by a published snapshot that somebody is reading. It becomes

@@ -1,7 +1,7 @@
 """The version index as its keeper sees it: rows and position in one DuckDB transaction.
 
 `apply` commits a batch of decided transactions with the Kafka offsets after them, so a killed
-process goes on exactly where its rows end. `publish` shows them to everybody. Positions that were
+process continues exactly where its rows end. `publish` shows them to everybody. Positions that were
 published once never go back: an index that is rebuilt is shown only when it has caught up.
 """
 
@@ -55,7 +55,7 @@ logger = logging.getLogger("commitlog.version_index")
 
 @dataclass(frozen=True, slots=True)
 class IndexPosition:
-    """How far one partition is in the index: enough to go on from there."""
+    """How far one partition is in the index: enough to continue from there."""
 
     partition: int
     sequence: int = 0
@@ -102,7 +102,7 @@ class VersionIndex:
         hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        """Open what lies under the layout (see `open`)."""
+        """Open what is under the layout (see `open`)."""
         layout.prepare()
         with contextlib.ExitStack() as undo:
             self._lock = layout.take_lock()
@@ -130,7 +130,7 @@ class VersionIndex:
         hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
         grace_seconds: float = GRACE_SECONDS,
     ) -> VersionIndex:
-        """Open the index under `root`, restored or made anew if it is missing or damaged.
+        """Open the index under `root`, restored or made again if it is missing or damaged.
 
         Raises Unavailable if another process keeps it.
         """
