@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import lance
-from lance.dataset import DatasetOptimizer, MergeInsertBuilder
+from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.upkeep import Kept
-from commitlog.errors import InvalidTransaction
+from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.table import TableId, format_table_id
 
 _REMOVED = (
@@ -165,6 +166,11 @@ class ManagedDataset(lance.LanceDataset):
         return lance.LanceDataset.__deserialize__, state
 
     @property
+    def tags(self) -> Tags:
+        """Return what names versions."""
+        return _Tags(self._ds)
+
+    @property
     def optimize(self) -> DatasetOptimizer:
         """Return what compacts and keeps indices."""
         return _Optimizer(self)
@@ -172,6 +178,16 @@ class ManagedDataset(lance.LanceDataset):
 
 for _write in _WRITES:
     setattr(ManagedDataset, _write, _says_why(getattr(lance.LanceDataset, _write)))
+
+
+class _Tags(Tags):
+    def create(self, tag: str, reference: Any = None) -> None:
+        """Name a version, by a name that Lance finds again."""
+        if not is_tag_name(tag):
+            raise InvalidRequest(
+                f"{tag!r} is not a valid tag name", field="tag", value=tag, advice=TAG_NAMES
+            )
+        super().create(tag, reference)
 
 
 class _Optimizer(DatasetOptimizer):

@@ -221,3 +221,11 @@ def test_a_table_that_exists_is_named_with_one_advice(client: CommitLog) -> None
     with pytest.raises(TableAlreadyExists) as refused:
         client.create_table("a$t", SCHEMA)
     assert str(refused.value).lower().count("open it") <= 1
+
+
+def test_a_tag_that_lance_would_not_find_again_is_refused(client: CommitLog) -> None:
+    dataset = client.open("a$t")
+    with pytest.raises(InvalidRequest, match="not a valid tag name"):
+        dataset.tags.create("\u00e9", 2)
+    dataset.tags.create("first", 2)
+    assert set(dataset.tags.list()) == {"first"}

@@ -265,6 +265,16 @@ def test_tags_name_versions(world: World, table: str) -> None:
     assert world.post(f"{table}/tags/create", {"tag": "x", "version": 9})[1]["code"] == 11
 
 
+@pytest.mark.parametrize("tag", ["\u00e9", "a b", "a/b", "", ".."])
+def test_a_tag_that_lance_cannot_list_is_refused(world: World, table: str, tag: str) -> None:
+    """Lance takes letters of any alphabet, and then finds no tag of the table any more."""
+    code, answer = world.post(f"{table}/tags/create", {"tag": tag, "version": 1})
+    assert (code, answer["code"]) == (400, 13)
+    assert "Use A to Z" in answer["error"]
+    assert world.post(f"{table}/tags/create", {"tag": "next", "version": 1})[0] == 200
+    assert set(world.post(f"{table}/tags/list")[1]["tags"]) == {"next"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("30s", 30), ("5m", 300), ("250ms", 0.25), ("1h", 3600), (None, 60)]
 )

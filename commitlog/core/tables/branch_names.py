@@ -1,4 +1,4 @@
-"""How Lance names branches, and where it keeps them."""
+"""How Lance names branches and tags, and where it keeps branches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 MAIN = "main"
 FOLDER = "/tree/"
+TAG_NAMES = "Use A to Z, a to z, 0 to 9, '.', '-' and '_'"
 _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -29,3 +30,11 @@ def branch_name_problem(branch: str) -> str:
     if branch.endswith(".lock"):
         return "branch_name_of_lock"
     return ""
+
+
+def is_tag_name(tag: str) -> bool:
+    """Return True if Lance finds a tag again that it created under this name.
+
+    It accepts letters of any alphabet, and then can't list the table's tags.
+    """
+    return _SEGMENT.fullmatch(tag) is not None and ".." not in tag

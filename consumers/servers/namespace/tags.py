@@ -18,6 +18,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_refs import GUARD_TAG
 from commitlog.client.tables import TableInfo
+from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
 from consumers.servers.namespace.branch_rows import open_branch
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, page
@@ -46,6 +47,8 @@ def tag_version(service: Service, call: Call) -> dict[str, Any]:
 def create_tag(service: Service, call: Call) -> dict[str, Any]:
     """Name a version."""
     request = call.read(CreateTableTagRequest, {"tag", "version", "branch"})
+    if not is_tag_name(request.tag):
+        raise InvalidInputError(f"{request.tag!r} is not a valid tag name. {TAG_NAMES}")
     info = service.info(call.table)
     dataset, reference = _tagged(service, info, request)
     if request.tag in dataset.tags.list():
