@@ -92,6 +92,14 @@ def keep(store: ObjectStore, path: str) -> None:
         store.keep(path)
 
 
+def write_hint(store: ObjectStore, path: str, data: bytes) -> None:
+    """Put a file, replacing what was there, that nobody misses if a power cut leaves it empty."""
+    if isinstance(store, LocalStore):
+        store.write_hint(path, data)
+    else:
+        store.write(path, data)
+
+
 def local_path(location: str) -> Path | None:
     """Return the folder that a location means now, or None if it isn't a local one."""
     location = bound(location)
@@ -176,6 +184,14 @@ class LocalStore:
         full = self._resolve(path)
         os.replace(self._temporary(full, data), full)
         self._keep_name(full)
+
+    def write_hint(self, path: str, data: bytes) -> None:
+        """Put a file, replacing what was there, that nobody misses if a power cut empties it."""
+        if self._is_durable:
+            self.write(path, data)
+            return
+        full = self._resolve(path)
+        disk.take_place(self._temporary(full, data), full)
 
     def create(self, path: str, data: bytes) -> bool:
         """Put a file if there is none; return whether this call did."""

@@ -17,7 +17,7 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.storage import ObjectStore
+from commitlog.adapters.storage import ObjectStore, write_hint
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -93,7 +93,7 @@ def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
     is_gap = version != files.written_version + 1
     is_newer = version > files.hinted_version
     if is_newer and (is_gap or version >= files.hinted_version + UNHINTED_MAX):
-        files.store.write(HINT, json.dumps({"version": version}).encode())
+        write_hint(files.store, HINT, json.dumps({"version": version}).encode())
         files.hinted_version = version
 
 

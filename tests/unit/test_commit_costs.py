@@ -77,7 +77,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
         return frames
 
     monkeypatch.setattr(FrameBuffer, "feed", counting_feed)
-    for name in ("write", "write_ahead", "create", "read", "size", "delete", "names"):
+    for name in ("write", "write_hint", "write_ahead", "create", "read", "size", "delete", "names"):
         monkeypatch.setattr(LocalStore, name, _counting(found, name, getattr(LocalStore, name)))
     return found
 
@@ -134,7 +134,8 @@ def test_a_commit_is_two_records_one_answer_and_one_manifest(
     # The manifest, and the transaction that it names.
     assert files["create"] == files["write_ahead"] == COMMITS, files
     hints = {"every": 0, "latest": COMMITS // UNHINTED_MAX}[policy]
-    assert hints <= files["write"] <= hints + bool(hints), files
+    assert hints <= files["write_hint"] <= hints + bool(hints), files
+    assert not files["write"], files
     assert files["size"] + files["read"] + files["names"] <= 2 * COMMITS, "to look is to wait"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.adapters import disk
 from commitlog.adapters.storage import LocalStore, store_for
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
 
@@ -45,6 +46,28 @@ def test_write_replaces_and_move_and_delete_do_what_they_say(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         store.read("_quarantine/b")
     assert list(store.names("nowhere")) == []
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_a_hint_takes_the_place_of_the_one_before_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
+) -> None:
+    if not can_swap:
+        monkeypatch.setattr(disk, "_renameat2", lambda: None)
+    store = LocalStore(tmp_path)
+    replace, replaced = os.replace, []
+
+    def noting(new: str, path: str) -> None:
+        replaced.append(path)
+        replace(new, path)
+
+    monkeypatch.setattr(os, "replace", noting)
+    for hint in (b"1", b"22", b"3"):
+        store.write_hint("_versions/hint.json", hint)
+        assert store.read("_versions/hint.json") == hint
+        assert os.listdir(tmp_path / "_versions") == ["hint.json"]
+    # The first has no place to take; of the others the disk hears nothing.
+    assert len(replaced) == (1 if can_swap else 3)
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd", ".", "a/.."])
