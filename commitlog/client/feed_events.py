@@ -25,6 +25,7 @@ from commitlog.model.records import OperationResult, Outcome, Status, Submitted,
 from commitlog.model.table import DELIMITER, TableId, format_table_id, parse_table_id
 
 TYPE_PREFIX = "commitlog.transaction."
+OPERATIONS_SHOWN = 3
 _TOKEN_FORMAT = 1
 _ALL = f"{DELIMITER}*"
 
@@ -152,6 +153,15 @@ class FeedEvent:
     log_id: str
     token: str
     """Where to resume after this event."""
+
+    def __repr__(self) -> str:
+        """Return one line: what was decided, of what, for whom."""
+        transaction = self.transaction
+        operations = transaction.operations if transaction is not None else ()
+        by = f" by {transaction.principal}" if transaction and transaction.principal else ""
+        named = ", ".join(operation_name(one) for one in operations[:OPERATIONS_SHOWN])
+        more = ", …" if len(operations) > OPERATIONS_SHOWN else ""
+        return f"<FeedEvent {named}{more}{by} {self.outcome!r}>"
 
     @property
     def sequence(self) -> int:

@@ -191,8 +191,8 @@ def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
         return
     if operation == "WriteRows":
         yield (
-            f"{part}The rows for {table} were accepted at position {one['sequence']}; the first "
-            "ApplyRows of the table behind it says what came of them."
+            f"{part}The rows for {table} were accepted at position {one['sequence']}. One of the "
+            "table's next ApplyRows says what came of them: they are applied in order of position."
         )
         return
     if operation == "ApplyRows":

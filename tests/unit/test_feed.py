@@ -68,6 +68,14 @@ def test_every_event_comes_once_and_in_order(stream: PartitionLog) -> None:
     assert len(committed) < len(events)
 
 
+def test_an_event_is_shown_in_a_line(stream: PartitionLog) -> None:
+    for event in read(log_of(stream), [BEGINNING], EVERYTHING)[:50]:
+        shown = repr(event)
+        assert "\n" not in shown
+        assert len(shown) < 400
+        assert shown.endswith(f"{event.outcome!r}>")
+
+
 def test_each_token_leads_to_exactly_what_is_after_it(stream: PartitionLog) -> None:
     log = log_of(stream)
     events = read(log, [BEGINNING], EVERYTHING)
