@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import TABLES, bound, is_bound, own_tables, plain, use_named
+from commitlog.client.catalogue import dry_run
 from commitlog.client.runtime import Runtime
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import ValidOutcomes
@@ -132,7 +133,8 @@ class BindsPlaces:
 
         Raises:
             InvalidRequest: the log decides by an older protocol.
-            TransactionRejected: the place or the name can't be bound, or files would be elsewhere.
+            TransactionRejected: the place or the name can't be bound, or files would be elsewhere;
+                nothing was appended.
         """
         said = f"{plain(place)} is in the root {root}"
         return self._act(AlterProperties((), True, upserts=((_key(place), root),)), said, timeout)
@@ -149,6 +151,8 @@ class BindsPlaces:
         """Commit an act on places, with words for those who look at the record."""
         _check_protocol(self.runtime())
         transaction = self.transaction((operation,), properties=(("places", said),))
+        # What the leader would refuse anyway leaves no record.
+        dry_run(self.runtime(), transaction).result(timeout).raise_for_conflict()
         ticket = self.runtime().submit(transaction, id_is_new=True)
         return ticket.result(timeout, "committed").raise_for_conflict()
 

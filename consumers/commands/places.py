@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cyclopts import App
 
 from commitlog.adapters.places import TABLES
+from commitlog.errors import TransactionRejected
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
-from consumers.runtime.config import Config, read_endpoints, write_endpoints
+from consumers.runtime.config import Config, ConfigurationError, read_endpoints, write_endpoints
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
@@ -49,7 +52,8 @@ def bind(
     config = where.load()
     log = connect_client(config, "places")
     try:
-        log.bind_place(place, root)
+        with _wrong_argument():
+            log.bind_place(place, root)
         _note(log, config)
         _print(log, as_json=as_json)
     finally:
@@ -71,11 +75,21 @@ def unbind(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
     config = where.load()
     log = connect_client(config, "places")
     try:
-        log.unbind_place(place)
+        with _wrong_argument():
+            log.unbind_place(place)
         _note(log, config)
         _print(log, as_json=as_json)
     finally:
         log.close()
+
+
+@contextmanager
+def _wrong_argument() -> Iterator[None]:
+    """Have what the leader refuses of a place or a root be what it is here: a wrong argument."""
+    try:
+        yield
+    except TransactionRejected as error:
+        raise ConfigurationError(error.outcome.message) from error
 
 
 def _note(log: CommitLog, config: Config) -> None:

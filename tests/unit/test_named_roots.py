@@ -8,6 +8,8 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.places import named_here, use_places
 from commitlog.client.roots import roots_of
 from commitlog.core.catalogue.named_roots import PLACE, named_roots
@@ -21,6 +23,9 @@ from commitlog.errors import (
 from commitlog.model.limits import NAMED_ROOTS_SINCE, Rules
 from commitlog.model.operations import AlterProperties, DropTable, IcebergChange
 from commitlog.model.records import Outcome
+from consumers import cli
+from consumers.commands import places
+from consumers.commands.exit_codes import ExitCode
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime.places import RootMoved, check_own_place
 from consumers.tools.rules import put_in_force
@@ -175,6 +180,36 @@ def test_an_older_logs_places_follow_its_root(tmp_path: Path) -> None:
         assert client.places() == {}
         assert roots_of(opened.log) == {}
         assert not OLD.joinpath("protocol-4").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "root", "words"),
+    [
+        ("relative/place", "tables", "is not a place as the log records it"),
+        ("/elsewhere", "tables", "the log has no table below /elsewhere"),
+        ("", "lake", "it was started without this root"),
+        ("", "La ke", "is not a valid name of a root"),
+    ],
+)
+def test_a_place_that_cannot_be_bound_is_a_wrong_argument_and_leaves_no_record(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    root: str,
+    words: str,
+) -> None:
+    with service(tmp_path / "home") as running:
+        running.client.create_table("t", rows().schema)
+        connect = lambda *_: CommitLog(lambda: MemoryLog(running.cluster))  # noqa: E731
+        monkeypatch.setattr(places, "connect_client", connect)
+        before = running.log.read_transactions(0).end_offset()
+        asked = ["places", "bind", place or str(tmp_path / "home" / "tables"), root]
+        assert cli.main(asked) == ExitCode.USAGE
+        assert words in capsys.readouterr().err
+        assert cli.main(["places", "unbind", "/elsewhere"]) == ExitCode.USAGE
+        assert "/elsewhere is not bound to a root" in capsys.readouterr().err
+        assert running.log.read_transactions(0).end_offset() == before
 
 
 SHALLOW, DEEP, LAKE = "shop$shallow", "shop$deep", ("shop", "lake")
