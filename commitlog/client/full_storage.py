@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from commitlog.adapters.storage import local_path
 from commitlog.client.tables import TableInfo
-from commitlog.errors import StorageFull
+from commitlog.errors import CommitLogError, StorageFull
 
 _FULL = re.compile(
     "|".join(re.escape(os.strerror(code)) for code in (errno.ENOSPC, errno.EDQUOT))
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 def is_full(error: BaseException | None) -> bool:
     """Return True if an error, or what caused it, is of a disk without space."""
     while error is not None:
-        if isinstance(error, OSError | RuntimeError | ValueError) and _FULL.search(str(error)):
+        if not isinstance(error, CommitLogError) and _FULL.search(str(error)):
             return True
         error = error.__cause__
     return False
@@ -47,7 +47,7 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
         if isinstance(error, StorageFull) or not is_full(error):
             raise
         raise StorageFull(
-            f"{_where(location)} is full: files of {table} could not be written there. Nothing was"
+            f"{disk_of(location)} is full: files of {table} could not be written there. Nothing was"
             " committed by this call. Free space, then make the same call again"
         ) from error
 
@@ -65,7 +65,7 @@ def names_full_storage(
     return wrapped
 
 
-def _where(location: str) -> str:
+def disk_of(location: str) -> str:
     """Return the name of the disk, or else of the store, that holds a table."""
     folder = local_path(location)
     if folder is None:

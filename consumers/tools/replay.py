@@ -15,18 +15,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.storage import LocalStore, ObjectStore
+from commitlog.client.full_storage import disk_of, is_full
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import is_in, normalize_location
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, StorageFull
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
@@ -135,13 +137,18 @@ def replay(
 ) -> Replayed:
     """Build what one partition of the log makes; continue where an interrupted run was.
 
-    Raises CorruptLog if the log cannot be followed, naming the sequence.
+    Raises CorruptLog if the log cannot be followed, naming the sequence; StorageFull.
     """
-    run = _Replay(log, partition, options, on_progress or (lambda done, total: None))
     try:
-        return run.run()
-    finally:
-        run.close()
+        run = _Replay(log, partition, options, on_progress or (lambda done, total: None))
+        with closing(run):
+            return run.run()
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise StorageFull(
+            f"{disk_of(str(options.into))} is full. Free space, then run this again: it continues"
+        ) from error
 
 
 class _Replay:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog, StorageFull, WrongLog
 from consumers import history
+from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.tools import replay as module
 from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.verify import ProblemKind, files, walk
+from tests.disks import small_disk
 from tests.service import Service
 from tests.tampering import Copy
 from tests.verified import ORDERS, filled_service, place
@@ -73,6 +76,20 @@ def test_manifests_are_built_again_byte_for_byte_while_the_old_root_is_hidden(
     assert len(metadata) == result.metadata_files == 2
     for path in metadata:
         assert (into / path).read_bytes() == (hidden / path).read_bytes()
+
+
+@pytest.mark.parametrize("size", ["64k", "256k", "1m"])
+def test_a_full_disk_is_named_and_the_next_run_builds_all(
+    made: Service, tmp_path: Path, size: str
+) -> None:
+    with small_disk(tmp_path / "disk", size) as disk:
+        into = disk / "new"
+        with pytest.raises(StorageFull, match=f"mounted at {disk}") as caught:
+            replay(made.log, 0, ReplayOptions(into, against=made.root, save_seconds=0.0))
+        assert exit_code(caught.value) is ExitCode.MACHINE
+        subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+        assert replay(made.log, 0, ReplayOptions(into, against=made.root)).is_equal
+        assert manifests(into)
 
 
 def test_the_index_is_built_again_row_for_row(made: Service, hidden: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -219,7 +219,7 @@ def open_live(layout: Layout) -> tuple[Live, str]:
     notes = []
     if layout.live.exists():
         try:
-            return _checked(layout), ""
+            return _opened(layout, Live.check), ""
         except Damaged as damage:
             notes.append(f"live file set aside: {damage}")
             _set_aside(layout)
@@ -228,19 +228,18 @@ def open_live(layout: Layout) -> tuple[Live, str]:
     if layout.public.exists():
         try:
             _restore(layout)
-            return _checked(layout), "; ".join([*notes, "restored from the published file"])
+            live = _opened(layout, Live.check)
+            return live, "; ".join([*notes, "restored from the published file"])
         except Damaged as damage:
             notes.append(f"published file not used: {damage}")
             _set_aside(layout)
-    live = Live(layout)
-    live.create()
-    return live, "; ".join([*notes, "built anew from the log"])
+    return _opened(layout, Live.create), "; ".join([*notes, "built anew from the log"])
 
 
-def _checked(layout: Layout) -> Live:
+def _opened(layout: Layout, begin: Callable[[Live], None]) -> Live:
     live = Live(layout)
     try:
-        live.check()
+        begin(live)
     except BaseException:
         live.close()
         raise

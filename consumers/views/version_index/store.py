@@ -104,12 +104,12 @@ class VersionIndex:
     ) -> None:
         """Open what is under the layout (see `open`)."""
         layout.prepare()
-        with contextlib.ExitStack() as undo:
+        self.layout = layout
+        with self._writable(), contextlib.ExitStack() as undo:
             self._lock = layout.take_lock()
             undo.callback(os.close, self._lock)
             self._live, self.note = open_live(layout)
             undo.callback(self._live.close)
-            self.layout = layout
             self._floor = published_positions(layout)
             self._heads = self._load_heads()
             self._counting = Counting(self._load_fragments)
@@ -275,7 +275,7 @@ class VersionIndex:
         return positions
 
     @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _writable(self) -> Iterator[None]:
         try:
             yield
         except duckdb.Error as error:
@@ -283,6 +283,12 @@ class VersionIndex:
                 f"the version index under {self.layout.root} cannot be written: {error}. Nothing is"
                 " lost: correct the cause (a full disk?) and start again"
             ) from error
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with self._writable():
+                yield
         except OSError as error:
             raise Unavailable(
                 f"the version index under {self.layout.root} cannot be published: {error}. Nothing"
