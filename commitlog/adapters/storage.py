@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
 
 CHUNK_BYTES = 8 * 1024 * 1024
+TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
+"""The name of a file that is still being written, with its process."""
 _counter = itertools.count()
 _NOT_KEPT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}

@@ -77,6 +77,9 @@ def _check(place: str, *, as_json: bool) -> ExitCode:
         output.print_check("log", "ok", f"{done.log!r}, positions {positions}; {read}")
         for one in done.damage:
             output.print_check("damage", "fail", one, "make a new backup at another place")
+        if left := done.leftovers:
+            text = f"a run that was killed left {len(left)} files half written, such as {left[0]}"
+            output.print_check("leftovers", "warn", text, "the next backup removes them")
     return ExitCode.REFUSED if done.damage else ExitCode.OK
 
 

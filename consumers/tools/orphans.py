@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
-from commitlog.adapters.storage import FileFound, store_for
+from commitlog.adapters.storage import TEMPORARY, FileFound, store_for
 from commitlog.client.names import like_known
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
@@ -56,7 +55,6 @@ LIST_SECONDS = 600.0
 BLOCK_BYTES = 4096
 GONE = ".gone"
 """Ends the name of a dropped table's newest manifest once its files go."""
-_TEMPORARY = re.compile(r".*\.tmp-[0-9]+-[0-9]+")
 _SIDECAR_PARTS = 3
 
 logger = logging.getLogger(__name__)
@@ -342,7 +340,7 @@ def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
         return owner(inner, below) or ("" if branch in branches else f"{life.location}/{path}")
     parts = path.split("/")
     folder, name = parts[0], parts[-1]
-    if _TEMPORARY.fullmatch(name):
+    if TEMPORARY.fullmatch(name):
         return f"{life.location}/{path}"
     if folder == "data" and len(parts) == _SIDECAR_PARTS:
         return f"{life.location}/data/{parts[1]}.lance"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -111,6 +112,34 @@ def test_a_backup_that_was_killed_is_whole_once_it_is_run_again(tmp_path: Path) 
     assert len(copied) == count
     for path, one in copied.items():
         assert digest(store, path) == one.sha256
+    assert not list(place.rglob("*.tmp-*"))
+
+
+def test_what_a_killed_run_was_writing_is_named_and_removed_by_the_next_one(
+    made: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "backup"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    # A leader was writing this one when it was copied: the backup has it like any other file.
+    copied = made.root / "tables" / f"1.manifest.tmp-{ended.pid}-0"
+    copied.write_bytes(b"whole")
+    back_up(log_of(made), str(place), None)
+    assert check(str(place)).leftovers == []
+    [left, again, running] = [
+        place / "tables" / f"2.manifest.tmp-{pid}-1"
+        for pid in (ended.pid, os.getpid(), os.getppid())
+    ]
+    for one in (left, again, running):
+        one.write_bytes(b"ha")
+    assert cli.main(["backup", str(place), "--check"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "2 files" in said
+    assert f"tables/{left.name}" in said or f"tables/{again.name}" in said
+    assert back_up(log_of(made), str(place), None).leftovers == 2
+    assert [one.exists() for one in (left, again, running)] == [False, False, True]
+    assert (place / "tables" / copied.name).exists()
+    assert check(str(place)).leftovers == []
 
 
 def backed_up_by_child(folder: Path, point: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from consumers.tools.backup.saved import (
     SavedPartition,
     Store,
     check_copy,
+    leftovers,
     need_backup,
     read_chunk,
     read_list,
@@ -38,6 +39,8 @@ class Checked:
     bytes: int = 0
     damage: list[str] = field(default_factory=list)
     """Each file that is gone or isn't what was written, in words."""
+    leftovers: list[str] = field(default_factory=list)
+    """Half written files of runs that were killed."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
@@ -69,6 +72,7 @@ def check(place: str, on_progress: OnProgress = lambda *_: None) -> Checked:
         except BadBackup as error:
             done.damage.append(str(error))
         on_progress("files", done.files)
+    done.leftovers = leftovers(store, files)
     done.damage += map(str, checkpoints.damage(place, len(backup.partitions)))
     return done
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.adapters.storage import TEMPORARY, LocalStore, store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.ports import RawRecord
+from consumers.runtime.roots import is_alive
 
 NAME = "backup.json"
 FORMAT = 1
@@ -131,6 +133,15 @@ class SavedFile:
 def files_of(store: Store, backup: Backup) -> dict[str, SavedFile]:
     """Return the copied files by path, as their last copy left them."""
     return {one.path: one for path in backup.file_lists for one in read_list(store, path)}
+
+
+def leftovers(store: Store, known: Mapping[str, SavedFile]) -> list[str]:
+    """Return what runs that were killed had begun to write; a store of objects has none."""
+    if not isinstance(store, LocalStore):
+        return []
+    here = os.getpid()  # of a container, say, where each run has the same number
+    found = ((path, TEMPORARY.fullmatch(path)) for path in store.walk() if path not in known)
+    return [path for path, of in found if of and (int(of[1]) == here or not is_alive(int(of[1])))]
 
 
 def read_list(store: Store, path: str) -> Iterator[SavedFile]:

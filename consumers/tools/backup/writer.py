@@ -32,6 +32,7 @@ from consumers.tools.backup.saved import (
     Store,
     digest,
     files_of,
+    leftovers,
     part,
     read_chunk,
     write_checked,
@@ -65,6 +66,8 @@ class Copied:
     checkpoint_files: int = 0
     gone: int = 0
     """Files that were deleted while they were copied, as maintenance does."""
+    leftovers: int = 0
+    """Half written files of runs that were killed, which were removed."""
     elsewhere: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -96,7 +99,11 @@ def back_up(
             f"{place} has a backup of another log ({backup.log}, {backup.log_id}): name another"
             " place"
         )
-    copied = Copied(place, {})
+    known = files_of(store, backup)
+    left = leftovers(store, known)
+    for path in left:
+        store.delete(path)
+    copied = Copied(place, {}, leftovers=len(left))
     elsewhere = set(backup.elsewhere)
     for number in range(log.partitions()):
         if number == len(backup.partitions):
@@ -110,7 +117,6 @@ def back_up(
         copied.transactions += _transactions(log, store, saved)
         copied.positions[number] = saved.sequence
         on_progress("outcomes", copied.outcomes)
-    known = files_of(store, backup)
     fresh = list(_files(place, backup.tables_root, root, known, copied, on_progress))
     if fresh:
         backup.file_lists.append(write_list(store, fresh))
