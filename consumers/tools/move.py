@@ -18,7 +18,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_moved import Event, Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable, WrongLog
+from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavailable, WrongLog
 from commitlog.ports import Move
 from consumers.runtime.patience import told_if_slow
 from consumers.tools.backup.writer import batches
@@ -67,6 +67,7 @@ def move(
     compares both sides once more.
 
     Raises:
+        InvalidSettings: the new cluster is the one that has the log.
         WrongLog: the new cluster has a log of this name that isn't a copy.
         CorruptLog: both sides differ; the old one stays closed, and the new one unfinished.
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
@@ -131,7 +132,7 @@ def _check_clusters(source: KafkaLog, target: KafkaLog, note: Event | None, serv
             return
     except CommitLogError:
         return  # it has no such topics yet
-    raise WrongLog(f"the log is on {servers} already: name another cluster")
+    raise InvalidSettings(f"the log is on {servers} already: name another cluster to move it to")
 
 
 def _act(source: KafkaLog, target: KafkaLog, moved: Moved) -> Move:

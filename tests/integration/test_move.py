@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.client.feed import Subscription
 from commitlog.errors import LogMoved, WrongLog
+from consumers import cli
 from consumers.broker import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests.integration.test_up import COMMAND, Service, run, service
@@ -140,6 +142,18 @@ def for_ever(ask: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         ask()
+
+
+def test_a_move_to_where_the_log_is_already_is_a_wrong_argument(
+    broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, name = broker.bootstrap_servers, f"log-{uuid.uuid4().hex[:8]}"
+    with closing(KafkaLog.connect(servers, log=name)) as log:
+        log.create(tables_root=str(tmp_path / "tables"))
+        code = cli.main(["move", servers, "--bootstrap-servers", servers, "--log", name])
+        assert code == ExitCode.USAGE
+        assert f"the log is on {servers} already" in capsys.readouterr().err
+        log.genesis()
 
 
 def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
