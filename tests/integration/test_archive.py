@@ -93,6 +93,22 @@ def test_a_run_goes_on_after_the_last_segment(made: Service, tmp_path: Path) -> 
         assert before.end.hash == after.start_hash
 
 
+def test_an_archive_that_cannot_be_looked_into_fails_a_verification(
+    made: Service, tmp_path: Path
+) -> None:
+    log, root = Copy(made.log).log, tmp_path / "root"
+    archive(log, 0, root / FOLDER)
+    assert verify(with_archive(log, root), 0, VerifyOptions(log_only=True)).archived == COUNT
+    (root / FOLDER).rename(root / "kept")
+    assert log_of(with_archive(log, root)).is_whole, "there is none"
+    # As unreadable as another user's folder, for any user.
+    (root / FOLDER).symlink_to(root / FOLDER)
+    found = verify(with_archive(log, root), 0, VerifyOptions(root, log_only=True))
+    [problem] = found.problems
+    assert (found.outcomes, found.is_log_whole) == (COUNT, True)
+    assert problem.message.startswith(f"the archive {root / FOLDER} cannot be read: ")
+
+
 def test_only_what_is_old_enough_is_copied(made: Service, tmp_path: Path) -> None:
     log = Copy(made.log).log
     records = log.cluster.topics[outcomes_topic(log.name)].partitions[0].records

@@ -8,6 +8,7 @@ archive that was made after it started.
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -63,6 +64,17 @@ class ArchivedLog:
     def has_archive(self) -> bool:
         """Whether there is an archive by now."""
         return bool(self._archives) or any(self._folder.glob(f"*/{PROOF}"))
+
+    def why_unread(self, partition: int) -> str:
+        """Say why a partition's archive can't be looked into; empty if it can, or there is none."""
+        try:
+            os.listdir(self._folder)
+            (self._folder / str(partition) / PROOF).stat()
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"the archive {self._folder} cannot be read: {error.strerror}"
+        return ""
 
     def archived_to(self, partition: int) -> int:
         """Return the offset before which all transactions are in the archive by now."""

@@ -167,8 +167,7 @@ class _Check:
             self._read()
         if walk.problem is not None:
             walk.problem = self._given_up.explained(walk.problem, self._log, self._partition)
-        if (archived := self._archived()) is not None:
-            verdict.found(self._given_up.compare(archived.archive(self._partition)))
+        verdict.found(self._given_up.problems(self._log, self._partition))
         if walk.problem is None and self._files is not None:
             self._compare_what_follows(self._files)
         if walk.problem is not None:
@@ -188,17 +187,14 @@ class _Check:
         if self._index is not None:
             self._index.close()
 
-    def _archived(self) -> ArchivedLog | None:
-        log = self._log
-        return log if isinstance(log, ArchivedLog) and log.has_archive else None
-
     def _is_archive_whole(self) -> bool:
         """Prove the archive's files before anything is read from them."""
-        if (archived := self._archived()) is None:
+        log = self._log
+        if not (isinstance(log, ArchivedLog) and log.has_archive):
             return True
         from consumers.tools.archive.files import check_segment
 
-        archive = archived.archive(self._partition)
+        archive = log.archive(self._partition)
         for segment in archive.segments:
             try:
                 check_segment(archive.folder, segment)

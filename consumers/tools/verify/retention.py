@@ -13,6 +13,7 @@ from typing import Any
 
 from commitlog.model.records import Retained, RetainedSegment
 from commitlog.ports import Log
+from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.archive.proof import Archive, DecidedSegment
 from consumers.tools.verify.findings import Problem, ProblemKind
 
@@ -70,6 +71,15 @@ class GivenUp:
                         self.take([(answered.record, answered.offset)])
         finally:
             reader.close()
+
+    def problems(self, log: Log, partition: int) -> Iterator[Problem]:
+        """Yield what is missing from a log's archive, or why nobody can tell."""
+        if not isinstance(log, ArchivedLog):
+            return
+        if why := log.why_unread(partition):
+            yield Problem(ProblemKind.ARCHIVE, why)
+        elif log.has_archive:
+            yield from self.compare(log.archive(partition))
 
     def compare(self, archive: Archive) -> Iterator[Problem]:
         """Yield the parts of it that are missing from the archive."""
