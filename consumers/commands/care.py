@@ -47,7 +47,7 @@ def doctor(
         if not as_json:
             output.print_check(check.name, check.level, check.message, check.advice)
 
-    found = run(where.load(), show)
+    found = run(where.load(), show, output.note)
     if as_json:
         output.print_json([check.to_json() for check in found])
     is_good = is_whole(found) and not (strict and any(one.level is Level.WARN for one in found))

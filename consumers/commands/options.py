@@ -25,7 +25,7 @@ from consumers.runtime.config import (
     parse_kafka_flags,
     read_endpoints,
 )
-from consumers.runtime.patience import told_if_slow
+from consumers.runtime.patience import told_if_slow, waiting_for
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
@@ -192,10 +192,7 @@ def connect(config: Config) -> ArchivableLog:
     from commitlog.adapters.kafka import KafkaLog
 
     servers = config.need_bootstrap_servers()
-    text = (
-        f"waiting for Kafka at {servers}, which hasn't answered yet, for up to {ANSWER_SECONDS:g} s"
-    )
-    with told_if_slow(output.note, text):
+    with told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS)):
         log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
     if config.root is None:
         return log

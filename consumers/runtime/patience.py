@@ -48,6 +48,11 @@ def told_if_slow(say: Callable[[str], None], text: str) -> Iterator[None]:
         waits.cancel()
 
 
+def waiting_for(servers: str, seconds: float) -> str:
+    """Say which Kafka is waited for, and for how long."""
+    return f"waiting for Kafka at {servers}, which hasn't answered yet, for up to {seconds:g} s"
+
+
 class Patience:
     """Says when a wait has gone on for too long without progress."""
 

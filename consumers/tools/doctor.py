@@ -25,6 +25,7 @@ from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
+from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
 from consumers.tools.clocks import CLOCK_SECONDS_MAX
@@ -49,8 +50,8 @@ STORE_ADVICE = (
 PLACES_ADVICE = "start nothing before this is right"
 
 
-def doctor(config: Config) -> Iterator[Check]:
-    """Yield one finding after the other; nothing is changed."""
+def doctor(config: Config, say: Callable[[str], None] = lambda text: None) -> Iterator[Check]:
+    """Yield one finding after the other; nothing is changed. `say` hears what is waited for."""
     yield _python()
     yield _settings(config)
     yield _java()
@@ -58,7 +59,7 @@ def doctor(config: Config) -> Iterator[Check]:
     if config.root is not None:
         yield _disk("disk", config.root)
     yield from _stores(config)
-    yield from _cluster(config)
+    yield from _cluster(config, say)
 
 
 def _python() -> Check:
@@ -127,12 +128,13 @@ def _stores(config: Config) -> Iterator[Check]:
             yield finding("store", partial(_probe, prefix), STORE_ADVICE)
 
 
-def _cluster(config: Config) -> Iterator[Check]:
+def _cluster(config: Config, say: Callable[[str], None]) -> Iterator[Check]:
     from commitlog.adapters.kafka import KafkaLog
 
     try:
         servers = config.need_bootstrap_servers()
-        log = KafkaLog.connect(servers, config.log, config.kafka, CONNECT_SECONDS)
+        with told_if_slow(say, waiting_for(servers, CONNECT_SECONDS)):
+            log = KafkaLog.connect(servers, config.log, config.kafka, CONNECT_SECONDS)
     except CommitLogError as error:
         advice = "start `commitlog up --root DIR`, or name a cluster that runs"
         yield Check("cluster", Level.FAIL, str(error), advice)
@@ -377,10 +379,12 @@ def _index(root: Path, health: Health) -> Check:
         time.sleep(0.2)
 
 
-def run(config: Config, show: Callable[[Check], None]) -> tuple[Check, ...]:
+def run(
+    config: Config, show: Callable[[Check], None], say: Callable[[str], None] = lambda text: None
+) -> tuple[Check, ...]:
     """Look at everything, showing each finding as it comes."""
     found = []
-    for check in doctor(config):
+    for check in doctor(config, say):
         show(check)
         found.append(check)
     return tuple(found)

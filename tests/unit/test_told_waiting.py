@@ -12,7 +12,7 @@ from consumers import cli
 from consumers.commands import options
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import patience
-from consumers.tools import move
+from consumers.tools import doctor, move
 
 
 def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
@@ -31,13 +31,20 @@ def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
     ]
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [("log", ExitCode.UNAVAILABLE), ("doctor", ExitCode.REFUSED)]
+)
 def test_a_command_says_which_cluster_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    code: ExitCode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
     monkeypatch.setattr(options, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(doctor, "CONNECT_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert cli.main(["log", "--bootstrap-servers", address]) == ExitCode.UNAVAILABLE
+        assert cli.main([command, "--bootstrap-servers", address]) == code
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
