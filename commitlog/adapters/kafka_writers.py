@@ -33,6 +33,24 @@ _Message = dict[str, Any]
 """As the client's `produce_batch` has it."""
 
 
+class _Closed:
+    """What a closed writer has for a producer: it is empty, and takes nothing."""
+
+    def poll(self, _: float) -> int:
+        return 0
+
+    def flush(self, _: float) -> int:
+        return 0
+
+    def purge(self, **_: bool) -> None:
+        pass
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError._DESTROY))
+
+    produce_batch = produce
+
+
 class _Writer:
     """A producer whose callbacks get an offset or a `DeliveryFailed`."""
 
@@ -41,11 +59,12 @@ class _Writer:
         self._topic = topic
         self._why_failed: KafkaError | None = None
         """Why a producer of this writer failed for good."""
-        self._producer = new_producer(settings)
+        producer = new_producer(settings)
+        self._producer: Producer | _Closed = producer
         with contextlib.suppress(KafkaException):
             # A first record that comes before any broker is connected waits half a second for
             # its producer id; unreachable now may be reachable at the first append.
-            self._producer.cluster_id(CONNECT_TIMEOUT_SECONDS)
+            producer.cluster_id(CONNECT_TIMEOUT_SECONDS)
 
     def _produce(
         self, partition: int, key: bytes, value: bytes | None, on_delivery: OnDelivery | None
@@ -120,6 +139,9 @@ class _Writer:
         self.purge()
         with contextlib.suppress(Unavailable):
             self.flush(CLOSE_TIMEOUT_SECONDS)
+        # A producer ends once nobody has it. Its own `close` could end it under a thread that
+        # polls; and who still has the writer would keep its threads and connections.
+        self._producer = _Closed()
 
 
 class KafkaTransactionsWriter(_Writer):
@@ -152,7 +174,7 @@ class KafkaTransactionsWriter(_Writer):
             self._replace(producer)
             self._produce(partition, key, value, on_delivery)
 
-    def _replace(self, failed: Producer) -> None:
+    def _replace(self, failed: Producer | _Closed) -> None:
         """Open another producer, and tell what became of the failed one's records."""
         with self._replacing:
             if self._producer is not failed:
