@@ -254,7 +254,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> 
     from rich.text import Text
 
     cells = {
-        column.title: [text((column.brief or column.show)(row)) for row in rows]
+        column.title: [_visible(text((column.brief or column.show)(row))) for row in rows]
         for column in columns
     }
     fitting = _fitting(columns, cells, console.width)
@@ -309,7 +309,14 @@ def _padded(cell: str, spaces: int, *, at_left: bool) -> str:
 
 
 def _one_line(value: str) -> str:
-    return " ".join(value.split())
+    return _visible(" ".join(value.split()))
+
+
+def _visible(value: str) -> str:
+    """Return a text in which what would steer a terminal is shown as its escape."""
+    if value.isprintable():
+        return value
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in value)
 
 
 def print_check(name: str, level: str, message: str, advice: str = "") -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
 from commitlog import errors
 from commitlog.adapters.memory import MemoryLog
@@ -320,3 +321,18 @@ def test_a_part_that_logs_json_ends_with_nothing_else(
     output.note("starting")
     assert json.loads(lines.getvalue().splitlines()[-1])["message"] == "starting"
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_listing_shows_control_characters_of_a_name_and_does_not_send_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = (output.Column("table", lambda row: row["table"]),)
+    named = [{"table": "a\x1b[31mb\x07 \u202eé名"}, {"table": "two\nlines"}]
+    output.print_listing(columns, named, as_json=False, nothing="none")
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert lines == [r"a\x1b[31mb\x07 \u202eé名", "two lines"]
+    console = Console(width=80, force_terminal=True, color_system=None)
+    console.print(output._table(columns, named, console))
+    shown = capsys.readouterr().out
+    assert r"a\x1b[31mb\x07 \u202eé名" in shown
+    assert "\x1b" not in shown
