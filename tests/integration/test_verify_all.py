@@ -337,6 +337,19 @@ def test_other_rows_in_the_index_are_found(
     assert verdict.is_log_whole
 
 
+def test_an_index_that_another_version_put_into_other_words_is_the_same(
+    root: Path, copy: Copy, made: Service, tmp_path: Path
+) -> None:
+    with duckdb.connect(str(root / "index.duckdb")) as connection:
+        for relation in ("transactions", "operations", "collisions"):
+            connection.execute(f"UPDATE hot.{relation} SET message = 'in other words'")
+        changed = connection.execute("UPDATE hot.collisions SET advice = 'do better'").fetchone()
+        assert changed is not None
+        assert changed[0]
+    verdict = verify(copy.log, 0, VerifyOptions(root=root, state=tmp_path / "state"))
+    assert not verdict.problems
+
+
 class Interrupted(Exception):
     """Stands for a kill."""
 
