@@ -211,7 +211,7 @@ def test_values_that_a_reader_brings_are_added_to_the_version_that_was_opened(
 
         with (
             mock.patch.object(NewColumns, "attempt", beaten),
-            pytest.raises(InvalidTransaction, match="came meanwhile.*merge_insert"),
+            pytest.raises(InvalidTransaction, match="added meanwhile.*merge_insert"),
         ):
             made.client.add_columns(T, more.to_reader())
         assert opened(made).schema.names == ["id", "name"]

@@ -42,7 +42,7 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
     with (
         service(tmp_path / "old", "--no-maintain") as up,
         CommitLog.connect(up.kafka) as log,
-        log.subscribe("shop$*", "beginning") as feed,
+        log.subscribe("shop$*", "beginning", missing_ok=True) as feed,
     ):
         log.create_table("shop$orders", SCHEMA)
         for number in range(5):

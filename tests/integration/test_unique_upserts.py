@@ -48,7 +48,7 @@ def upsert(dataset: lance.LanceDataset, *ids: int) -> None:
 def test_two_native_upserts_of_one_new_key_leave_one_row(running: Service) -> None:
     handles = [running.client.open(T) for _ in range(2)]
     upsert(handles[0], 100)
-    with pytest.raises(RetryableConflict, match="do it again"):
+    with pytest.raises(RetryableConflict, match="redo the operation"):
         upsert(handles[1], 100, 101)
     upsert(running.client.open(T), 100, 101)
     assert found(running) == [0, 1, 2, 3, 100, 101]

@@ -71,9 +71,9 @@ def test_sql_that_fails_is_named(tmp_path: Path) -> None:
     with service(tmp_path) as made:
         made.client.create_table("ns$t", SCHEMA)
         made.client.append("ns$t", rows(1))
-        with pytest.raises(InvalidTransaction, match=r"by the SQL '1 / 0': .*zero") as error:
+        with pytest.raises(InvalidTransaction, match=r"evaluate '1 / 0' over .*zero") as error:
             made.client.update("ns$t", {"id": "1 / 0"})
         assert (error.value.field, error.value.value) == ("values", "1 / 0")
-        with pytest.raises(InvalidTransaction, match=r"by the SQL 'id / 0 = 1': .*zero") as error:
+        with pytest.raises(InvalidTransaction, match=r"evaluate 'id / 0 = 1' over .*zero") as error:
             made.client.delete("ns$t", "id / 0 = 1")
         assert (error.value.field, error.value.value) == ("predicate", "id / 0 = 1")
