@@ -73,7 +73,7 @@ CAUGHT_BY = {
     43: ("newest ids alone",),
     51: ("find those before in their group",),
     226: ("no new names",),
-    1281: ("stranger's file stands",),
+    2281: ("stranger's file stands",),
 }
 """Seeds that caught broken programs once, by words of their names: these are tried first."""
 SEEDS_PER_PROGRAM = 100
