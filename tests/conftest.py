@@ -114,16 +114,9 @@ def _cost(item: pytest.Item) -> tuple[int, int]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what tests found out, whatever came of them."""
-    reports = [report for found in terminalreporter.stats.values() for report in found]
-    lines = [
-        str(value)
-        for report in reports
-        for name, value in getattr(report, "user_properties", ())
-        if name == _FOUND and report.when == "call"
-    ]
-    if lines:
-        terminalreporter.section("what tests found out")
-        terminalreporter.write_line("\n".join(lines))
+    from tests.leaks import write_noted  # a plugin: pytest has to be the first to import it
+
+    write_noted(terminalreporter, _FOUND, "call", "what tests found out")
 
 
 @pytest.fixture

@@ -169,13 +169,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Name what was left where nothing fails by it."""
+    write_noted(terminalreporter, LEFT, "teardown", "what tests left running")
+
+
+def write_noted(terminalreporter: Any, noted_as: str, when: str, title: str) -> None:
+    """Write a section of what tests noted as properties of their reports, if any did."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     lines = [
         str(value)
         for report in reports
         for name, value in getattr(report, "user_properties", ())
-        if name == LEFT and report.when == "teardown"
+        if name == noted_as and report.when == when
     ]
     if lines:
-        terminalreporter.section("what tests left running")
+        terminalreporter.section(title)
         terminalreporter.write_line("\n".join(lines))
