@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.model.limits import INT64_MAX
 from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
 from consumers.servers.page import contention, contents, questions
@@ -43,7 +44,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-INT64_MAX = 2**63 - 1
 
 Question = Callable[[Ask, QueryParams], Any]
 
