@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from commitlog import CommitLog
 
 CLOCK_SECONDS_MAX = 60.0
+
+
+def leader_ahead(status: Mapping[str, Any], now_ms: int) -> float | None:
+    """Return by how many seconds a leader's clock is ahead; None if it is too old to say its time.
+
+    Its `status` was asked for at `now_ms`.
+    """
+    said = status.get("clock_ms")
+    return None if said is None else (int(said) - now_ms) / 1000
 
 
 def clock_difference(log: CommitLog) -> str:
@@ -18,11 +28,9 @@ def clock_difference(log: CommitLog) -> str:
     runtime = log.runtime()
     for partition in range(runtime.partitions):
         status: Any = runtime.request(partition, "status")
-        if "clock_ms" not in status:
-            continue  # an older leader
-        ahead = (time.time_ns() // 1_000_000 - int(status["clock_ms"])) / 1000
-        if abs(ahead) > CLOCK_SECONDS_MAX:
-            side = "ahead of" if ahead > 0 else "behind"
+        ahead = leader_ahead(status, time.time_ns() // 1_000_000)
+        if ahead is not None and abs(ahead) > CLOCK_SECONDS_MAX:
+            side = "behind" if ahead > 0 else "ahead of"
             return (
                 f"this machine's clock is {abs(ahead):,.0f} s {side} that of the leader"
                 f" (partition {partition}); set the clocks of both machines by NTP"

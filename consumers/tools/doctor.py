@@ -28,7 +28,7 @@ from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_var
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
-from consumers.tools.clocks import CLOCK_SECONDS_MAX
+from consumers.tools.clocks import CLOCK_SECONDS_MAX, leader_ahead
 from consumers.tools.rules import rules_in
 from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
 
@@ -338,9 +338,9 @@ def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
 def leader_clock(partition: int, status: Mapping[str, Any], now_ms: int) -> Check:
     """Compare this machine's clock with the one of the leader's machine, asked just now."""
     name = "leader's clock" if not partition else f"leader's clock {partition}"
-    if "clock_ms" not in status:
+    ahead = leader_ahead(status, now_ms)
+    if ahead is None:
         return Check(name, Level.OK, "the leader is too old to say its time")
-    ahead = (int(status["clock_ms"]) - now_ms) / 1000
     if abs(ahead) > CLOCK_SECONDS_MAX:
         side = "ahead of" if ahead > 0 else "behind"
         return Check(
