@@ -76,12 +76,15 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 5
+PROTOCOL_SUPPORTED = 6
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
 """The protocol under which an Update that moves rows is built without pylance: an older program
 that follows the log would look for pylance's build in its outcome."""
+
+REWRITES_BUILT_HERE_SINCE = 6
+"""The protocol under which a Rewrite is built without pylance, which opened the table for it."""
 
 BRANCHES_SINCE = 2
 """The protocol under which a Clone may make a branch of a table: older programs refused it."""

@@ -42,14 +42,7 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         is_mixed |= check_new_fragment(header, fragment, is_current=is_current)
         _check_lineage(fragment, is_stable)
         # Lance keeps an id that a writer invented, and may give one fragment's id to another.
-        if fragment.id:
-            unnamed = DataFragment()
-            unnamed.CopyFrom(fragment)
-            unnamed.id = 0
-            fragment = unnamed
-        encoded = fragment.SerializeToString(deterministic=True)
-        if fragment_id:
-            encoded = b"\x08" + varint(fragment_id) + encoded
+        encoded = under_id(fragment, fragment_id)
         if is_stable:
             rows = fragment.physical_rows
             encoded += new_row_lineage(next_row_id, rows, version)
@@ -66,6 +59,17 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         max_fragment_id=fragment_id - 1 if added else None,
         next_row_id=next_row_id,
     )
+
+
+def under_id(fragment: DataFragment, fragment_id: int) -> bytes:
+    """Return a fragment under an id, as a manifest holds it."""
+    if fragment.id:
+        unnamed = DataFragment()
+        unnamed.CopyFrom(fragment)
+        unnamed.id = 0
+        fragment = unnamed
+    encoded = fragment.SerializeToString(deterministic=True)
+    return b"\x08" + varint(fragment_id) + encoded if fragment_id else encoded
 
 
 def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:

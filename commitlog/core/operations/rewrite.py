@@ -20,24 +20,41 @@ from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
 from commitlog.core.draft import Draft, View
+from commitlog.core.manifest.data_files import check_new_fragment
 from commitlog.core.manifest.deletion_vectors import (
     MergedDeletions,
     deletion_file_of,
     merge_deletions,
+    portable,
 )
-from commitlog.core.manifest.manifest_state import ManifestState, change_indices
-from commitlog.core.operations.operation import Claims, LanceOperation
+from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES, FLAG_STABLE_ROW_IDS
+from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX, ids_exhausted, under_id
+from commitlog.core.manifest.fragments import features
+from commitlog.core.manifest.indices import coverable, covered_fragments
+from commitlog.core.manifest.manifest_state import (
+    DeltaRefused,
+    ManifestState,
+    NotDirect,
+    change_indices,
+)
+from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.operations.references import REMOVED_BY, References
 from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.schema_check.messages import fragments_problem
-from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata
+from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import REWRITES_CARRIED_SINCE, Rules
+from commitlog.model.limits import REWRITES_BUILT_HERE_SINCE, REWRITES_CARRIED_SINCE, Rules
 from commitlog.model.names import NameProblem
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
 from commitlog.model.records import Code, FileWritten, FragmentImage
+
+_BY_ROW_ID = (
+    *("BTreeIndexDetails", "BitmapIndexDetails", "LabelListIndexDetails"),
+    *("InvertedIndexDetails", "VectorIndexDetails"),
+)
+"""Kinds of indices that find stable row ids; others may hold addresses, and go stale."""
 
 _ROWS_MAX = 2**32
 """Of a group of fragments: positions in it have 32 bits."""
@@ -48,6 +65,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
 
     field = "rewrite"
     keeps_rows = True
+    built_here_since = REWRITES_BUILT_HERE_SINCE
 
     def problem(self, body: Transaction.Rewrite) -> NameProblem | None:
         return fragments_problem(self.new_fragments(body))
@@ -114,14 +132,44 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
             group.new_fragments.extend(DataFragment.FromString(image) for image in new if image)
         _drop_old(body, {image.fragment_id for image in news})
 
+    def build(self, state: ManifestState, transaction: Transaction) -> ManifestChange:
+        body = transaction.rewrite
+        groups = _groups(body)
+        removed = _removed(state, groups)
+        maximum = state.max_fragment_id
+        next_id = (state.fragments.last_id if maximum is None else maximum) + 1
+        added: list[tuple[int, bytes]] = []
+        covers: list[tuple[BitMap, BitMap]] = []
+        asked, is_mixed = 0, False
+        for group in groups:
+            new_ids = BitMap()
+            for fragment in group.new_fragments:
+                is_mixed |= check_new_fragment(state.header, fragment, is_current=False)
+                asked |= features(fragment)
+                fragment_id = fragment.id or next_id
+                next_id += not fragment.id
+                if not next_id - 1 <= FRAGMENT_ID_MAX >= fragment_id:
+                    raise ids_exhausted(max(fragment_id, next_id - 1))
+                added.append((fragment_id, under_id(fragment, fragment_id)))
+                new_ids.add(fragment_id)
+            covers.append((coverable(old.id for old in group.old_fragments), new_ids))
+        added.sort()
+        kept = state.fragments.features_after((fragment_id, None) for fragment_id in removed)
+        return ManifestChange(
+            removed=removed,
+            fragments=tuple(added),
+            features=kept | asked,
+            is_mixed=is_mixed,
+            max_fragment_id=max(next_id - 1, *(i for i, _ in added)) if added else None,
+            index_section=_indices_after(state, body.rewritten_indices, covers),
+        )
+
     def leave_unsaid(self, body: Transaction.Rewrite) -> bool:
         for index in body.rewritten_indices:
             del index.new_index_files[:]
-        if body.old_fragments or body.new_fragments:
-            # The older form, which names fragments itself, is one group.
-            group = body.groups.add()
-            group.old_fragments.extend(body.old_fragments)
-            group.new_fragments.extend(body.new_fragments)
+        groups = _groups(body)
+        if len(groups) > len(body.groups):
+            body.groups.append(groups[-1])
             del body.old_fragments[:], body.new_fragments[:]
         return True
 
@@ -142,6 +190,85 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
 
     def reserved_fragments(self, body: Transaction.Rewrite) -> Iterable[int]:
         return [fragment.id for fragment in self.new_fragments(body)]
+
+
+def _groups(body: Transaction.Rewrite) -> list[Transaction.Rewrite.RewriteGroup]:
+    """Return the groups; the older form, which names fragments itself, is one more."""
+    groups = list(body.groups)
+    if body.old_fragments or body.new_fragments:
+        older = Transaction.Rewrite.RewriteGroup(
+            old_fragments=body.old_fragments, new_fragments=body.new_fragments
+        )
+        groups.append(older)
+    return groups
+
+
+def _removed(
+    state: ManifestState, groups: Iterable[Transaction.Rewrite.RewriteGroup]
+) -> tuple[int, ...]:
+    """Return the ids that are replaced; leave to pylance what isn't a plain compaction."""
+    removed: list[int] = []
+    for group in groups:
+        if not group.old_fragments:
+            raise NotDirect("a group replaces no fragment")
+        for old in group.old_fragments:
+            current = state.fragments.get(old.id)
+            if current is None:
+                raise DeltaRefused(
+                    "unknown_fragment",
+                    field="old_fragments",
+                    value=old.id,
+                    version=state.version,
+                )
+            if old.overlays or features(DataFragment.FromString(current)) & FLAG_DATA_OVERLAY_FILES:
+                raise NotDirect(f"fragment {old.id} has data overlays, which indices may not know")
+            removed.append(old.id)
+    return tuple(sorted(removed))
+
+
+def _indices_after(
+    state: ManifestState,
+    rewritten: Iterable[Transaction.Rewrite.RewrittenIndex],
+    covers: Sequence[tuple[BitMap, BitMap]],
+) -> bytes | None:
+    """Return the indices once groups of fragments are replaced by others, None if all stay.
+
+    Where row ids are stable, an index finds the rows that it had. Elsewhere it doesn't, unless its
+    writer remapped it to a new one, of which `rewritten` has the id and the files.
+    """
+    if not state.index_section:
+        return None
+    section = IndexSection.FromString(state.index_section)
+    is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
+    remapped = {one.old_id.uuid: one for one in rewritten}
+    for index in section.indices:
+        one = remapped.get(index.uuid.uuid)
+        if one is not None:
+            index.uuid.CopyFrom(one.new_id)
+            index.ClearField("base_id")  # It is written beside the table, also beside a clone.
+            del index.files[:]
+            index.files.extend(one.new_index_files)
+        elif is_stable and not index.index_details.type_url.endswith(_BY_ROW_ID):
+            raise NotDirect(f"index {index.name!r} may hold addresses of rows")
+        if is_stable or one is not None:
+            _cover(index, covers)
+    after = section.SerializeToString(deterministic=True)
+    return None if after == state.index_section else after
+
+
+def _cover(index: IndexMetadata, covers: Sequence[tuple[BitMap, BitMap]]) -> None:
+    """Have an index cover what took the place of fragments that it covers."""
+    covered = covered_fragments(index)
+    if covered is None:
+        raise NotDirect(f"index {index.name!r} doesn't say what it covers")
+    after = covered.copy()
+    for old, new in covers:
+        if old <= covered:
+            after = (after - old) | new
+        elif old & covered:
+            raise NotDirect(f"index {index.name!r} covers a part of a group")
+    if after != covered:
+        index.fragment_bitmap = portable(after)
 
 
 class _Old(NamedTuple):
