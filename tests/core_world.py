@@ -174,7 +174,7 @@ class World:
         return self.manifests.get((wanted.location, wanted.path), gone)
 
     def build(self, wanted: BuildWanted) -> Found:
-        """Build what pylance would, as far as tests need it: Merge, Overwrite, Update of rows."""
+        """Build what pylance would, as far as tests need it."""
         transaction = LanceTransaction.FromString(wanted.message)
         assert transaction.read_version == wanted.version - 1
         state = self.state(wanted.table).fork()
@@ -242,6 +242,10 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
             f.id: f.SerializeToString(deterministic=True) for f in transaction.merge.fragments
         }
         removed = [i for i in state.fragments if i not in changed]
+    elif field_name == "rewrite":
+        for group in transaction.rewrite.groups:
+            removed += [old.id for old in group.old_fragments]
+            new += group.new_fragments
     else:
         assert field_name == "update", field_name
         removed = list(transaction.update.removed_fragment_ids)

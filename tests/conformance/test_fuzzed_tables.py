@@ -199,7 +199,7 @@ class Fuzz:
             state.fragments.remove(fragment_id)
         for fragment in fragments:
             if fragment.id not in state.fragments:
-                state.fragments.put(fragment.id, fragment.SerializeToString())
+                state.fragments.put([(fragment.id, fragment.SerializeToString())])
         reader, writer = state.header.flags
         state.reader_feature_flags |= reader
         state.writer_feature_flags |= writer

@@ -348,5 +348,6 @@ def test_each_version_of_a_long_history_is_the_one_before_and_its_delta(
             built.add(transaction.WhichOneof("operation") or "")
         assert_same_as_object(transaction)
         before = after
-    here = {"append", "delete", "reserve_fragments", "update_config", "update_bases"}
+    here = {"append", "delete", "reserve_fragments", "rewrite"}
+    here |= {"update_config", "update_bases"}
     assert built == (here if stable_row_ids else here | {"update"})

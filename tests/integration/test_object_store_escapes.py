@@ -263,7 +263,7 @@ def _put_file(request: dict[str, Any], path: str) -> None:
         fragment = DataFragment.FromString(encoded)
         for file in fragment.files:
             file.path = path
-        state.fragments.put(number, fragment.SerializeToString())
+        state.fragments.put([(number, fragment.SerializeToString())])
     data = encode_manifest(state, transaction or b"")
     store.write(request["manifest_path"], data)
     request["manifest_size"] = len(data)

@@ -29,7 +29,7 @@ def change(target: Fragments, model: dict[int, bytes], fragment_id: int, action:
             del model[fragment_id]
     else:
         model[fragment_id] = encoded(fragment_id, action)
-        target.put(fragment_id, model[fragment_id])
+        target.put([(fragment_id, model[fragment_id])])
 
 
 def assert_holds(target: Fragments, model: dict[int, bytes]) -> None:
@@ -130,7 +130,7 @@ def test_an_append_leaves_the_head_s_fragments_together() -> None:
     made = in_manifest(model | {700: encoded(700)})
     assert changes(head, made) == ((), ((700, encoded(700)),))
     assert made.is_encoded
-    made.put(3, encoded(3, 1))
+    made.put([(3, encoded(3, 1))])
     assert changes(head, made)[1] == ((3, encoded(3, 1)), (700, encoded(700)))
     assert changes(head.fork(), in_manifest(model)) == ((), ())
 

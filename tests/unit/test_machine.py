@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,12 @@ import pytest
 from commitlog.core.partition.machine import Machine, Need
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import PROTOCOL_SUPPORTED, UPDATES_BUILT_HERE_SINCE, Rules
+from commitlog.model.limits import (
+    PROTOCOL_SUPPORTED,
+    REWRITES_BUILT_HERE_SINCE,
+    UPDATES_BUILT_HERE_SINCE,
+    Rules,
+)
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -343,16 +349,36 @@ def test_a_protocol_version_changes_the_rules_and_a_newer_one_stops() -> None:
         world.run(ProtocolVersion("r", newer, DAY_MS, 7, 3))
 
 
-@pytest.mark.parametrize("protocol", [1, UPDATES_BUILT_HERE_SINCE])
-def test_an_update_is_left_to_pylance_while_an_older_program_may_follow(protocol: int) -> None:
-    world = World(rules=Rules(protocol))
-    world.create()
-    transaction = LanceTransaction(read_version=1, uuid="u")
+def update() -> LanceTransaction:
+    transaction = LanceTransaction(read_version=2, uuid="u")
     transaction.update.new_fragments.append(new_fragment("b.lance"))
-    outcome = world.ask("u", commit(transaction))
-    assert (outcome.status, outcome.version) == ("committed", 2)
+    return transaction
+
+
+def rewrite() -> LanceTransaction:
+    transaction = LanceTransaction(read_version=2, uuid="u")
+    group = transaction.rewrite.groups.add()
+    group.old_fragments.add(id=0)
+    group.new_fragments.append(new_fragment("b.lance"))
+    return transaction
+
+
+@pytest.mark.parametrize(
+    ("make", "since"),
+    [(update, UPDATES_BUILT_HERE_SINCE), (rewrite, REWRITES_BUILT_HERE_SINCE)],
+    ids=["update", "rewrite"],
+)
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_a_build_is_left_to_pylance_while_an_older_program_may_follow(
+    make: Callable[[], LanceTransaction], since: int, is_newer: bool
+) -> None:
+    world = World(rules=Rules(since - (not is_newer)))
+    world.create()
+    world.ask("a", append(0, "a.lance"))
+    outcome = world.ask("u", commit(make()))
+    assert (outcome.status, outcome.version) == ("committed", 3)
     is_recorded = outcome.results[0].delta is not None
-    assert is_recorded == (protocol < UPDATES_BUILT_HERE_SINCE)
+    assert is_recorded == (not is_newer)
     assert world.replayed().digest() == world.machine.digest()
 
 

@@ -44,7 +44,7 @@ def prepare(folder: str, what: str, named: str) -> None:
         for number, encoded in list(state.fragments.items()):
             fragment = DataFragment.FromString(encoded)
             fragment.files[0].path = named
-            state.fragments.put(number, fragment.SerializeToString())
+            state.fragments.put([(number, fragment.SerializeToString())])
     store.write(path, encode_manifest(state, transaction))
 
 

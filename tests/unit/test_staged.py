@@ -98,14 +98,14 @@ def lost_fragment(state: ManifestState) -> None:
 def changed_fragment(state: ManifestState) -> None:
     fragment = DataFragment.FromString(state.fragments[1])
     fragment.physical_rows = 11
-    state.fragments.put(1, fragment.SerializeToString())
+    state.fragments.put([(1, fragment.SerializeToString())])
 
 
 def reused_id(state: ManifestState) -> None:
     fragment = new_fragment("x.lance")
     fragment.id = 1
     state.fragments.remove(1)
-    state.fragments.put(1, fragment.SerializeToString())
+    state.fragments.put([(1, fragment.SerializeToString())])
 
 
 def ids_go_back(state: ManifestState) -> None:

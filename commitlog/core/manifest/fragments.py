@@ -11,7 +11,7 @@ each version takes ten times as long as copying what was joined before.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 
 from commitlog.core.manifest.feature_flags import (
@@ -129,6 +129,8 @@ class Fragments(Mapping[int, bytes]):
         counts = dict(self._counts)
         for fragment_id, after in changes:
             before = self._features_of(fragment_id)
+            if before == (after or 0):
+                continue
             for feature in _FEATURES:
                 counts[feature] += bool((after or 0) & feature) - bool(before & feature)
         return sum(feature for feature, count in counts.items() if count)
@@ -137,22 +139,26 @@ class Fragments(Mapping[int, bytes]):
         """Return the feature flags that these fragments ask for."""
         return sum(feature for feature, count in self._counts.items() if count)
 
-    def put(self, fragment_id: int, encoded: bytes) -> None:
-        """Add a fragment or replace the one with this id."""
-        self._note(fragment_id, features(DataFragment.FromString(encoded)))
-        if fragment_id > self._last_id:
+    def put(self, fragments: Iterable[tuple[int, bytes]]) -> None:
+        """Add fragments by id, or replace those that are there."""
+        is_sorted = True
+        for fragment_id, encoded in fragments:
+            self._note(fragment_id, features(DataFragment.FromString(encoded)))
+            is_new = fragment_id not in self._by_id
             self._by_id[fragment_id] = encoded
-            self._last_id = fragment_id
+            if is_new and fragment_id > self._last_id:
+                self._last_id = fragment_id
+                if self._blocks is not None:
+                    self._extend(self._blocks, fragment_id, encoded)
+                continue
+            is_sorted &= not is_new  # A compaction reserves ids, and others append before it lands.
             if self._blocks is not None:
-                self._extend(self._blocks, fragment_id, encoded)
-        elif fragment_id in self._by_id:
-            self._by_id[fragment_id] = encoded
-            if self._blocks is not None:
-                self._block_of(self._blocks, fragment_id).wire = None
-        else:
-            self._by_id[fragment_id] = encoded
+                block = self._block_of(self._blocks, fragment_id)
+                block.wire = None
+                if is_new:
+                    insort(block.ids, fragment_id)
+        if not is_sorted:
             self._by_id = dict(sorted(self._by_id.items()))
-            self._blocks = None
 
     def remove(self, fragment_id: int) -> None:
         """Remove a fragment, which must be there."""
@@ -216,7 +222,8 @@ class Fragments(Mapping[int, bytes]):
 
     @staticmethod
     def _block_of(blocks: list[_Block], fragment_id: int) -> _Block:
-        return blocks[bisect_right(blocks, fragment_id, key=lambda block: block.ids[0]) - 1]
+        after = bisect_right(blocks, fragment_id, key=lambda block: block.ids[0])
+        return blocks[max(after - 1, 0)]
 
     @staticmethod
     def _extend(blocks: list[_Block], fragment_id: int, encoded: bytes) -> None:
@@ -269,11 +276,12 @@ class _Fork(Fragments):
     def __len__(self) -> int:
         return self._size
 
-    def put(self, fragment_id: int, encoded: bytes) -> None:
-        self._size += fragment_id not in self
-        self._note(fragment_id, features(DataFragment.FromString(encoded)))
-        self._changes[fragment_id] = encoded
-        self._last_id = max(self._last_id, fragment_id)
+    def put(self, fragments: Iterable[tuple[int, bytes]]) -> None:
+        for fragment_id, encoded in fragments:
+            self._size += fragment_id not in self
+            self._note(fragment_id, features(DataFragment.FromString(encoded)))
+            self._changes[fragment_id] = encoded
+            self._last_id = max(self._last_id, fragment_id)
 
     def remove(self, fragment_id: int) -> None:
         if fragment_id not in self:

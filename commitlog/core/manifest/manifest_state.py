@@ -206,8 +206,7 @@ def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
         raise CorruptLog(f"a delta to version {delta.version} meets version {state.version}")
     for fragment_id in delta.removed:
         state.fragments.remove(fragment_id)
-    for fragment_id, encoded in delta.fragments:
-        state.fragments.put(fragment_id, encoded)
+    state.fragments.put(delta.fragments)
     state.version = delta.version
     state.timestamp_nanos = delta.timestamp_nanos
     state.reader_feature_flags = delta.reader_feature_flags

@@ -142,7 +142,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
         covers: list[tuple[BitMap, BitMap]] = []
         asked, is_mixed = 0, False
         for group in groups:
-            new_ids = BitMap()
+            new_ids: list[int] = []
             for fragment in group.new_fragments:
                 is_mixed |= check_new_fragment(state.header, fragment, is_current=False)
                 asked |= features(fragment)
@@ -151,8 +151,9 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
                 if not next_id - 1 <= FRAGMENT_ID_MAX >= fragment_id:
                     raise ids_exhausted(max(fragment_id, next_id - 1))
                 added.append((fragment_id, under_id(fragment, fragment_id)))
-                new_ids.add(fragment_id)
-            covers.append((coverable(old.id for old in group.old_fragments), new_ids))
+                new_ids.append(fragment_id)
+            if state.index_section:
+                covers.append((coverable(o.id for o in group.old_fragments), BitMap(new_ids)))
         added.sort()
         kept = state.fragments.features_after((fragment_id, None) for fragment_id in removed)
         return ManifestChange(
@@ -207,6 +208,7 @@ def _removed(
     state: ManifestState, groups: Iterable[Transaction.Rewrite.RewriteGroup]
 ) -> tuple[int, ...]:
     """Return the ids that are replaced; leave to pylance what isn't a plain compaction."""
+    has_overlays = state.fragments.features() & FLAG_DATA_OVERLAY_FILES
     removed: list[int] = []
     for group in groups:
         if not group.old_fragments:
@@ -215,12 +217,9 @@ def _removed(
             current = state.fragments.get(old.id)
             if current is None:
                 raise DeltaRefused(
-                    "unknown_fragment",
-                    field="old_fragments",
-                    value=old.id,
-                    version=state.version,
+                    "unknown_fragment", field="old_fragments", value=old.id, version=state.version
                 )
-            if old.overlays or features(DataFragment.FromString(current)) & FLAG_DATA_OVERLAY_FILES:
+            if old.overlays or (has_overlays and DataFragment.FromString(current).overlays):
                 raise NotDirect(f"fragment {old.id} has data overlays, which indices may not know")
             removed.append(old.id)
     return tuple(sorted(removed))
