@@ -1,32 +1,18 @@
-"""Rewrite: fragments are replaced by others that hold the same rows, as a compaction does.
-
-A compaction keeps the order of the rows that live, so a row's rank among the live rows of its
-group is its position in the group's new fragments. Rows that newer Deletes and Updates took out of
-the old fragments get deletion vectors over the new ones. Lance refuses the Rewrite here, so a
-table with busy writers is never compacted.
-
-A Rewrite may also sort rows, so one is carried only if its writer vouches for the order.
-"""
+"""Rewrite: fragments are replaced by others that hold the same rows, as a compaction does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from pyroaring import BitMap
 
-from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
+from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.write_sets import Writes
-from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
+from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.data_files import check_new_fragment
-from commitlog.core.manifest.deletion_vectors import (
-    MergedDeletions,
-    deletion_file_of,
-    merge_deletions,
-    portable,
-)
+from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES, FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX, ids_exhausted, under_id
 from commitlog.core.manifest.fragments import features
@@ -39,25 +25,21 @@ from commitlog.core.manifest.manifest_state import (
 )
 from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.operations.references import REMOVED_BY, References
-from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
-from commitlog.core.rebase.vectors import observed, vector_in
-from commitlog.core.refusals import conflict_refused
+from commitlog.core.rebase.carried_rewrites import rebase_rewrite
+from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import REWRITES_BUILT_HERE_SINCE, REWRITES_CARRIED_SINCE, Rules
 from commitlog.model.names import NameProblem
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
-from commitlog.model.records import Code, FileWritten, FragmentImage
+from commitlog.model.records import Code, FragmentImage
 
 _BY_ROW_ID = (
     *("BTreeIndexDetails", "BitmapIndexDetails", "LabelListIndexDetails"),
     *("InvertedIndexDetails", "VectorIndexDetails"),
 )
 """Kinds of indices that find stable row ids; others may hold addresses, and go stale."""
-
-_ROWS_MAX = 2**32
-"""Of a group of fragments: positions in it have 32 bits."""
 
 
 class RewriteOperation(LanceOperation[Transaction.Rewrite]):
@@ -97,7 +79,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
     ) -> Rebased:
         if not candidate.keeps_row_order:
             return NOT_NEEDED
-        return _rebase(draft, view, candidate, read_version)
+        return rebase_rewrite(draft, view, candidate, read_version)
 
     def check_references(self, references: References, transaction: Transaction) -> None:
         body = _without_gone(transaction, references.images).rewrite
@@ -270,70 +252,6 @@ def _cover(index: IndexMetadata, covers: Sequence[tuple[BitMap, BitMap]]) -> Non
         index.fragment_bitmap = portable(after)
 
 
-class _Old(NamedTuple):
-    """A fragment that is replaced, as the Rewrite read it and as it is at the head."""
-
-    fragment: DataFragment
-    read: str
-    """Its deletion file then; empty: none."""
-    latest: str | None
-    """Its deletion file at the head; None: the fragment is gone."""
-
-    @property
-    def is_changed(self) -> bool:
-        return self.latest != self.read
-
-    @property
-    def live_rows(self) -> int:
-        deletion_file = self.fragment.deletion_file
-        return self.fragment.physical_rows - deletion_file.num_deleted_rows
-
-
-class _Group(NamedTuple):
-    olds: list[_Old]
-    new: Sequence[DataFragment]
-
-    @property
-    def is_changed(self) -> bool:
-        return any(old.is_changed for old in self.olds)
-
-
-def _rebase(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
-    """Return the new fragments without the rows that are gone, as `put_images` wants them."""
-    groups = [
-        _Group([_old(view, old, read_version) for old in group.old_fragments], group.new_fragments)
-        for group in candidate.operation.groups
-    ]
-    changed = [old for group in groups for old in group.olds if old.is_changed]
-    if not changed:
-        return NOT_NEEDED
-    for group in groups:
-        _check_rows(view, candidate, group, read_version)
-    paths = [path for old in changed for path in (old.read, old.latest) if path]
-    vectors = observed(draft, view, paths)
-    images: list[FragmentImage] = []
-    files: list[FileWritten] = []
-    to_write: list[FileToWrite] = []
-    fragment_ids = _ids(view)
-    for group in groups:
-        gone, start = _positions_gone(view, group, vectors), 0
-        for fragment in group.new:
-            end = start + fragment.physical_rows
-            rows = (gone & BitMap(range(start, end))).shift(-start)
-            fragment_id = fragment.id or next(fragment_ids)
-            merged = _without(draft, view, fragment, fragment_id, rows)
-            images.append(FragmentImage(fragment_id, merged.fragment))
-            if merged.data:
-                file, content = written(view, merged)
-                files.append(file)
-                to_write.append(content)
-            start = end
-    if all(image.image is None for image in images):
-        raise _refused(view, candidate, groups[0], read_version, "no_row_left")
-    images += [FragmentImage(old.fragment.id, None) for old in changed if old.latest is None]
-    return Rebased(tuple(images), tuple(files), tuple(to_write))
-
-
 def _without_gone(transaction: Transaction, images: Sequence[FragmentImage]) -> Transaction:
     """Return a rebased Rewrite's transaction without the old fragments that are gone."""
     if not images:
@@ -354,91 +272,3 @@ def _drop_old(rewrite: Transaction.Rewrite, gone: set[int]) -> None:
     groups = [group for group in rewrite.groups if group.old_fragments or group.new_fragments]
     del rewrite.groups[:]
     rewrite.groups.extend(groups)
-
-
-def _old(view: View, fragment: DataFragment, read_version: int) -> _Old:
-    assert view.state is not None
-    current = view.state.fragments.get(fragment.id)
-    latest = None if current is None else deletion_file_of(DataFragment.FromString(current))
-    return _Old(fragment, deletion_file_of(fragment), latest)
-
-
-def _check_rows(view: View, candidate: Candidate, group: _Group, read_version: int) -> None:
-    """Refuse a group whose rows cannot be matched with those of its new fragments."""
-    if not group.is_changed:
-        return
-    history = view.table.history
-    for old in group.olds:
-        known = history.deletion_file_at(old.fragment.id, read_version)
-        if known is not None and known != old.read:
-            raise _refused(view, candidate, group, read_version, "rows_unknown")
-    has_vectors = any(fragment.HasField("deletion_file") for fragment in group.new)
-    live, new = sum(o.live_rows for o in group.olds), sum(f.physical_rows for f in group.new)
-    if live != new or live > _ROWS_MAX or has_vectors:
-        raise _refused(view, candidate, group, read_version, "rows_unknown")
-
-
-def _positions_gone(view: View, group: _Group, vectors: Mapping[str, Found]) -> BitMap:
-    """Return which of a group's live rows are deleted by now, counted through its fragments."""
-    gone, start = BitMap(), 0
-    for old in group.olds:
-        if old.is_changed:
-            read = vector_in(view, old.read, vectors)
-            if old.latest is None:
-                gone |= BitMap(range(start, start + old.live_rows))
-            else:
-                newly = vector_in(view, old.latest, vectors) - read
-                ranks = newly if not read else BitMap(_ranks(newly, read))
-                gone |= ranks.shift(start)
-        start += old.live_rows
-    return gone
-
-
-def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
-    """Yield each row's rank among those that aren't `deleted`."""
-    before, others = 0, iter(deleted)
-    other = next(others, None)
-    for row in rows:
-        while other is not None and other < row:
-            before += 1
-            other = next(others, None)
-        yield row - before
-
-
-def _ids(view: View) -> Iterator[int]:
-    """Yield the ids that Lance would give to new fragments."""
-    assert view.state is not None
-    maximum = view.state.max_fragment_id
-    fragment_id = view.state.fragments.last_id if maximum is None else maximum
-    while True:
-        fragment_id += 1
-        yield fragment_id
-
-
-def _without(
-    draft: Draft, view: View, fragment: DataFragment, fragment_id: int, rows: BitMap
-) -> MergedDeletions:
-    assert view.state is not None
-    named = DataFragment()
-    named.CopyFrom(fragment)
-    named.id = fragment_id
-    encoded = named.SerializeToString(deterministic=True)
-    if not rows:
-        return MergedDeletions(encoded)
-    return merge_deletions(
-        encoded,
-        BitMap(),
-        rows,
-        read_version=view.state.version,
-        transaction_id=draft.transaction.transaction_id,
-    )
-
-
-def _refused(
-    view: View, candidate: Candidate, group: _Group, read_version: int, rule: str
-) -> Refused:
-    changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
-    history = view.table.history
-    version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
-    finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
-    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)

@@ -1,0 +1,185 @@
+"""A compaction's Rewrite, carried over deletions that it didn't see.
+
+A compaction keeps the order of the rows that live, so a row's rank among the live rows of its
+group is its position in the group's new fragments. Rows that newer Deletes and Updates took out of
+the old fragments get deletion vectors over the new ones. Lance refuses the Rewrite here, so a
+table with busy writers is never compacted.
+
+A Rewrite may also sort rows, so one is carried only if its writer vouches for the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
+from commitlog.core.decisions import FileToWrite, Found, Refused
+from commitlog.core.draft import Draft, View
+from commitlog.core.manifest.deletion_vectors import (
+    MergedDeletions,
+    deletion_file_of,
+    merge_deletions,
+)
+from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
+from commitlog.core.rebase.vectors import observed, vector_in
+from commitlog.core.refusals import conflict_refused
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.records import FileWritten, FragmentImage
+
+_ROWS_MAX = 2**32
+"""Of a group of fragments: positions in it have 32 bits."""
+
+
+class _Old(NamedTuple):
+    """A fragment that is replaced, as the Rewrite read it and as it is at the head."""
+
+    fragment: DataFragment
+    read: str
+    """Its deletion file then; empty: none."""
+    latest: str | None
+    """Its deletion file at the head; None: the fragment is gone."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.latest != self.read
+
+    @property
+    def live_rows(self) -> int:
+        deletion_file = self.fragment.deletion_file
+        return self.fragment.physical_rows - deletion_file.num_deleted_rows
+
+
+class _Group(NamedTuple):
+    olds: list[_Old]
+    new: Sequence[DataFragment]
+
+    @property
+    def is_changed(self) -> bool:
+        return any(old.is_changed for old in self.olds)
+
+
+def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
+    """Return the new fragments without the rows that are gone, as `put_images` wants them."""
+    groups = [
+        _Group([_old(view, old, read_version) for old in group.old_fragments], group.new_fragments)
+        for group in candidate.operation.groups
+    ]
+    changed = [old for group in groups for old in group.olds if old.is_changed]
+    if not changed:
+        return NOT_NEEDED
+    for group in groups:
+        _check_rows(view, candidate, group, read_version)
+    paths = [path for old in changed for path in (old.read, old.latest) if path]
+    vectors = observed(draft, view, paths)
+    images: list[FragmentImage] = []
+    files: list[FileWritten] = []
+    to_write: list[FileToWrite] = []
+    fragment_ids = _ids(view)
+    for group in groups:
+        gone, start = _positions_gone(view, group, vectors), 0
+        for fragment in group.new:
+            end = start + fragment.physical_rows
+            rows = (gone & BitMap(range(start, end))).shift(-start)
+            fragment_id = fragment.id or next(fragment_ids)
+            merged = _without(draft, view, fragment, fragment_id, rows)
+            images.append(FragmentImage(fragment_id, merged.fragment))
+            if merged.data:
+                file, content = written(view, merged)
+                files.append(file)
+                to_write.append(content)
+            start = end
+    if all(image.image is None for image in images):
+        raise _refused(view, candidate, groups[0], read_version, "no_row_left")
+    images += [FragmentImage(old.fragment.id, None) for old in changed if old.latest is None]
+    return Rebased(tuple(images), tuple(files), tuple(to_write))
+
+
+def _old(view: View, fragment: DataFragment, read_version: int) -> _Old:
+    assert view.state is not None
+    current = view.state.fragments.get(fragment.id)
+    latest = None if current is None else deletion_file_of(DataFragment.FromString(current))
+    return _Old(fragment, deletion_file_of(fragment), latest)
+
+
+def _check_rows(view: View, candidate: Candidate, group: _Group, read_version: int) -> None:
+    """Refuse a group whose rows cannot be matched with those of its new fragments."""
+    if not group.is_changed:
+        return
+    history = view.table.history
+    for old in group.olds:
+        known = history.deletion_file_at(old.fragment.id, read_version)
+        if known is not None and known != old.read:
+            raise _refused(view, candidate, group, read_version, "rows_unknown")
+    has_vectors = any(fragment.HasField("deletion_file") for fragment in group.new)
+    live, new = sum(o.live_rows for o in group.olds), sum(f.physical_rows for f in group.new)
+    if live != new or live > _ROWS_MAX or has_vectors:
+        raise _refused(view, candidate, group, read_version, "rows_unknown")
+
+
+def _positions_gone(view: View, group: _Group, vectors: Mapping[str, Found]) -> BitMap:
+    """Return which of a group's live rows are deleted by now, counted through its fragments."""
+    gone, start = BitMap(), 0
+    for old in group.olds:
+        if old.is_changed:
+            read = vector_in(view, old.read, vectors)
+            if old.latest is None:
+                gone |= BitMap(range(start, start + old.live_rows))
+            else:
+                newly = vector_in(view, old.latest, vectors) - read
+                ranks = newly if not read else BitMap(_ranks(newly, read))
+                gone |= ranks.shift(start)
+        start += old.live_rows
+    return gone
+
+
+def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
+    """Yield each row's rank among those that aren't `deleted`."""
+    before, others = 0, iter(deleted)
+    other = next(others, None)
+    for row in rows:
+        while other is not None and other < row:
+            before += 1
+            other = next(others, None)
+        yield row - before
+
+
+def _ids(view: View) -> Iterator[int]:
+    """Yield the ids that Lance would give to new fragments."""
+    assert view.state is not None
+    maximum = view.state.max_fragment_id
+    fragment_id = view.state.fragments.last_id if maximum is None else maximum
+    while True:
+        fragment_id += 1
+        yield fragment_id
+
+
+def _without(
+    draft: Draft, view: View, fragment: DataFragment, fragment_id: int, rows: BitMap
+) -> MergedDeletions:
+    assert view.state is not None
+    named = DataFragment()
+    named.CopyFrom(fragment)
+    named.id = fragment_id
+    encoded = named.SerializeToString(deterministic=True)
+    if not rows:
+        return MergedDeletions(encoded)
+    return merge_deletions(
+        encoded,
+        BitMap(),
+        rows,
+        read_version=view.state.version,
+        transaction_id=draft.transaction.transaction_id,
+    )
+
+
+def _refused(
+    view: View, candidate: Candidate, group: _Group, read_version: int, rule: str
+) -> Refused:
+    changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
+    history = view.table.history
+    version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
+    finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
+    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
