@@ -86,6 +86,10 @@ that follows the log would look for pylance's build in its outcome."""
 REWRITES_BUILT_HERE_SINCE = 6
 """The protocol under which a Rewrite is built without pylance, which opened the table for it."""
 
+TABLES_IN_CHUNKS_SINCE = 6
+"""The protocol under which the state's hash is taken over chunks of tables, so that a change costs
+its own size."""
+
 BRANCHES_SINCE = 2
 """The protocol under which a Clone may make a branch of a table: older programs refused it."""
 

@@ -198,7 +198,8 @@ class Checkpoints:
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
             # The machine's own part tells of more than its outcomes (what was dropped).
-            if saved is None or saved[0] != part.counter or name == MACHINE:
+            is_new = saved is None or name == MACHINE
+            if saved is None or is_new or not part.is_as(saved[0], bytes.fromhex(saved[1])):
                 saved, hint = self._write_part(part)
             else:
                 hint = self._hints.get(name)

@@ -8,7 +8,7 @@ from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.operations.registry import candidate_of
-from commitlog.core.partition import snapshot
+from commitlog.core.partition import table_parts
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
 from tests.core_world import World, append, delete, replayed_from_parts
@@ -144,22 +144,22 @@ def test_the_keys_of_an_append_are_encoded_once_and_the_same_as_ever(
 ) -> None:
     world = World(rules=Rules(history_versions=3))
     world.create(primary_key=("c0",))
-    keys = [str(number).encode() for number in range(snapshot.LARGE)]
+    keys = [str(number).encode() for number in range(table_parts.LARGE)]
     world.ask("keyed", append(0, "k.lance", keys=keys))
     table = world.machine.tables[("t",)]
-    before = snapshot._table(table)
+    before = table_parts._whole(table)
     assert list(table.history.texts) == [2]
     replayed_from_parts(world.machine)
     # Who never kept it writes the same bytes.
-    monkeypatch.setattr(snapshot, "LARGE", len(keys) * 2)
+    monkeypatch.setattr(table_parts, "LARGE", len(keys) * 2)
     table.history.texts.clear()
-    assert snapshot._table(table) == before
+    assert table_parts._whole(table) == before
     assert not table.history.texts
     monkeypatch.undo()
-    snapshot._table(table)
+    table_parts._whole(table)
     seen = list[object]()
-    monkeypatch.setattr(snapshot, "_aspect", seen.append)
-    assert snapshot._table(table) == before
+    monkeypatch.setattr(table_parts, "_aspect", seen.append)
+    assert table_parts._whole(table) == before
     assert not seen
     monkeypatch.undo()
     for number in range(30):

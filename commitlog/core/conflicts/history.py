@@ -11,8 +11,8 @@ batches, which no decision can see.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 Aspect = tuple[str, Hashable]
@@ -20,6 +20,10 @@ Aspect = tuple[str, Hashable]
 
 PRUNE_SLACK = 1.25
 """Old entries are dropped when the history is this much longer than it has to be."""
+
+
+CHUNK_VERSIONS = 1024
+"""So many neighbouring versions are a chunk."""
 
 
 class WriteSet(NamedTuple):
@@ -49,6 +53,7 @@ class History:
         "_notes",
         "_touched",
         "_versions",
+        "digests",
         "floor",
         "keyed",
         "kinds",
@@ -76,7 +81,10 @@ class History:
         self._touched: dict[Aspect, list[int]] = {}
         self._notes: dict[tuple[Aspect, int], Any] = {}
         self._deletion_files: dict[int, tuple[list[int], list[str]]] = {}
-        self._entries: deque[tuple[int, WriteSet]] = deque()
+        self._entries: dict[int, list[tuple[int, WriteSet]]] = {}
+        """By chunk, ascending: the versions that touched anything."""
+        self.digests: dict[int, bytes] = {}
+        """Hashes of chunks that get no more versions, by number."""
 
     @property
     def head(self) -> int:
@@ -113,7 +121,7 @@ class History:
             versions, paths = self._deletion_files.setdefault(fragment_id, ([], []))
             versions.append(version)
             paths.append(path)
-        self._entries.append((version, write_set))
+        self._entries.setdefault(version // CHUNK_VERSIONS, []).append((version, write_set))
 
     def first(self, how: str, which: Hashable, after: int) -> int:
         """Return the first version behind `after` that touched this, 0 if none did."""
@@ -167,8 +175,7 @@ class History:
             del versions[: bisect_right(versions, floor)]
         stale: dict[Aspect, None] = {}
         fragments: dict[int, None] = {}
-        while self._entries and self._entries[0][0] <= floor:
-            version, write_set = self._entries.popleft()
+        for version, write_set in self._taken_through(floor):
             self.texts.pop(version, None)
             stale.update(dict.fromkeys(write_set.aspects))
             fragments.update(dict.fromkeys(f for f, _ in write_set.deletion_files))
@@ -176,6 +183,18 @@ class History:
                 self._notes.pop((aspect, version), None)
         self._forget(stale, fragments, floor)
         self._forget_keys()
+
+    def _taken_through(self, floor: int) -> Iterator[tuple[int, WriteSet]]:
+        """Yield the entries through a version, and keep them no longer."""
+        last = floor // CHUNK_VERSIONS
+        for chunk in [one for one in self.digests if one <= last]:
+            del self.digests[chunk]
+        for chunk in [one for one in self._entries if one <= last]:
+            entries = self._entries.pop(chunk)
+            yield from (entry for entry in entries if entry[0] <= floor)
+            left = [entry for entry in entries if entry[0] > floor]
+            if left:
+                self._entries = {chunk: left, **self._entries}
 
     def _forget(self, stale: Iterable[Aspect], fragments: Iterable[int], floor: int) -> None:
         for aspect in stale:
@@ -202,7 +221,17 @@ class History:
 
     def entries(self) -> tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]:
         """Return what a snapshot has to keep; `of_entries` takes it back."""
-        return self._versions, list(self._entries)
+        return self._versions, list(chain.from_iterable(self._entries.values()))
+
+    def chunks(self) -> range:
+        """Return the numbers of the chunks that have versions, and get no more."""
+        return range((self.floor + 1) // CHUNK_VERSIONS, (self.head + 1) // CHUNK_VERSIONS)
+
+    def in_chunk(self, chunk: int) -> tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]:
+        """Return a chunk's part of `entries`."""
+        start = max(chunk * CHUNK_VERSIONS - self.floor - 1, 0)
+        end = (chunk + 1) * CHUNK_VERSIONS - self.floor - 1
+        return self._versions[start:end], self._entries.get(chunk, [])
 
     @classmethod
     def of_entries(

@@ -24,9 +24,29 @@ class Part(NamedTuple):
     encode: Callable[[], bytes]
     hint: Callable[[], bytes] | None = None
     """What is known of the bytes besides, which spares a restore to find it in them."""
+    digests: dict[int, bytes] | None = None
+    """The hashes of a table's chunks, of which the one with this counter is this part, as long as
+    they don't change. None: another counter tells that a part changed."""
+
+    def is_as(self, counter: int, digest: bytes) -> bool:
+        """Return True if nothing changed since it was saved with this counter and hash."""
+        if self.digests is not None:
+            return self.digests.get(self.counter) == digest
+        return self.counter == counter
+
+    def digest(self) -> bytes:
+        """Return the hash of its bytes."""
+        known = self.digests.get(self.counter) if self.digests is not None else None
+        return self._digest_of(self.encode()) if known is None else known
 
     def saved(self) -> Saved:
         """Return it as it is kept."""
         data = self.encode()
         hint = self.hint() if self.hint is not None else None
-        return Saved(self.counter, data, hashlib.sha256(data).digest(), hint)
+        return Saved(self.counter, data, self._digest_of(data), hint)
+
+    def _digest_of(self, data: bytes) -> bytes:
+        digest = hashlib.sha256(data).digest()
+        if self.digests is not None:
+            self.digests[self.counter] = digest
+        return digest

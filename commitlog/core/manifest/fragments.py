@@ -12,6 +12,7 @@ each version takes ten times as long as copying what was joined before.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 
 from commitlog.core.manifest.feature_flags import (
@@ -22,6 +23,8 @@ from commitlog.core.manifest.feature_flags import (
 from commitlog.core.manifest.wire import varint
 from commitlog.lancepb.table_pb2 import DataFragment
 
+CHUNK_FRAGMENTS = 1024
+"""Fragments of so many neighbouring ids are a chunk."""
 _FRAGMENT_KEY = b"\x12"
 _BLOCK_FRAGMENTS = 256
 _FEATURES = (FLAG_DELETION_FILES, FLAG_DATA_OVERLAY_FILES, FLAG_SPILLED_ROW_LINEAGE)
@@ -62,9 +65,13 @@ class _Block:
 class Fragments(Mapping[int, bytes]):
     """Fragments by id; iterates in ascending order."""
 
-    __slots__ = ("_blocks", "_by_id", "_counts", "_features", "_last_id")
+    __slots__ = ("_blocks", "_by_id", "_chunks", "_counts", "_features", "_last_id", "digests")
 
     def __init__(self, fragments: Iterable[bytes] = ()) -> None:
+        self.digests: dict[int, bytes] = {}
+        """Hashes of chunks that didn't change since they were taken, by number."""
+        self._chunks: Counter[int] | None = None
+        """How many fragments each chunk has, once somebody asked."""
         self._features: dict[int, int] = {}
         self._counts = dict.fromkeys(_FEATURES, 0)
         self._blocks: list[_Block] | None = None
@@ -146,6 +153,7 @@ class Fragments(Mapping[int, bytes]):
             self._note(fragment_id, features(DataFragment.FromString(encoded)))
             is_new = fragment_id not in self._by_id
             self._by_id[fragment_id] = encoded
+            self._changed(fragment_id, more=is_new)
             if is_new and fragment_id > self._last_id:
                 self._last_id = fragment_id
                 if self._blocks is not None:
@@ -164,6 +172,7 @@ class Fragments(Mapping[int, bytes]):
         """Remove a fragment, which must be there."""
         del self._by_id[fragment_id]
         self._note(fragment_id, 0)
+        self._changed(fragment_id, more=-1)
         if fragment_id == self._last_id:
             self._last_id = next(reversed(self._by_id), -1)
         if self._blocks is not None:
@@ -172,6 +181,23 @@ class Fragments(Mapping[int, bytes]):
             block.wire = None
             if not block.ids:
                 self._blocks.remove(block)
+
+    def chunks(self) -> list[int]:
+        """Return the numbers of the chunks that have fragments, ascending."""
+        if self._chunks is None:
+            self._chunks = Counter(fragment_id // CHUNK_FRAGMENTS for fragment_id in self._by_id)
+        return sorted(chunk for chunk, count in self._chunks.items() if count)
+
+    def in_chunk(self, chunk: int) -> list[tuple[int, bytes]]:
+        """Return a chunk's fragments with their ids, ascending."""
+        ids = range(chunk * CHUNK_FRAGMENTS, (chunk + 1) * CHUNK_FRAGMENTS)
+        return [(i, self._by_id[i]) for i in ids if i in self._by_id]
+
+    def _changed(self, fragment_id: int, *, more: int) -> None:
+        chunk = fragment_id // CHUNK_FRAGMENTS
+        self.digests.pop(chunk, None)
+        if self._chunks is not None:
+            self._chunks[chunk] += more
 
     def wire(self) -> list[bytearray]:
         """Return the pieces of the joined form, to be copied before the next change."""

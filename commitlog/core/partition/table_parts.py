@@ -1,0 +1,255 @@
+"""A table's state as bytes: in one part, or in its chunks and the rest.
+
+From protocol 6 on, what a table has many of is in parts of its own: chunks of fragments, and chunks
+of what its versions touched. So a checkpoint, and the state's hash, cost what changed since the
+last ones, however large and old the table is. The newest chunk of each is with the rest, so a small
+table is one part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from commitlog.core.conflicts.history import Aspect, History, WriteSet
+from commitlog.core.decisions import Noted
+from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
+from commitlog.core.log.canonical import joined, to_json
+from commitlog.core.log.parts import Part, Saved
+from commitlog.core.manifest.fragments import CHUNK_FRAGMENTS, Fragments
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, diff
+from commitlog.core.tables.creation import empty_state, state_of
+from commitlog.core.tables.lance_tables import Table
+from commitlog.core.tables.row_writes import RowQueue
+from commitlog.model.limits import TABLES_IN_CHUNKS_SINCE
+from commitlog.model.table import Policy
+
+WHOLE = "table/"
+REST, FRAGMENTS, HISTORY = "tables/", "fragments/", "history/"
+LARGE = 1_000
+"""Entries of so many aspects are kept as they are written."""
+
+Versions = tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]
+"""Who made each version, and what those that touched anything touched."""
+
+
+def table_parts(table: Table, protocol: int) -> Iterator[tuple[str, Part]]:
+    """Yield a table's parts by name."""
+    name, history, manifest = table.incarnation, table.history, table.manifest
+    if protocol < TABLES_IN_CHUNKS_SINCE:
+        encode, hint = partial(_whole, table), partial(_features, manifest)
+        yield f"{WHOLE}{name}", Part(table.changed_at, encode, hint)
+        return
+    newest = manifest.fragments.last_id // CHUNK_FRAGMENTS if manifest is not None else 0
+    encode, hint = partial(_rest, table, newest), partial(_features, manifest, newest)
+    yield f"{REST}{name}", Part(table.changed_at, encode, hint)
+    for chunk in history.chunks():
+        encode = partial(_versions, history, chunk)
+        yield f"{HISTORY}{name}/{chunk}", Part(chunk, encode, digests=history.digests)
+    for chunk in manifest.fragments.chunks() if manifest is not None else ():
+        if chunk != newest:
+            assert manifest is not None
+            encode, hint = partial(_fragments, manifest, chunk), partial(_features, manifest, chunk)
+            part = Part(chunk, encode, hint, manifest.fragments.digests)
+            yield f"{FRAGMENTS}{name}/{chunk}", part
+
+
+def tables_of(parts: Mapping[str, Saved]) -> Iterator[Table]:
+    """Yield the tables whose parts are among these."""
+    chunks = _Chunks(_by_chunk(parts, HISTORY), _by_chunk(parts, FRAGMENTS))
+    for name, saved in parts.items():
+        if name.startswith((WHOLE, REST)):
+            yield _restore(saved, chunks)
+
+
+class _Chunks(NamedTuple):
+    """Saved chunks by incarnation and number, ascending."""
+
+    history: dict[str, dict[int, Saved]]
+    fragments: dict[str, dict[int, Saved]]
+
+
+def _by_chunk(parts: Mapping[str, Saved], prefix: str) -> dict[str, dict[int, Saved]]:
+    found: dict[str, dict[int, Saved]] = {}
+    for name in parts:
+        if name.startswith(prefix):
+            incarnation, _, _ = name.removeprefix(prefix).rpartition("/")
+            found.setdefault(incarnation, {})[parts[name].counter] = parts[name]
+    return {name: dict(sorted(chunks.items())) for name, chunks in found.items()}
+
+
+def _whole(table: Table) -> bytes:
+    manifest = b""
+    if table.manifest is not None:
+        manifest = diff(empty_state(), table.manifest).to_bytes()
+    return _encoded(table, table.history.entries(), manifest)
+
+
+def _rest(table: Table, newest: int) -> bytes:
+    history, manifest = table.history, b""
+    if table.manifest is not None:
+        shown = table.manifest.fork()
+        shown.fragments = Fragments.known(table.manifest.fragments.in_chunk(newest), {})
+        manifest = diff(empty_state(), shown).to_bytes()
+    return _encoded(table, history.in_chunk(history.chunks().stop), manifest)
+
+
+def _fragments(manifest: ManifestState, chunk: int) -> bytes:
+    return _NOTHING._replace(fragments=tuple(manifest.fragments.in_chunk(chunk))).to_bytes()
+
+
+_NOTHING = ManifestDelta(0, 0, 0, 0, None, 0, "")
+
+
+def _versions(history: History, chunk: int) -> bytes:
+    versions, entries = history.in_chunk(chunk)
+    return joined({"versions": versions}, "entries", [_entry(history, *one) for one in entries])
+
+
+def _encoded(table: Table, known: Versions, manifest: bytes) -> bytes:
+    history, (versions, entries) = table.history, known
+    head = joined(
+        {
+            "table": list(table.table_id),
+            "incarnation": table.incarnation,
+            "location": table.location,
+            "policy": table.policy.value,
+            "primary_key": list(table.primary_key),
+            "properties": [list(pair) for pair in table.properties],
+            "changed_at": table.changed_at,
+            **_said(table),
+            "floor": history.floor,
+            "versions": versions,
+            "applications": {
+                name: [log.run, [[sequence, list(answer)] for sequence, answer in log.items()]]
+                for name, log in table.applications.items()
+            },
+        },
+        "entries",
+        [_entry(history, *entry) for entry in entries],
+    )
+    return len(head).to_bytes(8) + head + manifest
+
+
+def _said(table: Table) -> dict[str, Any]:
+    """Return what few tables have, and leaves no trace in the others."""
+    found: dict[str, Any] = {}
+    if table.deleted:
+        found["deleted"] = [list(one) for one in table.deleted]
+    if table.rows is not None:
+        found["rows"] = table.rows.to_json()
+    if table.noted:
+        found["noted"] = [
+            [version, said.e_tag, [list(pair) for pair in said.metadata]]
+            for version, said in sorted(table.noted.items())
+        ]
+    return found
+
+
+def _entry(history: History, version: int, write_set: WriteSet) -> bytes:
+    """Return a version's entry: a large one, such as of an append's keys, is encoded once."""
+    text = history.texts.get(version)
+    if text is None:
+        text = to_json([version, *_write_set(write_set)])
+        if len(write_set.aspects) >= LARGE:
+            history.texts[version] = text
+    return text
+
+
+def _write_set(write_set: WriteSet) -> list[Any]:
+    return [
+        write_set.kind,
+        [_aspect(aspect) for aspect in write_set.aspects],
+        [[_aspect(aspect), value] for aspect, value in write_set.notes],
+        [list(pair) for pair in write_set.deletion_files],
+    ]
+
+
+def _aspect(aspect: Aspect) -> list[Any]:
+    how, which = aspect
+    if isinstance(which, bytes):
+        return [how, "b", which.hex()]
+    if isinstance(which, tuple):
+        return [how, "t", list(which)]
+    return [how, "", which]
+
+
+def _restore_aspect(row: list[Any]) -> Aspect:
+    how, form, which = row
+    if form == "b":
+        return how, bytes.fromhex(which)
+    return how, tuple(which) if form == "t" else which
+
+
+def _restore_write_set(row: Iterable[Any]) -> tuple[int, WriteSet]:
+    version, kind, aspects, notes, deletion_files = row
+    return version, WriteSet(
+        kind,
+        tuple(_restore_aspect(aspect) for aspect in aspects),
+        tuple((_restore_aspect(aspect), value) for aspect, value in notes),
+        tuple((fragment_id, path) for fragment_id, path in deletion_files),
+    )
+
+
+def _features(manifest: ManifestState | None, chunk: int | None = None) -> bytes:
+    """Return the feature flags that single fragments ask for; few ask for any."""
+    found = manifest.fragments.features_by_id() if manifest is not None else {}
+    ids = (i for i in found if chunk is None or i // CHUNK_FRAGMENTS == chunk)
+    return to_json([[i, found[i]] for i in sorted(ids)])
+
+
+def _restore(saved: Saved, chunks: _Chunks) -> Table:
+    end = 8 + int.from_bytes(saved.data[:8])
+    state = json.loads(saved.data[8:end])
+    incarnation = state["incarnation"]
+    manifest = None
+    if saved.data[end:]:
+        manifest = _restore_manifest(saved, end, chunks.fragments.get(incarnation, {}))
+    table = Table(
+        tuple(state["table"]),
+        incarnation,
+        state["location"],
+        Policy(state["policy"]),
+        manifest,
+        primary_key=tuple(state["primary_key"]),
+        properties=tuple((key, value) for key, value in state["properties"]),
+    )
+    table.changed_at = state["changed_at"]
+    table.deleted = tuple((first, last) for first, last in state.get("deleted", ()))
+    if "rows" in state:
+        table.rows = RowQueue.of_json(state["rows"])
+    for version, e_tag, metadata in state.get("noted", ()):
+        table.noted[version] = Noted(e_tag, tuple((k, v) for k, v in metadata))
+    table.history = _restore_history(state, chunks.history.get(incarnation, {}))
+    for name, (run, answers) in state["applications"].items():
+        log = table.applications[name] = ApplicationLog(run)
+        for sequence, answer in answers:
+            log.note(sequence, run, ApplicationAnswer(*answer))
+    return table
+
+
+def _restore_manifest(saved: Saved, start: int, chunks: Mapping[int, Saved]) -> ManifestState:
+    delta = ManifestDelta.from_bytes(saved.data[start:])
+    known = [ManifestDelta.from_bytes(chunk.data).fragments for chunk in chunks.values()]
+    hints = [chunk.hint for chunk in (*chunks.values(), saved)]
+    features: dict[int, int] | None = {}
+    for hint in hints:
+        features = features | dict(json.loads(hint)) if features is not None and hint else None
+    fragments = tuple(sorted(chain(chain.from_iterable(known), delta.fragments)))
+    manifest = state_of(delta._replace(fragments=fragments), features)
+    manifest.fragments.digests |= {number: chunk.digest for number, chunk in chunks.items()}
+    return manifest
+
+
+def _restore_history(state: Mapping[str, Any], chunks: Mapping[int, Saved]) -> History:
+    known = [*(json.loads(chunk.data) for chunk in chunks.values()), state]
+    history = History.of_entries(
+        state["floor"],
+        chain.from_iterable(one["versions"] for one in known),
+        (_restore_write_set(row) for one in known for row in one["entries"]),
+    )
+    history.digests |= {number: chunk.digest for number, chunk in chunks.items()}
+    return history

@@ -1,0 +1,130 @@
+"""A table's state in chunks: equal however it came to be, and written where it changed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from commitlog.core.conflicts import history
+from commitlog.core.log.replica import Replica
+from commitlog.core.manifest import fragments
+from commitlog.core.partition import table_parts
+from commitlog.core.partition.machine import Machine
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.limits import PROTOCOL_SUPPORTED, TABLES_IN_CHUNKS_SINCE, Rules
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import ProtocolVersion, Status
+from commitlog.ports import LogIdentity
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from tests.core_world import (
+    DAY_MS,
+    World,
+    append,
+    commit,
+    delete,
+    new_fragment,
+    replayed_from_parts,
+)
+
+CHUNK = 4
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "CHUNK_FRAGMENTS", CHUNK)
+    monkeypatch.setattr(table_parts, "CHUNK_FRAGMENTS", CHUNK)
+    monkeypatch.setattr(history, "CHUNK_VERSIONS", CHUNK)
+
+
+def rewrite(world: World, chance: random.Random, number: int) -> LanceCommit:
+    """Replace some fragments by one."""
+    state = world.state()
+    transaction = LanceTransaction(read_version=state.version, uuid=f"r{number}")
+    group = transaction.rewrite.groups.add()
+    for fragment_id in sorted(chance.sample(list(state.fragments), 2)):
+        group.old_fragments.append(DataFragment.FromString(state.fragments[fragment_id]))
+    group.new_fragments.append(new_fragment(f"r{number}.lance"))
+    return commit(transaction)
+
+
+def change(world: World, chance: random.Random, number: int) -> LanceCommit:
+    """Return an append, mostly, or what takes fragments away or replaces them."""
+    state, kind = world.state(), chance.randrange(8)
+    if len(state.fragments) > 2 and kind == 0:
+        return delete(world, state.version, {}, whole=[chance.choice(list(state.fragments))])
+    if len(state.fragments) > 2 and kind == 1:
+        return delete(world, state.version, {chance.choice(list(state.fragments)): [number % 10]})
+    if len(state.fragments) > 2 and kind == 2:
+        return rewrite(world, chance, number)
+    keys = [b"k%d" % number] if kind == 3 else None
+    return append(state.version, f"a{number}.lance", keys=keys)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_hash_is_that_of_a_machine_that_never_kept_one(seed: int) -> None:
+    chance = random.Random(seed)
+    first = TABLES_IN_CHUNKS_SINCE - (seed % 3 == 0)
+    world = World(rules=Rules(first, history_versions=chance.choice([7, 1000])))
+    world.create()
+    for number in range(60):
+        if number == 30 and first < TABLES_IN_CHUNKS_SINCE:
+            rules = (DAY_MS, world.rules.history_versions, 10)
+            world.run(ProtocolVersion("rules", TABLES_IN_CHUNKS_SINCE, *rules))
+        world.ask(f"t{number}", change(world, chance, number))
+        if chance.random() < 0.5:
+            assert world.machine.digest() == world.replayed().digest(), number
+        if chance.random() < 0.2:
+            world.machine = replayed_from_parts(world.machine)
+    parts = world.machine.to_parts()
+    assert any(name.startswith(table_parts.FRAGMENTS) for name in parts)
+    assert any(name.startswith(table_parts.HISTORY) for name in parts)
+
+
+def appended(count: int) -> World:
+    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+    world.create()
+    for number in range(count):
+        outcome = world.ask(f"a{number}", append(0, f"a{number}.lance"))
+        assert outcome.status is Status.COMMITTED
+    return world
+
+
+@pytest.mark.parametrize("size", [10, 200])
+def test_what_an_append_changes_is_as_much_in_a_large_and_old_table(size: int) -> None:
+    world = appended(size)
+    world.machine.digest()
+    world.ask("next", append(0, "next.lance"))
+    encoded: list[str] = []
+    for name, part in world.machine.to_parts().items():
+        if part.digests is None or part.counter not in part.digests:
+            encoded.append(name.partition("/")[0])
+    assert sorted(encoded).count("fragments") <= 1
+    assert sorted(encoded).count("history") <= 1
+    [rest] = [p for n, p in world.machine.to_parts().items() if n.startswith(table_parts.REST)]
+    assert len(rest.encode()) < 1_500
+
+
+def test_a_checkpoint_writes_only_the_chunks_that_changed(tmp_path: Path) -> None:
+    world = appended(50)
+
+    def checkpoints() -> Checkpoints:
+        return Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis)
+
+    def save(kept: Checkpoints, machine: Machine) -> set[str]:
+        before = {path.name for path in tmp_path.rglob("*.part")}
+        kept.save(Checkpoint.of(machine, Replica()))
+        return {path.name for path in tmp_path.rglob("*.part")} - before
+
+    kept = checkpoints()
+    assert len(save(kept, world.machine)) > 20
+    again = checkpoints()
+    loaded = again.load()
+    assert loaded is not None
+    assert loaded.machine.digest() == world.machine.digest()
+    world.machine = loaded.machine
+    world.ask("next", append(0, "next.lance"))
+    # The machine's own part, the ids, and of the table the rest: its newest chunks are there.
+    assert len(save(again, world.machine)) <= 5
