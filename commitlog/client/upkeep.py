@@ -23,7 +23,12 @@ from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions
+from commitlog.model.operations import (
+    INCARNATION,
+    ROW_ORDER,
+    ROW_ORDER_KEPT,
+    DeleteTableVersions,
+)
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
 
@@ -205,16 +210,13 @@ class KeepsTables(ABC):
         day of the last month and of each month. Manifests are removed once the record is decided;
         data files stay.
         """
-        ranges = self.expirable(
-            table_id,
-            older_than=older_than,
-            retain_versions=retain_versions,
-            keep_milestones=keep_milestones,
-        )
+        info = self.describe(parse_table_id(table_id), fresh=True)
+        ranges = _expirable(info, older_than, retain_versions, keep_milestones)
         if not ranges:
             return None
-        operation = DeleteTableVersions(parse_table_id(table_id), ranges)
-        ticket = self.submit(None, operation, properties=dict(properties or {}))
+        operation = DeleteTableVersions(info.table_id, ranges)
+        properties = {**(properties or {}), INCARNATION: info.incarnation}
+        ticket = self.submit(None, operation, properties=properties)
         return ticket.result(timeout).raise_for_conflict()
 
     def expirable(
@@ -226,30 +228,8 @@ class KeepsTables(ABC):
         keep_milestones: bool = False,
     ) -> VersionRanges:
         """Return the ranges of versions that `expire_versions` would delete."""
-        from commitlog.core.catalogue.version_deletion import held_versions, merged, without
-
-        if older_than is None and retain_versions is None:
-            older_than = EXPIRE_AFTER
-        if retain_versions is not None and retain_versions < 1:
-            raise InvalidTransaction(
-                f"retain_versions must be at least 1, not {retain_versions}",
-                field="retain_versions",
-                value=retain_versions,
-                advice="The newest version is always kept",
-            )
         info = self.describe(parse_table_id(table_id), fresh=True)
-        last, now = info.version - (retain_versions or 1), time.time_ns() / 1e9
-        published = Published(info.location)
-        if older_than is not None:
-            last = min(last, published.last_before(now - older_than.total_seconds()))
-        if last < 1:
-            return ()
-        held = held_versions(info.properties.items(), info.version, int(now * 1000))
-        named = referenced_versions(info.location)
-        if keep_milestones:
-            named |= published.milestones(now)
-        kept = merged(held, ((v, v) for v in named))
-        return without(without([(1, last)], info.deleted), kept)
+        return _expirable(info, older_than, retain_versions, keep_milestones)
 
     def _until_it_lands(
         self,
@@ -378,3 +358,34 @@ def too_late(info: TableInfo, timeout: float) -> Unavailable:
 
 def _left(deadline: float) -> float:
     return max(deadline - time.monotonic(), 1.0)
+
+
+def _expirable(
+    info: TableInfo,
+    older_than: timedelta | None,
+    retain_versions: int | None,
+    keep_milestones: bool,
+) -> VersionRanges:
+    from commitlog.core.catalogue.version_deletion import held_versions, merged, without
+
+    if older_than is None and retain_versions is None:
+        older_than = EXPIRE_AFTER
+    if retain_versions is not None and retain_versions < 1:
+        raise InvalidTransaction(
+            f"retain_versions must be at least 1, not {retain_versions}",
+            field="retain_versions",
+            value=retain_versions,
+            advice="The newest version is always kept",
+        )
+    last, now = info.version - (retain_versions or 1), time.time_ns() / 1e9
+    published = Published(info.location)
+    if older_than is not None:
+        last = min(last, published.last_before(now - older_than.total_seconds()))
+    if last < 1:
+        return ()
+    held = held_versions(info.properties.items(), info.version, int(now * 1000))
+    named = referenced_versions(info.location)
+    if keep_milestones:
+        named |= published.milestones(now)
+    kept = merged(held, ((v, v) for v in named))
+    return without(without([(1, last)], info.deleted), kept)

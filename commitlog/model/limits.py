@@ -90,6 +90,9 @@ TABLES_IN_CHUNKS_SINCE = 6
 """The protocol under which the state's hash is taken over chunks of tables, so that a change costs
 its own size."""
 
+INCARNATIONS_SINCE = 6
+"""The protocol under which a record that deletes versions may say of which incarnation."""
+
 BRANCHES_SINCE = 2
 """The protocol under which a Clone may make a branch of a table: older programs refused it."""
 

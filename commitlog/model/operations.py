@@ -17,6 +17,10 @@ ROW_ORDER = "commitlog.row-order"
 """A property of a Lance transaction: whether a Rewrite keeps the order of the rows that live."""
 ROW_ORDER_KEPT = "kept"
 
+INCARNATION = "commitlog.incarnation"
+"""A property of a record that deletes versions of a table: the incarnation that they are of. Under
+its name another table may stand by the time that the record is decided."""
+
 COLUMNS = "commitlog.columns"
 """A property of a Lance transaction: whether the writer of a Merge computes its new columns for
 what others commit meanwhile, once its turn has come (`core/operations/awaited_columns`)."""

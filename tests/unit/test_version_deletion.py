@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.decisions import ChangeKind
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import HOLDS_SINCE, Rules
-from commitlog.model.operations import AlterProperties, DeleteTableVersions
+from commitlog.model.limits import HOLDS_SINCE, INCARNATIONS_SINCE, Rules
+from commitlog.model.operations import INCARNATION, AlterProperties, DeleteTableVersions
+from commitlog.model.records import Code, Transaction
 from tests.core_world import World, append, commit, replayed_from_parts
 
 RANGES = st.lists(
@@ -57,6 +58,21 @@ def test_deleted_versions_are_kept_in_the_state_and_survive_a_snapshot(world: Wo
     assert again.tables["t",].deleted == ((1, 2), (4, 4))
     assert again.digest() == world.machine.digest()
     assert world.ask("next", append(5, "n.lance")).version == 6
+
+
+@pytest.mark.parametrize("protocol", [INCARNATIONS_SINCE - 1, INCARNATIONS_SINCE])
+def test_versions_of_another_table_of_that_name_are_not_deleted(protocol: int) -> None:
+    world = World(rules=Rules(protocol))
+    world.create()
+    for version in range(1, 5):
+        world.ask(f"a{version}", append(version, f"{version}.lance"))
+    properties = ((INCARNATION, "the one before"),)
+    record = Transaction("d", (delete((1, 2)),), properties=properties, payload_hash=b"h")
+    outcome = world.run(record)
+    assert outcome.code == (Code.TABLE_REPLACED if protocol >= INCARNATIONS_SINCE else Code.NONE)
+    properties = ((INCARNATION, "i-t"),)
+    record = Transaction("e", (delete((3, 3)),), properties=properties, payload_hash=b"h")
+    assert world.run(record).status == "committed"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from commitlog.core.decisions import Change, ChangeKind, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.tables.lance_tables import Table, VersionRanges
-from commitlog.model.limits import HOLDS_SINCE
-from commitlog.model.operations import DeleteTableVersions
+from commitlog.model.limits import HOLDS_SINCE, INCARNATIONS_SINCE
+from commitlog.model.operations import INCARNATION, DeleteTableVersions
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import format_table_id
 
@@ -71,7 +71,10 @@ def held_versions(
 
 def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None:
     """Delete versions of a table, or refuse."""
-    view = draft.view(operation.table)
+    incarnation = ""
+    if draft.rules.protocol >= INCARNATIONS_SINCE:
+        incarnation = dict(draft.transaction.properties).get(INCARNATION, "")
+    view = draft.view(operation.table, incarnation)
     if operation.branch:
         raise rejected(
             Code.UNSUPPORTED_OPERATION,
