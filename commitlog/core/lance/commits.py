@@ -86,7 +86,7 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     is_named_anew = _is_file_by_version(draft)
     if is_named_anew:
         delta = delta._replace(transaction_file=f"{delta.version}-{final.uuid}.txn")
-    is_recorded = is_named_anew or built_by is Builder.PYLANCE
+    is_recorded = is_named_anew or built_by is Builder.PYLANCE or of_kind.is_recorded
     result = OperationResult(
         table=table.table_id,
         incarnation=table.incarnation,

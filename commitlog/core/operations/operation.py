@@ -94,6 +94,9 @@ class LanceOperation(Generic[Body]):
     """The parts of the header that it may change."""
     built_here_since: ClassVar[int | None] = None
     """The protocol from which on its manifest is built without pylance; None: it never is."""
+    is_recorded: ClassVar[bool] = False
+    """Whether an outcome has what it made of the manifest, also where it is built here: what became
+    of indices can't be told from the operation alone."""
     is_carried: ClassVar[bool] = False
     """Whether pylance's Python has no object for it: an empty UpdateConfig carries it."""
 

@@ -48,6 +48,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
     field = "rewrite"
     keeps_rows = True
     built_here_since = REWRITES_BUILT_HERE_SINCE
+    is_recorded = True
 
     def problem(self, body: Transaction.Rewrite) -> NameProblem | None:
         return fragments_problem(self.new_fragments(body))
