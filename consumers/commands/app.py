@@ -11,19 +11,17 @@ from consumers.commands import (
     care,
     erase,
     explain,
-    health_speed,
     jobs,
     look,
-    measure,
     places,
     properties,
     prove,
     rows,
     run,
-    speed,
     undo,
     upkeep,
 )
+from consumers.commands.bench_maintenance import bench
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -79,23 +77,7 @@ for _undo in (undo.tag, undo.undrop, undo.rollback):
 for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
-bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())
-bench.command(jobs.bench_commit, name="commit", help_epilogue="")
-bench.command(jobs.bench_conflicts, name="conflicts", help_epilogue="")
-bench.command(jobs.bench_spark, name="spark", help_epilogue="")
-bench.command(jobs.bench_iceberg, name="iceberg", help_epilogue="")
-bench.command(measure.bench_index, name="index", help_epilogue="")
-bench.command(jobs.bench_server, name="server", help_epilogue="")
-bench.command(speed.bench_merge, name="merge", help_epilogue="")
-bench.command(speed.bench_rows, name="rows", help_epilogue="")
-bench.command(speed.bench_growth, name="growth", help_epilogue="")
-bench.command(speed.bench_replay, name="replay", help_epilogue="")
-bench.command(speed.bench_against, name="against", help_epilogue="")
-bench.command(health_speed.bench_maintain, name="maintain", help_epilogue="")
-bench.command(health_speed.bench_soak, name="soak", help_epilogue="")
-bench.command(health_speed.bench_rag, name="rag", help_epilogue="")
-bench.command(speed.bench_all, name="all", help_epilogue="")
-bench.command(speed.bench_report, name="report", help_epilogue="")
+bench.group = (_JOBS,)
 app.command(bench)
 app.register_install_completion_command(add_to_startup=False, group=_SHELL)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from commitlog.errors import InvalidRequest
 from consumers.tools.bench.aims import LATEST, rows_of
-from consumers.tools.bench.report import Columns, Row, number, table
+from consumers.tools.bench.report import table
+from consumers.tools.bench.tables import Columns, Figure, Row
 
 
 def _writers(row: Row) -> str:
@@ -22,10 +23,10 @@ def _fairness(row: Row) -> str:
 _COLUMNS: Columns = {
     "two cores for everything": _writers,
     "system": lambda row: "pylance's own commit" if row["is_peer"] else "commitlog, `latest`",
-    "commits/s": number("commits_per_second", 0),
-    "p50 ms": number("p50_ms"),
-    "p99 ms": number("p99_ms", 0),
-    "failed": number("failures", 0),
+    "commits/s": Figure("commits_per_second", 0),
+    "p50 ms": Figure("p50_ms"),
+    "p99 ms": Figure("p99_ms", 0),
+    "failed": Figure("failures", 0),
     "fastest : slowest": _fairness,
 }
 

@@ -105,7 +105,13 @@ def run(
         report(f"takeover: {found['takeover']['seconds']:.2f} s")
     finally:
         gc.set_threshold(*thresholds)
-    return found
+    works = {
+        "decided and applied, nothing else": "decision",
+        "decided, encoded and chained": "generated",
+        "hashes, order and answers verified": "chain",
+        "the same, and every outcome decided again": "decided_again",
+    }
+    return {**found, "works": [{"work": work, **found[name]} for work, name in works.items()]}
 
 
 def _fill(made: MadeLog, transactions: int, report: Report) -> None:

@@ -18,9 +18,7 @@ from consumers.tools.bench.aims import (
     value_of,
 )
 from consumers.tools.bench.everything import SUITES
-
-Row = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Row], str]]
+from consumers.tools.bench.tables import TABLES, Columns, Row
 
 NOT_MEASURED = (
     "More machines than one: broker, leader, index and writers share the cores of this one, and "
@@ -67,27 +65,6 @@ def table(columns: Columns, rows: Sequence[Row]) -> list[str]:
         cells = [of(row).replace("|", "\\|") for of in columns.values()]
         made.append(f"| {' | '.join(cells)} |")
     return [*made, ""]
-
-
-def number(key: str, digits: int = 1) -> Callable[[Row], str]:
-    """Return what shows a number of a row, and nothing where there is none."""
-    return lambda row: "" if row.get(key) is None else f"{row[key]:,.{digits}f}"
-
-
-def text(key: str) -> Callable[[Row], str]:
-    """Return what shows a word of a row."""
-    return lambda row: str(row.get(key, ""))
-
-
-def spread_of(key: str, digits: int = 0) -> Callable[[Row], str]:
-    """Return what shows least / median / greatest."""
-
-    def show(row: Row) -> str:
-        found = row.get(key) or {}
-        names = ("min", "median", "max")
-        return " / ".join(f"{found[name]:,.{digits}f}" for name in names if name in found)
-
-    return show
 
 
 def _environment(found: Mapping[str, Any]) -> Iterator[str]:
@@ -176,9 +153,16 @@ def _suite(name: str, suites: Suites) -> Iterator[str]:
     if "loop_ms" in found:
         loop = f"{found['loop_ms']:.0f} ms"
         yield from (f"Before it, a million steps of a bare loop took this machine {loop}.", "")
-    for heading, columns, part in TABLES[name]:
-        yield from (heading, "")
-        yield from table(columns, rows_of(suites, name, part))
+    for one in TABLES[name]:
+        if one.on_page:
+            yield from (one.heading, "")
+            yield from table(one.columns, rows_of(suites, name, one.part))
+    for line in figures(name, suites):
+        yield from (line, "")
+
+
+def figures(name: str, suites: Suites) -> Iterator[str]:
+    """Yield what a suite measured that is in none of its tables, in sentences."""
     if name in FIGURES:
         yield from FIGURES[name](suites)
 
@@ -190,50 +174,48 @@ def _commit_figures(suites: Suites) -> Iterator[str]:
         f"Floors: a bare two-hop round trip through the broker takes {two_hop:.2f} ms (p50); "
         f"4 KiB appended to a file and fsynced {fsync:.2f} ms."
     )
-    yield ""
     other = [p["name"] for p in rows_of(suites, "commit", "peers") if not p["is_same_work"]]
     if other:
         yield f"{', '.join(other)} writes a data file of 100 rows per commit; the others don't."
-        yield ""
     if most := busiest_cpu(suites):
         parts = ", ".join(
             f"{name} {ms:.2f}" for name, ms in sorted(most["ms_per_commit"].items()) if ms >= 0.005
         )
         yield f"CPU of the service, {most['writers']} writers, ms per commit: {parts}."
-        yield ""
+
+
+def _server_figures(suites: Suites) -> Iterator[str]:
+    many = suites["server"]["tables"]
+    yield (
+        f"A version of each of {many['tables']} tables takes {many['single_ms']:.0f} ms by single "
+        f"requests, {many['batch_ms']:.0f} ms by one batch-commit."
+    )
+
+
+def _iceberg_figures(suites: Suites) -> Iterator[str]:
+    many = suites["iceberg"]["tables"]
+    yield (
+        f"{many['tables']} tables in one transaction: p50 {many['p50_ms']:.1f} ms, "
+        f"p99 {many['p99_ms']:.1f} ms."
+    )
 
 
 def _replay_figures(suites: Suites) -> Iterator[str]:
     replay = suites["replay"]
-    takeover, made = replay["takeover"], replay["generated"]
-    works = (
-        ("decided and applied, nothing else", replay["decision"]),
-        ("decided, encoded and chained", made),
-        ("hashes, order and answers verified", replay["chain"]),
-        ("the same, and every outcome decided again", replay["decided_again"]),
-    )
-    columns: Columns = {
-        "one process": text("work"),
-        "per second": number("per_second", 0),
-        "per second of CPU": number("per_cpu_second", 0),
-    }
-    decision = replay["decision"]
+    takeover, made, decision = replay["takeover"], replay["generated"], replay["decision"]
     yield (
         f"The bare machine takes {decision['decide_us']:.1f} µs of CPU to decide an append and "
         f"{decision['apply_us']:.1f} µs to apply it, {decision['prefetch_us']:.1f} µs before that "
         "to name the files that it will look at."
     )
-    yield ""
-    yield f"A generated log of {replay['transactions']:,} appends, in memory; Kafka is not in it."
-    yield ""
-    yield from table(columns, [{"work": name, **one} for name, one in works])
     yield (
-        f"A takeover with {takeover['behind_checkpoint']:,} transactions behind the checkpoint "
+        f"The log has {replay['transactions']:,} appends. A takeover with "
+        f"{takeover['behind_checkpoint']:,} transactions behind the checkpoint "
         f"({takeover['checkpoint_bytes'] / 1e6:.1f} MB) and {takeover['after_checkpoint']:,} after "
-        f"it took {takeover['seconds']:.2f} s. One append is {made['transaction_bytes']:.0f} bytes "
-        f"in the transactions topic, and {made['outcome_bytes']:.0f} in the outcomes topic."
+        f"it took {takeover['seconds']:.2f} s ({takeover['cpu_seconds']:.2f} s of CPU). One append "
+        f"is {made['transaction_bytes']:.0f} bytes in the transactions topic, and "
+        f"{made['outcome_bytes']:.0f} in the outcomes topic."
     )
-    yield ""
 
 
 def _index_figures(suites: Suites) -> Iterator[str]:
@@ -241,130 +223,15 @@ def _index_figures(suites: Suites) -> Iterator[str]:
     yield (
         f"At {fresh['commits_per_second']:.0f} commits/s and {fresh['versions']:,} versions a "
         f"reader sees a commit after {fresh['fresh_p50_ms']:.0f} ms (p50), "
-        f"{fresh['fresh_p99_ms']:.0f} ms (p99)."
+        f"{fresh['fresh_p99_ms']:.0f} ms (p99), {fresh['max_ms']:.0f} ms at most; the index takes "
+        f"{fresh['cpu_ms_per_commit']:.2f} ms of CPU per commit."
     )
-    yield ""
 
 
-def _rates(name: str, times: str) -> Columns:
-    """Return the columns of a comparison under load."""
-    return {
-        "system": text("system"),
-        "writers": number("writers", 0),
-        "commits/s": number("commits_per_second"),
-        f"times {name}": number(times, 2),
-        "p50 ms": number("p50_ms"),
-        "p99 ms": number("p99_ms", 0),
-        "failed": number("failures", 0),
-        "wrong": number("wrong", 0),
-    }
-
-
-_ROUNDS: Columns = {
-    **_rates("pylance", "times_pylance"),
-    "commits/s": spread_of("commits_per_second_spread"),
-}
-_LOADED: Columns = {
-    "system": text("system"),
-    "writers": number("writers", 0),
-    "fastest : slowest writer": number("fairness"),
-    "writer's CPU ms": number("writer_cpu_ms", 2),
-}
-_AT: Columns = {"by": text("curve"), "at": number("at", 0)}
-
-TABLES: Mapping[str, Sequence[tuple[str, Columns, str]]] = {
-    "commit": (
-        ("Appends to one table.", {**_ROUNDS, "p50 ms": spread_of("p50_ms_spread", 1)}, "summary"),
-        ("The same: fairness, and what it costs the writers.", _LOADED, "summary"),
-    ),
-    "merge": (
-        (
-            "Rows of one fragment, no row changed twice. `again` counts how often work was "
-            "executed again per commit.",
-            {**_ROUNDS, "again": number("redone_per_commit", 2)},
-            "summary",
-        ),
-    ),
-    "growth": (
-        (
-            "A lone writer through the whole service, until its commit is final (`committed`) and "
-            "until its manifest is there (`readable`).",
-            {
-                **_AT,
-                "committed p50 ms": number("committed_p50_ms", 2),
-                "p99": number("committed_p99_ms"),
-                "readable p50 ms": number("readable_p50_ms", 2),
-                "p99 ms": number("readable_p99_ms"),
-                "manifest bytes": number("manifest_bytes", 0),
-            },
-            "points",
-        ),
-        (
-            "pylance's own commit of one append, alone.",
-            {"fragments": number("at", 0), "p50 ms": number("p50_ms", 2)},
-            "pylance",
-        ),
-        (
-            "The machine alone, CPU of a decision and its application.",
-            {**_AT, "CPU µs": number("cpu_us"), "manifest's CPU ms": number("manifest_cpu_ms")},
-            "alone",
-        ),
-    ),
-    "server": (
-        (
-            "Commits over HTTP by unmodified pylance, beside pylance's reference server.",
-            _rates("reference", "times_reference"),
-            "summary",
-        ),
-    ),
-    "iceberg": (
-        (
-            "Iceberg commits, beside pyiceberg's SqlCatalog on SQLite.",
-            _rates("SqlCatalog", "times_sqlcatalog"),
-            "summary",
-        ),
-    ),
-    "spark": (
-        (
-            "Spark, beside plain Lance and Parquet in the same session.",
-            {
-                "what": text("what"),
-                "commitlog": text("commitlog"),
-                "other": text("other"),
-                "times": number("ratio", 2),
-                "failed": text("failed"),
-            },
-            "summary",
-        ),
-    ),
-    "replay": (),
-    "index": (
-        (
-            "The version index, by the versions that it holds.",
-            {
-                "versions": number("versions", 0),
-                "commit p50 ms": number("commit_p50_ms"),
-                "publish p50 ms": number("publish_p50_ms"),
-                "index MB": number("index_mb"),
-            },
-            "costs",
-        ),
-    ),
-    "conflicts": (
-        (
-            "A conflict check from 1 to 10,000 missed versions, and in tables of 1 to 100,000 "
-            "fragments: the largest cost to the smallest.",
-            {
-                "curve": text("curve"),
-                "look-ups": number("steps", 2),
-                "CPU time": number("time", 2),
-            },
-            "ratios",
-        ),
-    ),
-}
 FIGURES: Mapping[str, Callable[[Suites], Iterator[str]]] = {
     "commit": _commit_figures,
+    "server": _server_figures,
+    "iceberg": _iceberg_figures,
     "replay": _replay_figures,
     "index": _index_figures,
 }
