@@ -21,7 +21,8 @@ from consumers.commands import (
     undo,
     upkeep,
 )
-from consumers.commands.bench_maintenance import bench
+from consumers.commands.bench import bench
+from consumers.commands.bench_maintenance import bench_maintain, bench_rag, bench_soak
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -77,6 +78,8 @@ for _undo in (undo.tag, undo.undrop, undo.rollback):
 for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
+for _long in (bench_maintain, bench_soak, bench_rag):
+    bench.command(_long, name=_long.__name__.removeprefix("bench_"), help_epilogue="")
 bench.group = (_JOBS,)
 app.command(bench)
 app.register_install_completion_command(add_to_startup=False, group=_SHELL)

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from commitlog.errors import InvalidRequest
 from consumers.commands import output
-from consumers.commands.jobs import need_module, own_service, service_for
+from consumers.commands.jobs import need_module
 from consumers.commands.options import HERE, AsJsonReport, Flag, Where
 from consumers.commands.output import Column, Row
 
@@ -27,7 +27,8 @@ Many = Parameter(negative="")
 bench = App(name="bench", help="Measure speed.", help_epilogue="", version_flags=())
 
 
-def _suite(name: str) -> Any:
+def suite(name: str) -> Any:
+    """Import a module of the benchmarks, which the wheel doesn't have."""
     return need_module(f"consumers.tools.bench.{name}", extra="bench")
 
 
@@ -35,33 +36,33 @@ def measure(
     name: str, *arguments: object, as_json: bool = False, **sizes: object
 ) -> dict[str, Any]:
     """Run a suite and print its report: as JSON, or its tables and the rest in sentences."""
-    found: dict[str, Any] = _suite(name).run(*arguments, **sizes, report=output.note)
+    found: dict[str, Any] = suite(name).run(*arguments, **sizes, report=output.note)
     if as_json:
         output.print_json(found)
         return found
-    for heading, columns, part, _ in _suite("tables").TABLES[name]:
+    for heading, columns, part, _ in suite("tables").TABLES[name]:
         shown = [
-            Column(title, show, is_number=isinstance(show, _suite("tables").Figure))
+            Column(title, show, is_number=isinstance(show, suite("tables").Figure))
             for title, show in columns.items()
         ]
         print(heading)
         output.print_listing(shown, found[part], as_json=False, nothing="nothing was measured")
         print()
-    for line in _suite("report").figures(name, {name: found}):
+    for line in suite("report").figures(name, {name: found}):
         print(line)
     return found
 
 
 def _measure_log(where: Where, name: str, *, as_json: bool, **sizes: object) -> None:
     """Run a suite on the log that is named, or on a temporary service's."""
-    with service_for(where.load()) as (servers, log):
+    with suite("service").service_for(where.load()) as (servers, log):
         measure(name, servers, log, as_json=as_json, **sizes)
 
 
 def _measure_http(uri: str, name: str, *, as_json: bool, **sizes: object) -> None:
     """Run a suite against an address, or against a temporary service."""
     with contextlib.ExitStack() as stack:
-        address = uri or stack.enter_context(own_service()).http
+        address = uri or stack.enter_context(suite("service").own_service()).http
         measure(name, address, as_json=as_json, **sizes)
 
 
@@ -336,7 +337,7 @@ def bench_all(
     keep
         Keep the file's results of other suites, and mark these as measured separately.
     """
-    everything = _suite("everything")
+    everything = suite("everything")
     unknown = [name for name in suites if name not in everything.SUITES]
     if unknown:
         raise InvalidRequest(
@@ -354,7 +355,6 @@ def bench_all(
             advice="Measure with the same sizes, or into another file",
         )
     found = everything.run(
-        own_service,
         before=before,
         suites=suites or tuple(everything.SUITES),
         is_quick=quick,
@@ -388,13 +388,13 @@ def bench_report(
         A page whose table of commits beside pylance is updated.
     """
     found = json.loads(measured.read_text(encoding="utf-8"))
-    into.write_text(_suite("report").page(found), encoding="utf-8")
+    into.write_text(suite("report").page(found), encoding="utf-8")
     print(into)
     if readme is not None:
-        made = _suite("readme").with_table(readme.read_text(encoding="utf-8"), found)
+        made = suite("readme").with_table(readme.read_text(encoding="utf-8"), found)
         readme.write_text(made, encoding="utf-8")
         print(readme)
     if plots is not None:
         need_module("matplotlib", extra="plots")
-        for path in _suite("pictures").draw(found, plots):
+        for path in suite("pictures").draw(found, plots):
             print(path)

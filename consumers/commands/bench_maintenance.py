@@ -1,4 +1,4 @@
-"""`commitlog bench maintain`, `soak` and `rag`: what maintenance costs, does all stay flat."""
+"""`commitlog bench maintain`, `soak` and `rag`: what maintenance costs, and if all stays right."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from cyclopts import Parameter
 
 from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.commands import output
-from consumers.commands.bench import bench, measure
-from consumers.commands.jobs import own_service
+from consumers.commands.bench import measure, suite
 from consumers.commands.options import AsJsonReport
 
 
-@bench.command(name="maintain", help_epilogue="")
 def bench_maintain(
     *,
     fragments: int = 64,
@@ -42,7 +40,7 @@ def bench_maintain(
     seconds
         How long each round of writers takes.
     """
-    with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
+    with suite("service").own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
         if writers:
             beside = {"writers": writers, "seconds": seconds, "rounds": rounds}
             measure("beside", own.servers, own.root, as_json=as_json, **beside)
@@ -51,7 +49,6 @@ def bench_maintain(
             measure("maintain", own.servers, own.pid, as_json=as_json, **sizes)
 
 
-@bench.command(name="soak", help_epilogue="")
 def bench_soak(
     *,
     seconds: float = 3600.0,
@@ -69,14 +66,13 @@ def bench_soak(
     into
         The page that is written: a plot of each figure, and its medians in the run's thirds.
     """
-    with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
+    with suite("service").own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
         place = (own.servers, own.root, own.pid)
         found = measure("soak", *place, as_json=as_json, seconds=seconds, into=into)
     print(into)
     return 0 if found["verified"] == "ok" else 1
 
 
-@bench.command(name="rag", help_epilogue="")
 def bench_rag(
     *,
     seconds: Annotated[float, Parameter(help="How long.")] = 180.0,
@@ -90,7 +86,7 @@ def bench_rag(
     failed.
     """
     sizes = {"writers": writers, "readers": readers, "seconds": seconds}
-    with own_service() as own:
+    with suite("service").own_service() as own:
         found = measure("rag", own.http, as_json=as_json, **sizes)
     problems = [*found["failures"], *found["wrong"]]
     for problem in problems:

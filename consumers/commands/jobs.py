@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from commitlog.errors import CommitLogError, Unavailable
-from commitlog.protocol import LOG_NAME_DEFAULT
+from commitlog.errors import CommitLogError
 from consumers.commands.options import Flag
-from consumers.runtime.config import Config, ConfigurationError
+from consumers.runtime.config import ConfigurationError
 
 STOP_SECONDS = 15.0
 
@@ -51,59 +44,6 @@ def demo(
         return int(stage.run_demo(root, stay=stay))
     except expected as error:
         raise JobFailed(str(error)) from error
-
-
-@contextlib.contextmanager
-def service_for(config: Config) -> Iterator[tuple[str, str]]:
-    """Use the service that the settings name, or run one for as long as it is needed."""
-    if config.bootstrap_servers:
-        yield config.bootstrap_servers, config.log
-        return
-    with own_service(config.log) as own:
-        yield own.servers, config.log
-
-
-@dataclass(frozen=True, slots=True)
-class OwnService:
-    """A service that was started for a measurement."""
-
-    servers: str
-    """Kafka's HOST:PORT."""
-    http: str
-    pid: int
-    """Of the supervisor, whose descendants are all the others."""
-    root: Path
-
-
-@contextlib.contextmanager
-def own_service(log: str = LOG_NAME_DEFAULT, *flags: str) -> Iterator[OwnService]:
-    """Run `commitlog up` in a temporary folder for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "consumers.cli",
-            "up",
-            "--root",
-            folder,
-            "--log",
-            log,
-            *flags,
-        ]
-        with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as up:
-            try:
-                assert up.stdout is not None
-                ready = up.stdout.readline().split()
-                if len(ready) < 4:
-                    raise Unavailable("the service did not start: see its output above")
-                yield OwnService(ready[3], ready[1], up.pid, Path(folder))
-            finally:
-                up.terminate()
-                try:
-                    up.wait(STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    up.kill()
 
 
 SOURCE_ONLY = ("consumers.tools.bench", "consumers.tools.demo")

@@ -11,7 +11,7 @@ from consumers.tools.bench.measure import Round
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
-from consumers.tools.bench.iceberg import line, summary
+from consumers.tools.bench.iceberg import summary
 from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
 
 
@@ -50,8 +50,8 @@ def test_a_system_is_compared_with_sqlcatalog_at_the_same_work() -> None:
         36,
     )
     assert [row["wrong"] for row in rows.values()] == [0, 0, 0, 1]
-    assert "failed 5 of 15" in line(rounds[0])
-    assert "somebody else was first" in line(rounds[0])
+    assert "failed 5 of 15" in str(rounds[0])
+    assert "somebody else was first" in str(rounds[0])
 
 
 def test_the_cost_of_history_is_measured_on_real_appends() -> None:

@@ -224,7 +224,7 @@ def test_a_suite_that_fails_leaves_the_others_alone(
     )
     into = tmp_path / "bench.json"
     found = everything.run(
-        no_service,
+        start=no_service,
         suites=("conflicts", "replay", "commit"),
         is_quick=True,
         into=into,
@@ -249,7 +249,7 @@ def test_suites_that_were_measured_apart_are_marked(
     into = tmp_path / "bench.json"
     before = {"is_quick": True, "took_seconds": 60.0, "suites": {"replay": {"error": "kept"}}}
     found = everything.run(
-        no_service,
+        start=no_service,
         suites=("conflicts",),
         is_quick=True,
         into=into,

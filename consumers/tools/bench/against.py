@@ -20,27 +20,23 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from commitlog.errors import InvalidRequest, Unavailable
-from consumers.tools.bench.environment import (
-    environment,
-    service_cpu_seconds,
-    service_switches,
-)
+from consumers.tools.bench.environment import environment, service_cpu_seconds, service_switches
+from consumers.tools.bench.measure import Report
+from consumers.tools.bench.service import PROGRAM, first_line
 
 HERE = Path(__file__).resolve().parents[3]
 WRITER = Path(__file__).with_name("against_writer.py")
-STOP_SECONDS, ROUND_SECONDS_MAX = 30.0, 300.0
+ROUND_SECONDS_MAX = 300.0
 WARM_UP_SECONDS = 10.0
 SIDES = ("other", "this")
 PHASES = ("cold", "warm")
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,28 +189,13 @@ def _round(
 @contextlib.contextmanager
 def _service(tree: Path, root: Path) -> Iterator[tuple[int, str]]:
     """Run `commitlog up` of a tree; yield the supervisor's process id and Kafka's address."""
-    command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", str(root)]
+    command = [*PROGRAM, "up", "--root", str(root), "--port", "0"]
     # Compaction would be measured with whichever tree it falls on.
     settings = {"COMMITLOG_MAINTAIN": "false"}
-    with subprocess.Popen(
-        [*command, "--port", "0"],
-        cwd=tree,
-        env=_environment(tree) | settings,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as up:
-        try:
-            assert up.stdout is not None
-            ready = up.stdout.readline().split()
-            if len(ready) < 4:
-                raise Unavailable(f"the service of {tree} did not start; it said why above")
-            yield up.pid, ready[3]
-        finally:
-            up.terminate()
-            try:
-                up.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                up.kill()
+    with first_line(command, cwd=tree, env=_environment(tree) | settings) as (pid, ready):
+        if len(ready) < 4:
+            raise Unavailable(f"the service of {tree} did not start; it said why above")
+        yield pid, ready[3]
 
 
 def _write(tree: Path, servers: str, writers: int, seconds: float) -> dict[str, Any]:

@@ -12,12 +12,9 @@ from __future__ import annotations
 import contextlib
 import re
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +23,18 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from consumers.tools.bench.environment import environment
-from consumers.tools.bench.measure import Commit, Round, run_round
+from consumers.tools.bench.measure import Commit, Report, Round, run_round
+from consumers.tools.bench.service import maintaining
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
 DELETE_EVERY, UPDATE_EVERY = 20, 30
-LOOK_SECONDS, STOP_SECONDS = 2.0, 120.0
+LOOK_SECONDS = 2.0
 TRIES_MAX, P99_MAX = 2, 1.3
 """The aims: a compaction lands within two tries; the writers' p99 grows by less than a third."""
 COMPACTED = re.compile(r": compact \(.*\): (?P<came>.*), [0-9.]+ s$", re.MULTILINE)
 REFUSED = re.compile(r"after (\d+) refused tries")
 GIVEN_UP = re.compile(r" was left for later: ")
 WITHOUT, WITH = "without", "with"
-
-Report = Callable[[str], None]
 
 
 def run(
@@ -61,12 +57,12 @@ def run(
             p99 = {}
             for system in (WITHOUT, WITH) if number % 2 else (WITH, WITHOUT):
                 acts = root / f"bench-maintenance-{number}.log"
-                looking = _maintaining(servers, root, acts) if system is WITH else _nothing()
-                with _table(log) as table, looking:
+                looking = maintaining(servers, root, acts, "--interval", str(LOOK_SECONDS))
+                with _table(log) as table, looking if system is WITH else contextlib.nullcontext():
                     one = _round(log, servers, table, system, writers, seconds)
                 measured.append(one)
                 p99[system] = one.p99_ms
-                report(line(one))
+                report(str(one))
                 if system is WITH:
                     text = acts.read_text(errors="replace")
                     tries += Counter(tries_of(text))
@@ -111,15 +107,6 @@ def summary(
     return [{"figure": name, "value": value, "aim": aim} for name, value, aim in figures]
 
 
-def line(one: Round) -> str:
-    """Describe a round in one line."""
-    return (
-        f"{one.system:8} {one.commits_per_second:7.0f} commits/s  p50 {one.p50_ms:7.2f}"
-        f"  p99 {one.p99_ms:7.2f} ms  failed {one.failures}  {one.verified}"
-        + (f"  first failure: {one.failure}" if one.failure else "")
-    )
-
-
 def prepare(servers: str, table: str, number: int) -> Commit:
     """Return what commits once; rows of each writer are its own."""
     log = CommitLog.connect(servers)
@@ -158,34 +145,7 @@ def _round(
     ids = dataset.to_table(columns=["id"])["id"].to_pylist()
     by_writer = Counter(value // 10**9 for value in ids)
     is_right = len(set(ids)) == len(ids) and len(by_writer) == writers
-    verdict = "verified" if is_right else "WRONG"
-    verified = f"{verdict}: {len(ids):,} rows in {len(dataset.get_fragments()):,} fragments"
-    return replace(one, verified=verified)
-
-
-@contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-@contextlib.contextmanager
-def _maintaining(servers: str, root: Path, acts: Path) -> Iterator[None]:
-    command = [sys.executable, "-P", "-m", "consumers.cli", "maintain"]
-    command += ["--bootstrap-servers", servers, "--interval", str(LOOK_SECONDS)]
-    with (
-        acts.open("wb") as told,
-        subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=told) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()  # it is ready: its start is no part of the round
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    return one.judged(is_right, f"{len(ids):,} rows in {len(dataset.get_fragments()):,} fragments")
 
 
 def _by(tries: Counter[int]) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +26,15 @@ import lance
 from commitlog import CommitLog
 from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
 from consumers.tools.bench.floor import two_hop_ms
-from consumers.tools.bench.measure import Commit, Round, percentile, run_round, spread
+from consumers.tools.bench.measure import (
+    Commit,
+    Report,
+    Round,
+    compared,
+    percentile,
+    run_round,
+    spread,
+)
 from consumers.tools.bench.peers import (
     DELTA,
     LANCEDB,
@@ -35,8 +42,8 @@ from consumers.tools.bench.peers import (
     PYLANCE,
     ROWS,
     installed,
-    rows_of_work,
     run_peer,
+    table_and_fragment,
     text_of,
 )
 
@@ -48,9 +55,6 @@ writers' small requests take other ways through the broker than one writer's lar
 PEER_WRITERS_MAX = 32
 """Of the peers other than pylance: with more, most of theirs fail, and a round takes minutes."""
 PIPELINED_WRITERS, IN_FLIGHT = 4, 200
-NAMESPACE = "bench"
-
-Report = Callable[[str], None]
 
 
 def run(
@@ -81,7 +85,7 @@ def run(
     def take(one: Callable[[], Round], *, is_ours: bool) -> None:
         before = service_cpu_seconds(service_pid) if is_ours and service_pid else {}
         measured.append(one())
-        report(line(measured[-1]))
+        report(str(measured[-1]))
         if before:
             cpu.append(_cpu_per_commit(before, service_cpu_seconds(service_pid), measured[-1]))
 
@@ -118,47 +122,12 @@ def run(
     }
 
 
-def line(measured: Round) -> str:
-    """Describe a round in one line."""
-    return (
-        f"{measured.system:20} {measured.writers:3} writers {measured.commits_per_second:8.0f} "
-        f"commits/s  p50 {measured.p50_ms:7.2f}  p99 {measured.p99_ms:8.2f}  "
-        f"max {measured.max_ms:8.1f} ms  failed {measured.failures}  "
-        f"slowest:fastest {measured.slowest_writer}:{measured.fastest_writer}  "
-        f"writers' CPU {measured.writer_cpu_ms:.2f} ms/commit  {measured.verified}"
-        + (f"  first failure: {measured.failure}" if measured.failure else "")
-    )
-
-
 def summary(measured: Sequence[Round], floor_ms: float) -> list[dict[str, Any]]:
-    """Compare medians per number of writers: ratios in this run, nothing else."""
-    rows = []
-    for count, system in dict.fromkeys((one.writers, one.system) for one in measured):
-        own = [one for one in measured if (one.writers, one.system) == (count, system)]
-        peers = [o for o in measured if (o.writers, o.system) == (count, PYLANCE)]
-        peer = statistics.median(o.commits_per_second for o in peers) if peers else 0.0
-        rates = spread([one.commits_per_second for one in own])
-        p50 = spread([one.p50_ms for one in own])
-        rows.append(
-            {
-                "system": system,
-                "writers": count,
-                "is_peer": any(system == known.name for known in PEERS),
-                "commits_per_second": rates["median"],
-                "commits_per_second_spread": rates,
-                "times_pylance": rates["median"] / peer if peer else None,
-                "p50_ms": p50["median"],
-                "p50_ms_spread": p50,
-                "p50_times_two_hop": p50["median"] / floor_ms,
-                "p99_ms": statistics.median(one.p99_ms for one in own),
-                "p99_ms_spread": spread([one.p99_ms for one in own]),
-                "commits": sum(one.commits for one in own),
-                "failures": sum(one.failures for one in own),
-                "fairness": max(one.fairness for one in own),
-                "writer_cpu_ms": statistics.median(one.writer_cpu_ms for one in own),
-                "wrong": sum(not one.verified.startswith("verified") for one in own),
-            }
-        )
+    """Compare medians with pylance's per number of writers, and with the floor."""
+    rows = compared(measured, "times_pylance", lambda system: PYLANCE)
+    for row in rows:
+        row["is_peer"] = any(row["system"] == known.name for known in PEERS)
+        row["p50_times_two_hop"] = row["p50_ms"] / floor_ms
     return rows
 
 
@@ -175,12 +144,7 @@ def _cpu_per_commit(
 
 def _warm_up(log: CommitLog, commits: int, report: Report) -> None:
     report(f"warming up with {commits} commits")
-    table = f"{NAMESPACE}$warm_up_{time.time_ns()}"
-    log.create_table(table, rows_of_work().schema, policy="latest")
-    info = log.table(table)
-    [fragment] = lance.fragment.write_fragments(
-        rows_of_work(), info.location, data_storage_version=info.data_storage_version
-    )
+    table, fragment = table_and_fragment(log)
     operation = lance.LanceOperation.Append([fragment])
     for _ in range(commits // 100):
         tickets = [log.submit(table, operation, read_version=1) for _ in range(100)]
@@ -211,12 +175,7 @@ def _round(
     seconds: float,
 ) -> Round:
     """Run one round on a fresh table of ours; compare rows and versions with the commits."""
-    table = f"{NAMESPACE}$t{time.time_ns()}_{policy}"
-    log.create_table(table, rows_of_work().schema, policy=policy)
-    info = log.table(table)
-    [fragment] = lance.fragment.write_fragments(
-        rows_of_work(), info.location, data_storage_version=info.data_storage_version
-    )
+    table, fragment = table_and_fragment(log, policy)
     outcome = log.submit(table, lance.LanceOperation.Append([fragment])).result()
     outcome.raise_for_conflict()
     arguments = (*target, table, outcome.version, text_of(fragment), in_flight)
@@ -230,13 +189,12 @@ def _round(
         writer_cpu_ms=measured.writer_cpu_ms / in_flight,
     )
     expected, versions = (measured.landed + 1) * ROWS, log.table(table).version
-    found = lance.dataset(info.location).count_rows()
+    found = lance.dataset(log.table(table).location).count_rows()
     # Each commit has a version of its own; maintenance, which runs beside them, may add some.
     fits = found == expected and versions >= measured.landed + outcome.version
     with suppress(Exception):
         log.drop_table(table)
-    verdict = "verified" if fits else "WRONG"
-    return replace(measured, verified=f"{verdict}: {found} rows, {versions} versions")
+    return measured.judged(fits, f"{found} rows, {versions} versions")
 
 
 def prepare_ours(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -83,48 +84,47 @@ def service_cpu_seconds(pid: int) -> dict[str, float]:
 
     `pid` is the supervisor's; what runs below it counts.
     """
-    found: dict[str, float] = {}
-    for process in (pid, *_descendants(pid)):
-        try:
-            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended, or there is no /proc
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def seconds(process: Path) -> float:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
         # User and system time are fields 14 and 15 of proc_pid_stat(5); its first two are cut off.
-        ticks = int(fields[11]) + int(fields[12])
-        name = _part(words)
-        found[name] = found.get(name, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
-    return found
+        return (int(fields[11]) + int(fields[12])) / tick
+
+    return _by_part(pid, seconds)
 
 
-def service_memory_bytes(pid: int) -> dict[str, int]:
+def service_memory_bytes(pid: int) -> dict[str, float]:
     """Return the resident memory of a service's parts, by their names; empty where /proc isn't."""
-    found: dict[str, int] = {}
-    for process in (pid, *_descendants(pid)):
-        try:
-            name = _part(Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"))
-            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        except OSError:
-            continue
-        found[name] = found.get(name, 0) + pages * os.sysconf("SC_PAGE_SIZE")
-    return found
+    page = os.sysconf("SC_PAGE_SIZE")
+    return _by_part(pid, lambda one: int((one / "statm").read_text().split()[1]) * page)
 
 
-def service_switches(pid: int) -> dict[str, int]:
+def service_switches(pid: int) -> dict[str, float]:
     """Return how often the threads of a service's parts waited so far, by the parts' names.
 
     Threads that have ended don't count.
     """
-    found: dict[str, int] = {}
-    for process in (pid, *_descendants(pid)):
-        try:
-            name = _part(Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"))
-        except OSError:
-            continue
-        for status in Path(f"/proc/{process}/task").glob("*/status"):
+
+    def switches(process: Path) -> int:
+        count = 0
+        for status in process.glob("task/*/status"):
             with suppress(OSError):
                 _, _, rest = status.read_text().partition("\nvoluntary_ctxt_switches:")
-                found[name] = found.get(name, 0) + int(rest.split()[0])
+                count += int(rest.split()[0])
+        return count
+
+    return _by_part(pid, switches)
+
+
+def _by_part(pid: int, figure: Callable[[Path], float]) -> dict[str, float]:
+    """Return the sum of a figure of a service's processes, by the names of its parts."""
+    found: dict[str, float] = {}
+    for number in (pid, *_descendants(pid)):
+        process = Path(f"/proc/{number}")
+        with suppress(OSError):  # it has ended, or there is no /proc
+            name = _part((process / "cmdline").read_bytes().split(b"\0"))
+            found[name] = found.get(name, 0.0) + figure(process)
     return found
 
 

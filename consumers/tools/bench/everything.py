@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.tools.bench.environment import environment, loop_ms
+from consumers.tools.bench.measure import Report
+from consumers.tools.bench.service import OwnService, own_service
 
 FORMAT = 1
 SERVICE, HTTP, ALONE = "service", "http", "alone"
@@ -58,28 +60,10 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "conflicts": {"missed": (1, 100, 10_000), "fragments": (1, 1_000, 100_000)},
 }
 
-Report = Callable[[str], None]
-
-
-class BenchService(Protocol):
-    """Where a service that was started for the run answers."""
-
-    @property
-    def servers(self) -> str:
-        """Kafka's HOST:PORT."""
-
-    @property
-    def http(self) -> str:
-        """The HTTP server's address."""
-
-    @property
-    def pid(self) -> int:
-        """The supervisor's."""
-
 
 def run(
-    start: Callable[[], AbstractContextManager[BenchService]],
     *,
+    start: Callable[[], AbstractContextManager[OwnService]] = own_service,
     suites: Sequence[str] = tuple(SUITES),
     is_quick: bool = False,
     into: Path | None = None,
@@ -88,8 +72,8 @@ def run(
 ) -> dict[str, Any]:
     """Run the suites; return all their reports by name, and keep them in the file `into`.
 
-    `before` is an earlier report, of which the suites that don't run stay. Those that do are marked
-    as measured apart.
+    `start` runs a service for those that need one. `before` is an earlier report, of which the
+    suites that don't run stay; those that do are marked as measured apart.
     """
     sizes = QUICK if is_quick else FULL
     began = time.monotonic()
@@ -103,7 +87,7 @@ def run(
         "suites": dict((before or {}).get("suites", {})),
     }
     with ExitStack() as stack:
-        service: BenchService | None = None
+        service: OwnService | None = None
         refused = ""
         for name in [one for one in SUITES if one in suites]:
             if SUITES[name] == ALONE:
@@ -133,7 +117,7 @@ def run(
 
 
 def _run_one(
-    name: str, service: BenchService | None, sizes: Mapping[str, Any], report: Report
+    name: str, service: OwnService | None, sizes: Mapping[str, Any], report: Report
 ) -> dict[str, Any]:
     more: dict[str, Any] = {**sizes, "report": report}
     arguments: tuple[str, ...] = ()

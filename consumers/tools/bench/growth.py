@@ -33,8 +33,8 @@ from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.model.table import TableId
 from consumers.tools.bench.environment import environment
 from consumers.tools.bench.made_log import append_to, configure, create, decide
-from consumers.tools.bench.measure import percentile
-from consumers.tools.bench.peers import rows_of_work
+from consumers.tools.bench.measure import Report, quantiles
+from consumers.tools.bench.peers import rows_of_work, table_and_fragment
 
 FRAGMENTS = (10, 1_000, 100_000)
 VERSIONS = (10, 10_000)
@@ -49,9 +49,6 @@ PER_APPEND = 10_000
 IN_FLIGHT = 500
 MACHINE_COMMITS, MACHINE_RUNS = 300, 5
 WAIT_SECONDS = 300.0
-NAMESPACE = "bench"
-
-Report = Callable[[str], None]
 
 
 def run(
@@ -137,14 +134,14 @@ class _Service:
 
     def fragments(self, count: int) -> None:
         """Commit to a table of so many fragments."""
-        table, fragment = self._table()
+        table, fragment = table_and_fragment(self._log)
         self._grow(table, fragment, count)
         self._measure("fragments", count, [(table, fragment)])
         self._drop(table)
 
     def ages(self, versions: Sequence[int], behind: Sequence[int]) -> None:
         """Commit to a table of ten fragments after so many versions; then as a late writer."""
-        table, fragment = self._table()
+        table, fragment = table_and_fragment(self._log)
         for count in sorted(versions):
             self._append_until(table, fragment, count - 1)
             # Ten fragments in the place of all.
@@ -154,7 +151,7 @@ class _Service:
             self._measure("versions", count, [(table, fragment)])
         self._drop(table)
         # Nothing may be late for an overwrite, so this table keeps its fragments.
-        table, fragment = self._table()
+        table, fragment = table_and_fragment(self._log)
         self._append_until(table, fragment, max(behind, default=0) + 1)
         for count in behind:
             self._measure("versions behind", count, [(table, fragment)], behind=count)
@@ -162,19 +159,10 @@ class _Service:
 
     def tables(self, count: int) -> None:
         """Commit one transaction over so many tables."""
-        targets = [self._table() for _ in range(count)]
+        targets = [table_and_fragment(self._log) for _ in range(count)]
         self._measure("tables", count, targets)
         for table, _ in targets:
             self._drop(table)
-
-    def _table(self) -> tuple[str, Any]:
-        table = f"{NAMESPACE}$g{time.time_ns()}"
-        self._log.create_table(table, rows_of_work().schema, policy="latest")
-        info = self._log.table(table)
-        [fragment] = lance.fragment.write_fragments(
-            rows_of_work(), info.location, data_storage_version=info.data_storage_version
-        )
-        return table, fragment
 
     def _grow(self, table: str, fragment: Any, count: int) -> None:
         for done in range(0, count, PER_APPEND):
@@ -207,16 +195,11 @@ class _Service:
             transaction.ticket.result(WAIT_SECONDS)
             readable.append((time.perf_counter() - before) * 1000)
             heads = {table: head + 1 for table, head in heads.items()}
-        committed, readable = (
-            sorted(values[self._commits // 10 :]) for values in (committed, readable)
-        )
         point = {
             "curve": curve,
             "at": at,
-            "committed_p50_ms": percentile(committed, 0.5),
-            "committed_p99_ms": percentile(committed, 0.99),
-            "readable_p50_ms": percentile(readable, 0.5),
-            "readable_p99_ms": percentile(readable, 0.99),
+            **quantiles("committed", committed[self._commits // 10 :]),
+            **quantiles("readable", readable[self._commits // 10 :]),
             "manifest_bytes": sum(self._manifest_bytes(table) for table, _ in targets),
         }
         self.points.append(point)
@@ -246,8 +229,7 @@ def _pylance(count: int, commits: int, report: Report) -> dict[str, Any]:
             before = time.perf_counter()
             dataset = lance.LanceDataset.commit(dataset, append, read_version=dataset.version)
             latencies.append((time.perf_counter() - before) * 1000)
-    ordered = sorted(latencies[2:])
-    point = {"at": count, "p50_ms": percentile(ordered, 0.5), "p99_ms": percentile(ordered, 0.99)}
+    point = {"at": count, **quantiles("", latencies[2:])}
     report(f"pylance, {count:,} fragments: p50 {point['p50_ms']:.2f} ms")
     return point
 

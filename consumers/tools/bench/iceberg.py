@@ -10,26 +10,22 @@ Rounds alternate, each on a fresh table whose content is checked after it.
 
 from __future__ import annotations
 
-import http.client
-import json
-import platform
-import statistics
 import tempfile
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import version as package_version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from consumers.tools.bench.environment import environment
+from consumers.tools.bench.http_service import HttpService
 from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
-from consumers.tools.bench.measure import Commit, Round, percentile, run_round
+from consumers.tools.bench.measure import Commit, Report, Round, compared, quantiles, run_round
 
 ROWS = 100
 TABLES = 100
@@ -38,9 +34,6 @@ CREATES = (10, 100, 1_000)
 """Tables that one record makes."""
 NAMESPACE = "bench"
 SQL = "SqlCatalog"
-TIMEOUT_SECONDS = 60.0
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +68,12 @@ def run(
             for _ in range(rounds):
                 for system in systems:
                     measured.append(_round(system, count, seconds))
-                    report(line(measured[-1]))
+                    report(str(measured[-1]))
         many = _many_tables(uri, rounds * 10)
         report(f"{TABLES} tables in one transaction: p50 {many['p50_ms']:.1f} ms")
     costs = snapshot_costs(snapshots, report)
     return {
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "pyiceberg": package_version("pyiceberg"),
-        },
+        "machine": environment(),
         "rounds": [one.to_json() for one in measured],
         "summary": summary(measured),
         "tables": many,
@@ -93,42 +82,9 @@ def run(
     }
 
 
-def line(measured: Round) -> str:
-    """Describe a round in one line."""
-    tried = measured.commits + measured.failures
-    return (
-        f"{measured.system:26} {measured.writers:3} writers {measured.commits_per_second:7.1f} "
-        f"commits/s  p50 {measured.p50_ms:7.1f}  p99 {measured.p99_ms:8.1f} ms  "
-        f"failed {measured.failures} of {tried}  "
-        f"writers' CPU {measured.writer_cpu_ms:.1f} ms/commit  {measured.verified}"
-        + (f"  first failure: {measured.failure}" if measured.failure else "")
-    )
-
-
 def summary(measured: Sequence[Round]) -> list[dict[str, Any]]:
-    """Compare medians per work and number of writers: ratios in this run, nothing else."""
-    rows = []
-    for key in dict.fromkeys((one.system, one.writers) for one in measured):
-        own = [one for one in measured if (one.system, one.writers) == key]
-        work = key[0].split(":")[0]
-        peers = [o for o in measured if (o.system, o.writers) == (f"{work}: {SQL}", key[1])]
-        rate = statistics.median(one.commits_per_second for one in own)
-        peer = statistics.median(one.commits_per_second for one in peers)
-        rows.append(
-            {
-                "system": key[0],
-                "writers": key[1],
-                "commits_per_second": rate,
-                "times_sqlcatalog": rate / peer if peer else None,
-                "p50_ms": statistics.median(one.p50_ms for one in own),
-                "p99_ms": statistics.median(one.p99_ms for one in own),
-                "failures": sum(one.failures for one in own),
-                "tried": sum(one.commits + one.failures for one in own),
-                "writer_cpu_ms": statistics.median(one.writer_cpu_ms for one in own),
-                "wrong": sum(not one.verified.startswith("verified") for one in own),
-            }
-        )
-    return rows
+    """Compare medians with SqlCatalog's, per work and number of writers."""
+    return compared(measured, "times_sqlcatalog", lambda system: f"{system.split(':')[0]}: {SQL}")
 
 
 def _systems(uri: str, folder: str) -> list[System]:
@@ -165,8 +121,7 @@ def _round(system: System, writers: int, seconds: float) -> Round:
     else:
         found = sum(int(v) for k, v in table.properties.items() if k.startswith("writer-"))
     fits = measured.landed <= found <= measured.landed + measured.failures
-    verdict = "verified" if fits else "WRONG"
-    return replace(measured, verified=f"{verdict}: {found} commits in the table")
+    return measured.judged(fits, f"{found} commits in the table")
 
 
 def rows_of_work() -> pa.Table:
@@ -226,21 +181,9 @@ def _change(namespace: str, table: str, uuid_: str, name: str, value: int) -> di
     }
 
 
-def _poster(uri: str) -> Callable[[list[dict[str, Any]]], None]:
-    address = urlsplit(uri)
-    assert address.hostname is not None
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=TIMEOUT_SECONDS)
-
-    def post(changes: list[dict[str, Any]]) -> None:
-        body = json.dumps({"table-changes": changes})
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/transactions/commit", body, headers)
-        reply = connection.getresponse()
-        said = reply.read()
-        if reply.status != http.HTTPStatus.OK:
-            raise RuntimeError(said.decode(errors="replace"))
-
-    return post
+def _poster(uri: str) -> Callable[[list[dict[str, Any]]], bytes]:
+    service = HttpService(uri)
+    return lambda changes: service.post("/v1/transactions/commit", {"table-changes": changes})
 
 
 def _many_tables(uri: str, count: int) -> dict[str, Any]:
@@ -262,11 +205,9 @@ def _many_tables(uri: str, count: int) -> dict[str, Any]:
         post(changes)
         latencies.append((time.perf_counter() - before) * 1000)
     wrong = [t.name() for t in made if t.refresh().properties.get("value") != str(count)]
-    ordered = sorted(latencies)
     return {
         "tables": TABLES,
         "transactions": count,
-        "p50_ms": percentile(ordered, 0.5),
-        "p99_ms": percentile(ordered, 0.99),
+        **quantiles("", latencies),
         "wrong": wrong,
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import statistics
 import tempfile
 import threading
 import time
@@ -34,6 +33,7 @@ from commitlog.ports import Log, LogIdentity, Move
 from commitlog.protocol import transaction_key
 from consumers import history
 from consumers.tools.bench.index_log import NODE, TableLog
+from consumers.tools.bench.measure import Report, quantiles
 from consumers.views.version_index import IndexPosition, Term, VersionIndex
 from consumers.views.version_index.process import follow
 
@@ -52,7 +52,6 @@ FRESH_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 LOOK_SECONDS = 0.01
 
-Report = Callable[[str], None]
 Record = TypeVar("Record", Submitted, Answered)
 
 
@@ -150,8 +149,8 @@ def _costs(index: VersionIndex, log: TableLog, root: Path, size: int) -> dict[st
     segments = sum(file.stat().st_size for file in (root / "index" / "segments").iterdir())
     return {
         "versions": size,
-        **_spread("commit", commits),
-        **_spread("publish", publications),
+        **quantiles("commit", commits),
+        **quantiles("publish", publications),
         "index_mb": (root / "index.duckdb").stat().st_size / 1e6,
         "segments_mb": segments / 1e6,
     }
@@ -198,9 +197,9 @@ def _questions(root: Path, log: TableLog, size: int) -> list[dict[str, Any]]:
         rows = []
         for name, source in asked.items():
             ask = functools.partial(history.ask, connection, f"FROM {source}", ())
-            rows.append({"versions": size, "question": name, **_spread("", _times(ask))})
+            rows.append({"versions": size, "question": name, **quantiles("", _times(ask))})
     opened = functools.partial(history.status, root)
-    rows.append({"versions": size, "question": "open, ask, close", **_spread("", _times(opened))})
+    rows.append({"versions": size, "question": "open, ask, close", **quantiles("", _times(opened))})
     return rows
 
 
@@ -220,13 +219,6 @@ def _times(work: Callable[[], object]) -> list[float]:
         work()
         times.append((time.perf_counter() - started) * 1000)
     return times
-
-
-def _spread(name: str, times: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(times)
-    prefix = f"{name}_" if name else ""
-    worst = ordered[-1 - len(ordered) // 100]
-    return {f"{prefix}p50_ms": statistics.median(ordered), f"{prefix}p99_ms": worst}
 
 
 def _freshness(
@@ -261,7 +253,7 @@ def _freshness(
     return {
         "versions": log.version,
         "commits_per_second": len(records) / lasted,
-        **_spread("fresh", [age * 1000 for age in ages]),
+        **quantiles("fresh", [age * 1000 for age in ages]),
         "max_ms": max(ages) * 1000,
         "cpu_ms_per_commit": used / len(records) * 1000,
     }

@@ -143,11 +143,8 @@ class TableLog:
         message.append.fragments.append(fragment)
         summary = Summary(
             rows_added=ROWS,
-            rows_removed=0,
             bytes_added=FILE_BYTES,
             fragments_added=1,
-            fragments_updated=0,
-            fragments_removed=0,
             data_files=(fragment.files[0].path,),
         )
         append = LanceCommit(TABLE, "Append", read, message.SerializeToString(), summary=summary)
@@ -162,14 +159,7 @@ class TableLog:
             DeletionFile(read_version=result.read_version, id=number, num_deleted_rows=1)
         )
         message.delete.predicate = f"id = {number}"
-        summary = Summary(
-            rows_added=0,
-            rows_removed=1,
-            bytes_added=0,
-            fragments_added=0,
-            fragments_updated=1,
-            fragments_removed=0,
-        )
+        summary = Summary(rows_removed=1, fragments_updated=1)
         data, read = message.SerializeToString(), result.read_version
         delete = LanceCommit(TABLE, "Delete", read, data, summary=summary)
         return delete, replace(result, operation="Delete")
@@ -195,11 +185,8 @@ class TableLog:
         ).to_bytes()
         summary = Summary(
             rows_added=made.physical_rows,
-            rows_removed=0,
             bytes_added=FILE_BYTES,
             fragments_added=1,
-            fragments_updated=0,
-            fragments_removed=0,
             data_files=(made.files[0].path,),
         )
         data, read = message.SerializeToString(), result.read_version

@@ -46,11 +46,8 @@ def append_to(table: str, number: int, *, fragments: int = 1, read_version: int 
         )
     summary = Summary(
         rows_added=ROWS * fragments,
-        rows_removed=0,
         bytes_added=FILE_BYTES,
         fragments_added=fragments,
-        fragments_updated=0,
-        fragments_removed=0,
         data_files=(f"{name}.lance",),
     )
     data = message.SerializeToString(deterministic=True)

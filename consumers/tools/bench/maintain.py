@@ -21,12 +21,11 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.errors import CorruptLog
 from consumers.tools.bench.environment import environment, service_cpu_seconds
+from consumers.tools.bench.measure import Report
 
 NAMESPACE = "bench"
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string())])
 TEXT = "what a row has to say, at some length, so that it is worth being written "
-
-Report = Callable[[str], None]
 
 
 def run(

@@ -11,13 +11,16 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
 PRELOAD = ["consumers.tools.bench.preload"]
 START_SECONDS = 120.0
 END_SECONDS = 180.0
+
+Report = Callable[[str], None]
+"""Is told in a line how a suite gets on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,30 @@ class Round:
             return 1.0
         return self.fastest_writer / self.slowest_writer if self.slowest_writer else float("inf")
 
+    @property
+    def is_right(self) -> bool:
+        """Whether what the round left was compared with its commits, and is what they make."""
+        return self.verified.startswith("verified")
+
+    def judged(self, fits: bool, found: str) -> Round:
+        """Return the round with the verdict on what it left."""
+        return replace(self, verified=f"{'verified' if fits else 'WRONG'}: {found}")
+
     def to_json(self) -> dict[str, Any]:
         """Return the round as JSON."""
         return {**asdict(self), "fairness": self.fairness}
+
+    def __str__(self) -> str:
+        """Describe the round in one line."""
+        return (
+            f"{self.system:26} {self.writers:3} writers {self.commits_per_second:8.1f} commits/s  "
+            f"p50 {self.p50_ms:7.2f}  p99 {self.p99_ms:8.2f}  max {self.max_ms:8.1f} ms  "
+            f"failed {self.failures} of {self.commits + self.failures}  "
+            f"slowest:fastest {self.slowest_writer}:{self.fastest_writer}  "
+            f"writers' CPU {self.writer_cpu_ms:.2f} ms/commit  {self.verified}"
+            + (f"  executed again {self.redone}" if self.redone else "")
+            + (f"  first failure: {self.failure}" if self.failure else "")
+        )
 
 
 Commit = Callable[[], int | None]
@@ -200,9 +224,59 @@ def _summarize(system: str, done: list[Writer]) -> Round:
     )
 
 
+def medians(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return what rounds of one system with the same writers come to."""
+    rates = spread([one.commits_per_second for one in rounds])
+    p50, p99 = spread([one.p50_ms for one in rounds]), spread([one.p99_ms for one in rounds])
+    commits, failures = sum(one.commits for one in rounds), sum(one.failures for one in rounds)
+    redone = sum(one.redone for one in rounds)
+    return {
+        "system": rounds[0].system,
+        "writers": rounds[0].writers,
+        "commits_per_second": rates["median"],
+        "commits_per_second_spread": rates,
+        "p50_ms": p50["median"],
+        "p50_ms_spread": p50,
+        "p99_ms": p99["median"],
+        "p99_ms_spread": p99,
+        "commits": commits,
+        "failures": failures,
+        "tried": commits + failures,
+        "redone": redone,
+        "redone_per_commit": redone / max(commits, 1),
+        "fairness": max(one.fairness for one in rounds),
+        "writer_cpu_ms": statistics.median(one.writer_cpu_ms for one in rounds),
+        "wrong": sum(not one.is_right for one in rounds),
+    }
+
+
+def compared(
+    measured: Sequence[Round], times: str, peer_of: Callable[[str], str]
+) -> list[dict[str, Any]]:
+    """Return medians per system and number of writers: ratios in this run, nothing else.
+
+    In `times` each has how many times the commits of its peer it makes, None without one.
+    """
+    by_load: dict[tuple[str, int], list[Round]] = {}
+    for one in measured:
+        by_load.setdefault((one.system, one.writers), []).append(one)
+    rows = {load: medians(rounds) for load, rounds in by_load.items()}
+    for (system, writers), row in rows.items():
+        peer = rows.get((peer_of(system), writers), {}).get("commits_per_second")
+        row[times] = row["commits_per_second"] / peer if peer else None
+    return list(rows.values())
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Return the least, the median and the greatest of some values."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return p50 and p99 of some milliseconds, as `NAME_p50_ms` and `NAME_p99_ms`."""
+    ordered, prefix = sorted(values), f"{name}_" if name else ""
+    shares = {"p50_ms": 0.50, "p99_ms": 0.99}
+    return {f"{prefix}{key}": percentile(ordered, share) for key, share in shares.items()}
 
 
 def percentile(ordered: list[float], share: float) -> float:

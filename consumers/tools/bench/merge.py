@@ -17,10 +17,9 @@ one per commit is what work done once would have left.
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from consumers.tools.bench.environment import environment
-from consumers.tools.bench.measure import Commit, NothingLeft, Round, run_round, spread
+from consumers.tools.bench.measure import Commit, NothingLeft, Report, Round, compared, run_round
 
 WORKS = ("delete", "merge", "prepared")
 PEER, OURS = "pylance", "commitlog"
@@ -42,8 +41,6 @@ TRIES_MAX = 200
 WARM_UP_COMMITS = 20
 NAMESPACE = "bench"
 CHANGED = -1.0
-
-Report = Callable[[str], None]
 
 
 def run(
@@ -66,10 +63,10 @@ def run(
                 for number in range(rounds):
                     uri = f"{folder}/{work}-{count}-{number}"
                     measured.append(_pylance(uri, work, count, seconds))
-                    report(line(measured[-1]))
+                    report(str(measured[-1]))
                     target = (bootstrap_servers, log_name)
                     measured.append(_ours(log, target, work, count, seconds))
-                    report(line(measured[-1]))
+                    report(str(measured[-1]))
     log.close()
     return {
         "machine": environment(),
@@ -79,44 +76,9 @@ def run(
     }
 
 
-def line(measured: Round) -> str:
-    """Describe a round in one line."""
-    return (
-        f"{measured.system:20} {measured.writers:3} writers {measured.commits_per_second:7.1f} "
-        f"commits/s  p50 {measured.p50_ms:7.1f}  p99 {measured.p99_ms:8.1f} ms  "
-        f"failed {measured.failures}  executed again {measured.redone}  {measured.verified}"
-        + (f"  first failure: {measured.failure}" if measured.failure else "")
-    )
-
-
 def summary(measured: Sequence[Round]) -> list[dict[str, Any]]:
     """Compare each work's medians with pylance's, per number of writers."""
-    rows = []
-    for system, count in dict.fromkeys((one.system, one.writers) for one in measured):
-        work = system.split(":")[0]
-        own = [one for one in measured if (one.system, one.writers) == (system, count)]
-        peers = [o for o in measured if (o.system, o.writers) == (f"{work}: {PEER}", count)]
-        rates = spread([one.commits_per_second for one in own])
-        peer = statistics.median(one.commits_per_second for one in peers)
-        commits = sum(one.commits for one in own)
-        rows.append(
-            {
-                "system": system,
-                "writers": count,
-                "commits_per_second": rates["median"],
-                "commits_per_second_spread": rates,
-                "times_pylance": rates["median"] / peer if peer else None,
-                "p50_ms": statistics.median(one.p50_ms for one in own),
-                "p99_ms": statistics.median(one.p99_ms for one in own),
-                "failures": sum(one.failures for one in own),
-                "redone": sum(one.redone for one in own),
-                "redone_per_commit": sum(one.redone for one in own) / max(commits, 1),
-                "fairness": max(one.fairness for one in own),
-                "writer_cpu_ms": statistics.median(one.writer_cpu_ms for one in own),
-                "wrong": sum(not one.verified.startswith("verified") for one in own),
-            }
-        )
-    return rows
+    return compared(measured, "times_pylance", lambda system: f"{system.split(':')[0]}: {PEER}")
 
 
 def rows_of_work() -> pa.Table:
@@ -185,7 +147,7 @@ def checked(measured: Round, work: str, dataset: lance.LanceDataset, slack: int)
     else:
         found, fits = ROWS - dataset.count_rows(), True
     fits = fits and measured.landed <= found <= measured.landed + slack
-    return replace(measured, verified=f"{'verified' if fits else 'WRONG'}: {found} rows changed")
+    return measured.judged(fits, f"{found} rows changed")
 
 
 class WriterRowIds:

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import lance
 import pyarrow as pa
 import pyarrow.parquet
 
+from commitlog import CommitLog
 from consumers.tools.bench.measure import Commit, Round, run_round
 
 ROWS = 100
@@ -59,8 +60,7 @@ def run_peer(peer: Peer, location: str, writers: int, seconds: float) -> Round:
     expected, found = (measured.landed + 1) * ROWS, peer.count(location)
     # A failed commit may have landed: the caller can't know.
     fits = expected <= found <= expected + measured.failures * ROWS
-    verdict = "verified" if fits else "WRONG"
-    return replace(measured, verified=f"{verdict}: {found} rows")
+    return measured.judged(fits, f"{found} rows")
 
 
 def rows_of_work() -> pa.Table:
@@ -74,6 +74,17 @@ def rows_of_work() -> pa.Table:
             "name": pa.array([f"row {n}" for n in range(ROWS)]),
         }
     )
+
+
+def table_and_fragment(log: CommitLog, policy: str = "latest") -> tuple[str, Any]:
+    """Make a table of ours; return its name, and a fragment of these rows to append to it."""
+    table = f"bench$t{time.time_ns()}"
+    log.create_table(table, rows_of_work().schema, policy=policy)
+    info = log.table(table)
+    [fragment] = lance.fragment.write_fragments(
+        rows_of_work(), info.location, data_storage_version=info.data_storage_version
+    )
+    return table, fragment
 
 
 def text_of(fragment: Any) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from lancedb.index import FTS, BTree, IvfFlat
 
-from consumers.tools.bench.measure import PRELOAD, percentile
+from consumers.tools.bench.measure import PRELOAD, Report, percentile
 
 TABLE = "documents"
 DIMENSIONS = 64
@@ -43,8 +43,6 @@ SCHEMA = pa.schema(
         ("vector", pa.list_(pa.float32(), DIMENSIONS)),
     ]
 )
-
-Report = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -8,21 +8,19 @@ also asked in turn, a round trip and then pylance, as by a program that has the 
 
 from __future__ import annotations
 
-import http.client
-import json
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import lance
 import lance_namespace
 import pyarrow as pa
 
+from consumers.tools.bench.http_service import HttpService
+
 ROWS = 1000
 ASKED, WARM_UP = 60, 100
-REQUEST_SECONDS = 120.0
 FILTER = "id < 10"
 LIMIT = 10
 
@@ -34,17 +32,14 @@ def measure(uri: str, rounds: int) -> list[dict[str, Any]]:
     names = lance_namespace.connect("rest", {"uri": uri})
     made = lance.write_dataset(rows, namespace_client=names, table_id=table, mode="create")
     dataset = lance.dataset(made.uri)
-    address = urlsplit(uri)
-    connection = http.client.HTTPConnection(
-        address.hostname or "", address.port, timeout=REQUEST_SECONDS
-    )
+    service = HttpService(uri)
 
-    def post(operation: str, **fields: Any) -> Callable[[], None]:
-        path, body = f"/v1/table/{table[0]}/{operation}", json.dumps({"id": table, **fields})
-        return lambda: _send(connection, "POST", path, body)
+    def post(operation: str, **fields: Any) -> Callable[[], object]:
+        path, body = f"/v1/table/{table[0]}/{operation}", {"id": table, **fields}
+        return lambda: service.post(path, body)
 
-    def trip_once() -> None:
-        _send(connection, "GET", "/healthz")
+    def trip_once() -> object:
+        return service.get("/healthz")
 
     questions = {
         "count_rows": (
@@ -66,7 +61,7 @@ def measure(uri: str, rounds: int) -> list[dict[str, Any]]:
             alone, over = _median_ms(local), _median_ms(served)
             both = _median_ms(trip_once, local)
             found[name].append((alone, trip, both, over, over / (alone + trip), over / both))
-    connection.close()
+    service.close()
     return [
         dict(
             zip(
@@ -90,13 +85,3 @@ def _median_ms(*asks: Callable[[], object]) -> float:
             ask()
         taken.append(time.perf_counter() - before)
     return statistics.median(taken) * 1000
-
-
-def _send(
-    connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
-) -> None:
-    connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-    response = connection.getresponse()
-    answer = response.read()
-    if response.status != http.client.OK:
-        raise RuntimeError(f"{path}: {response.status} {answer[:300]!r}")

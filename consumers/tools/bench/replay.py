@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.session import Session
 from consumers.runtime.process import GARBAGE_THRESHOLDS
 from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create, decide, look
+from consumers.tools.bench.measure import Report
 from consumers.tools.verify import VerifyOptions, verify
 
 TRANSACTIONS = 1_000_000
@@ -35,8 +36,6 @@ DECISION_ROUNDS = 5
 TABLES = 10
 LEFT = 1_000
 """Transactions after the checkpoint, which a takeover reads."""
-
-Report = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ A service with a row writer must run (`commitlog up`).
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.client.row_tickets import RowsWait
 from consumers.tools.bench.environment import environment
-from consumers.tools.bench.measure import Commit, Round, run_round
+from consumers.tools.bench.measure import Commit, Report, Round, medians, run_round
 
 PEER = "pylance"
 MEMWAL, LANCEDB = "memwal", "lancedb"
@@ -58,8 +57,6 @@ KEYED = pa.schema(
         pa.field("x", pa.float64()),
     ]
 )
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,38 +166,25 @@ def _ended(system: str, load: Load, measure: Callable[[], Round]) -> Round:
 
 def line(load: Load, measured: Round) -> str:
     """Describe a round in one line."""
-    return (
-        f"{measured.system:9} {measured.writers:3} writers of {load.batch:3} rows, {load.keys}, "
-        f"into {load.rows:,} "
-        f"{measured.commits_per_second:8.1f} writes/s  p50 {measured.p50_ms:7.1f}  "
-        f"p99 {measured.p99_ms:8.1f} ms  failed {measured.failures}  {measured.verified}"
-        + (f"  first failure: {measured.failure}" if measured.failure else "")
-    )
+    return f"{load.batch:3} rows each, {load.keys}, into {load.rows:,}: {measured}"
 
 
 def summary(measured: Sequence[tuple[Load, Round]]) -> list[dict[str, Any]]:
     """Compare medians with pylance's, per load."""
     found = []
     for load, system in dict.fromkeys((load, one.system) for load, one in measured):
-        own = [one for of, one in measured if (of, one.system) == (load, system)]
-        peers = [o.commits_per_second for of, o in measured if (of, o.system) == (load, PEER)]
-        peer = statistics.median(peers)
-        rate = statistics.median(o.commits_per_second for o in own)
+        own = medians([one for of, one in measured if (of, one.system) == (load, system)])
+        peer = medians([one for of, one in measured if (of, one.system) == (load, PEER)])
+        rate, theirs = own["commits_per_second"], peer["commits_per_second"]
         found.append(
             {
-                "system": system,
-                "writers": own[0].writers,
+                **own,
                 "batch": load.batch,
                 "rows": load.rows,
                 "keys": load.keys,
                 "writes_per_second": rate,
                 "rows_per_second": rate * load.batch,
-                "times_pylance": rate / peer if peer else None,
-                "p50_ms": statistics.median(o.p50_ms for o in own),
-                "p99_ms": statistics.median(o.p99_ms for o in own),
-                "failures": sum(o.failures for o in own),
-                "fairness": max(o.fairness for o in own),
-                "wrong": sum(not o.verified.startswith("verified") for o in own),
+                "times_pylance": rate / theirs if theirs else None,
             }
         )
     return found
@@ -290,7 +274,7 @@ def checked(measured: Round, load: Load, dataset: lance.LanceDataset, slack: int
     rows, changed = dataset.count_rows(), dataset.count_rows(f"x = {CHANGED}")
     most = min(load.distinct, (measured.landed + slack) * load.batch)
     fits = rows == load.rows and 0 < changed <= most
-    return replace(measured, verified=f"{'verified' if fits else 'WRONG'}: {changed} rows changed")
+    return measured.judged(fits, f"{changed} rows changed")
 
 
 def prepare_pylance(uri: str, load: Load, number: int) -> Commit:

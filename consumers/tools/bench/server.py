@@ -11,16 +11,12 @@ on one connection, and as one `batch-commit`. And questions about few rows (`rea
 
 from __future__ import annotations
 
-import http.client
 import json
-import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib.metadata import version as package_version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,16 +27,15 @@ from lance_namespace import CreateNamespaceRequest
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
 from consumers.tools.bench import reads
-from consumers.tools.bench.measure import Commit, Round, run_round
+from consumers.tools.bench.environment import environment
+from consumers.tools.bench.http_service import HttpService
+from consumers.tools.bench.measure import Commit, Report, Round, compared, run_round
 from consumers.tools.bench.peers import ROWS, rows_of_work
 
 OURS, REFERENCE = "commitlog", "reference"
 TABLES = 100
 NAMESPACE = "bench"
 WARM_UP_SECONDS = 3.0
-REQUEST_SECONDS = 120.0
-
-Report = Callable[[str], None]
 
 
 def run(
@@ -60,17 +55,13 @@ def run(
             for _ in range(rounds):
                 for system, address in ((REFERENCE, reference), (OURS, uri)):
                     measured.append(_round(system, address, count, seconds))
-                    report(_line(measured[-1]))
+                    report(str(measured[-1]))
     batches = [_many_tables(uri) for _ in range(rounds)]
     many = {name: statistics.median(one[name] for one in batches) for name in batches[0]}
     return {
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "pylance": package_version("pylance"),
-        },
+        "machine": environment(),
         "rounds": [one.to_json() for one in measured],
-        "summary": _summary(measured),
+        "summary": compared(measured, "times_reference", lambda system: REFERENCE),
         "tables": {"tables": TABLES, **many},
         "reads": reads.measure(uri, rounds),
     }
@@ -105,7 +96,7 @@ def _round(system: str, uri: str, writers: int, seconds: float) -> Round:
     expected = (measured.landed + 1) * ROWS
     # A failed commit may have landed: pylance's caller can't know.
     fits = expected <= found <= expected + measured.failures * ROWS
-    return replace(measured, verified=f"{'' if fits else 'WRONG: '}{found} rows")
+    return measured.judged(fits, f"{found} rows")
 
 
 def prepare(uri: str, table: list[str], text: str, number: int) -> Commit:
@@ -130,21 +121,18 @@ def _many_tables(uri: str) -> dict[str, float]:
         lance.write_dataset(rows_of_work(), namespace_client=names, table_id=table, mode="create")
         for table in tables
     ]
-    address = urlsplit(uri)
-    connection = http.client.HTTPConnection(
-        address.hostname or "", address.port, timeout=REQUEST_SECONDS
-    )
+    service = HttpService(uri)
     single = [_staged(table, dataset.uri, 1) for table, dataset in zip(tables, opened, strict=True)]
     began = time.perf_counter()
     for body in single:
-        _post(connection, f"/v1/table/{'$'.join(body['id'])}/version/create", body)
+        service.post(f"/v1/table/{'$'.join(body['id'])}/version/create", body)
     singles = time.perf_counter() - began
     batch = [_staged(table, dataset.uri, 2) for table, dataset in zip(tables, opened, strict=True)]
     began = time.perf_counter()
     operations = [{"create_table_version": body} for body in batch]
-    _post(connection, "/v1/table/batch-commit", {"operations": operations})
+    service.post("/v1/table/batch-commit", {"operations": operations})
     together = time.perf_counter() - began
-    connection.close()
+    service.close()
     return {"single_ms": singles * 1000, "batch_ms": together * 1000}
 
 
@@ -162,49 +150,3 @@ def _staged(table: list[str], uri: str, head: int) -> dict[str, Any]:
         "manifest_size": staged.size,
         "naming_scheme": staged.naming_scheme,
     }
-
-
-def _post(connection: http.client.HTTPConnection, path: str, body: Any) -> None:
-    data = json.dumps(body).encode()
-    connection.request("POST", path, data, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    answer = response.read()
-    if response.status != http.client.OK:
-        raise RuntimeError(f"{path}: {response.status} {answer[:300]!r}")
-
-
-def _line(measured: Round) -> str:
-    return (
-        f"{measured.system:10} {measured.writers:3} writers {measured.commits_per_second:7.1f} "
-        f"commits/s  p50 {measured.p50_ms:7.2f}  p99 {measured.p99_ms:8.2f} ms  "
-        f"failed {measured.failures}  "
-        f"slowest:fastest {measured.slowest_writer}:{measured.fastest_writer}  {measured.verified}"
-        + (f"  first failure: {measured.failure}" if measured.failure else "")
-    )
-
-
-def _summary(measured: Sequence[Round]) -> list[dict[str, Any]]:
-    """Compare medians per number of writers: ratios in this run, nothing else."""
-    rows = []
-    for count in sorted({one.writers for one in measured}):
-        by_system = {
-            system: [one for one in measured if (one.writers, one.system) == (count, system)]
-            for system in (REFERENCE, OURS)
-        }
-        peer = statistics.median(one.commits_per_second for one in by_system[REFERENCE])
-        for system, found in by_system.items():
-            rate = statistics.median(one.commits_per_second for one in found)
-            rows.append(
-                {
-                    "system": system,
-                    "writers": count,
-                    "commits_per_second": rate,
-                    "times_reference": rate / peer if peer else None,
-                    "p50_ms": statistics.median(one.p50_ms for one in found),
-                    "p99_ms": statistics.median(one.p99_ms for one in found),
-                    "fairness": statistics.median(one.fairness for one in found),
-                    "failures": sum(one.failures for one in found),
-                    "wrong": sum(one.verified.startswith("WRONG") for one in found),
-                }
-            )
-    return rows

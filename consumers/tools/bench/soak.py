@@ -19,10 +19,9 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.errors import CommitLogError
 from consumers.tools.bench.environment import environment, service_memory_bytes
+from consumers.tools.bench.measure import Report
+from consumers.tools.bench.service import PROGRAM, maintaining
 
 KINDS = ("append", "append", "upsert", "rows")
 TABLES = ("soak$append", "soak$upsert", "soak$rows")
@@ -47,8 +48,6 @@ POLICY = {"retain-versions": 200, "remove-after-days": 0.002, "small-fragments":
 LOOK_SECONDS, REMOVAL_SECONDS = 10.0, 60.0
 STOP_SECONDS, VERIFY_SECONDS = 60.0, 1800.0
 ACT = re.compile(r": (compact|optimize|expire|thin|remove) \(")
-
-Report = Callable[[str], None]
 Sample = dict[str, float]
 
 
@@ -62,7 +61,12 @@ def run(
             log.append(table, _rows(range(-FIRST_ROWS, 0), -1))
             log.create_index(table, "key", "BTREE")
         places = [Path(log.table(table).location) for table in TABLES]
-    with _maintaining(servers, root) as (acts, maintainer), _writing(servers) as commits:
+    acts = root / "soak-maintenance.log"
+    flags = ["--interval", str(LOOK_SECONDS), "--removal-interval", str(REMOVAL_SECONDS)]
+    for name, value in POLICY.items():
+        flags += ["--policy", f"{name}={value}"]
+    looking = maintaining(servers, root, acts, *flags)
+    with looking as maintainer, _writing(servers) as commits:
         samples = _sampled(root, places, pid, maintainer, commits, acts, seconds, report)
         failures = commits.failures()
     found = {
@@ -176,26 +180,6 @@ def _rows(keys: Sequence[int], writer: int) -> pa.Table:
     )
 
 
-@contextlib.contextmanager
-def _maintaining(servers: str, root: Path) -> Iterator[tuple[Path, int]]:
-    """Run maintenance, with everything on; yield its log file and its process id."""
-    command = [sys.executable, "-P", "-m", "consumers.cli", "maintain"]
-    command += ["--bootstrap-servers", servers, "--interval", str(LOOK_SECONDS)]
-    command += ["--removal-interval", str(REMOVAL_SECONDS)]
-    for name, value in POLICY.items():
-        command += ["--policy", f"{name}={value}"]
-    acts = root / "soak-maintenance.log"
-    with acts.open("wb") as told, subprocess.Popen(command, cwd=root, stderr=told) as process:
-        try:
-            yield acts, process.pid
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
 def _sampled(
     root: Path,
     places: Sequence[Path],
@@ -281,8 +265,7 @@ def _named(place: Path) -> str:
 
 
 def _verified(servers: str, root: Path) -> str:
-    command = [sys.executable, "-P", "-m", "consumers.cli", "verify", "--contents"]
-    command += ["--bootstrap-servers", servers]
+    command = [*PROGRAM, "verify", "--contents", "--bootstrap-servers", servers]
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=VERIFY_SECONDS, check=False
     )

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from commitlog import CommitLog
 from commitlog.spark import CommitLogDataSource, local_session
 from commitlog.spark.mapping import map_arrow
+from consumers.tools.bench.measure import Report
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("x", pa.float64()), ("s", pa.string())]
@@ -38,8 +39,6 @@ READ_FRAGMENTS = 8
 WARM_UP_BATCHES = 3
 """Of each query: Spark compiles, Python's workers start."""
 QUERY_SECONDS = 600.0
-
-Report = Callable[[str], None]
 
 
 def run(
