@@ -26,6 +26,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import SparkSession
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import encode_leader_started, seal_outcome
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.driving import drive
@@ -43,7 +44,6 @@ from commitlog.ports import Log
 from commitlog.protocol import outcomes_topic
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
-from commitlog.spark.log_positions import read_to
 from consumers.broker import EmbeddedBroker
 from consumers.tools.bench.made_log import append_to, create, look
 from tests import spark_compaction

@@ -14,8 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 
+from commitlog.adapters.reading import read_on
 from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
 from commitlog.client.moved import Silence
 from commitlog.client.runtime import Runtime
@@ -317,18 +319,14 @@ def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
     Before it there are as many outcomes, a Genesis, terms and void records, so it is at or after
     the offset of the same number.
     """
-    reader = log.read_outcomes(partition, sequence)
-    try:
+    with closing(log.read_outcomes(partition, sequence)) as reader:
         end = min(reader.end_offset(), sequence + NEARBY_RECORDS_MAX)
-        while reader.position() < end:
-            for answered in reader.poll(timeout_seconds=SLICE_SECONDS):
-                record = answered.record
-                if isinstance(record, Outcome) and record.sequence == sequence:
-                    yield answered
-                elif isinstance(record, Outcome) and record.sequence > sequence:
-                    return
-    finally:
-        reader.close()
+        for answered in read_on(reader, end):
+            record = answered.record
+            if isinstance(record, Outcome) and record.sequence == sequence:
+                yield answered
+            elif isinstance(record, Outcome) and record.sequence > sequence:
+                return
 
 
 def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> ChainPlace | None:

@@ -9,13 +9,12 @@ they are in a digest; if an earlier one answers it, the two notes are compared.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from commitlog.adapters.reading import end_of, read_to, record_at
 from commitlog.client.runtime import Runtime
-from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
+from commitlog.errors import CommitLogError, InvalidTransaction
 from commitlog.model.records import Application, Outcome, Status, Transaction
 from commitlog.ports import Log
 
@@ -23,7 +22,6 @@ logger = logging.getLogger("commitlog.repeats")
 
 COUNT_PROPERTY = "commitlog.rows."
 DIGEST = "digest of "
-SEARCH_SECONDS = 60.0
 FIRST_SECONDS = 20.0
 CHUNK_RECORDS = 1000
 
@@ -146,16 +144,8 @@ def _first(log: Log, partition: int, sequence: int) -> Transaction | None:
 
 
 def _transaction_at(log: Log, partition: int, offset: int) -> Transaction | None:
-    reader = log.read_transactions(partition, offset)
-    deadline = time.monotonic() + FIRST_SECONDS
-    try:
-        while time.monotonic() < deadline:
-            for submitted in reader.poll(records_max=1, timeout_seconds=0.5):
-                record = submitted.record if submitted.offset == offset else None
-                return record if isinstance(record, Transaction) else None
-    finally:
-        reader.close()
-    return None
+    found = record_at(log.read_transactions(partition, offset), offset, seconds=FIRST_SECONDS)
+    return found.record if found is not None and isinstance(found.record, Transaction) else None
 
 
 def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome]:
@@ -164,11 +154,7 @@ def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome
     An outcome's offset is its sequence plus the number of other records before it, of which there
     are few, so the search starts there and goes back chunk by chunk.
     """
-    reader = log.read_outcomes(partition, 0)
-    try:
-        end = reader.end_offset()
-    finally:
-        reader.close()
+    end = end_of(log.read_outcomes(partition))
     high, newest = end, position + 1
     # The offset is at least the sequence, so the first chunk holds all from there to the end.
     low = min(position, end)
@@ -202,17 +188,9 @@ def version_made(outcome: Outcome, incarnation: str) -> int:
 
 
 def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome]:
-    reader: Any = log.read_outcomes(partition, low)
-    deadline = time.monotonic() + SEARCH_SECONDS
-    try:
-        while reader.position() < high:
-            for answered in reader.poll(records_max=CHUNK_RECORDS, timeout_seconds=0.5):
-                if answered.offset < high and isinstance(answered.record, Outcome):
-                    yield answered.record
-            if time.monotonic() > deadline:
-                raise Unavailable("Kafka didn't send the outcomes in time; try again later")
-    finally:
-        reader.close()
+    for answered in read_to(log.read_outcomes(partition, low), high, records_max=CHUNK_RECORDS):
+        if isinstance(answered.record, Outcome):
+            yield answered.record
 
 
 def _rows(counts: Mapping[str, int]) -> int:

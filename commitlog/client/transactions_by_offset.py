@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from commitlog.adapters.reading import record_at
 from commitlog.core.log.replica import check_answers
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome, Submitted
@@ -76,15 +77,8 @@ class TransactionsByOffset:
     def _alone(self, offset: int) -> Submitted:
         # Decided late, after others that were submitted later.
         reader = self._log.read_transactions(self._partition, offset)
-        deadline = self._clock() + LOOK_UP_SECONDS
-        try:
-            while reader.position() <= offset:
-                for submitted in reader.poll(records_max=1, timeout_seconds=SLICE_SECONDS):
-                    return self._found(submitted if submitted.offset == offset else None, offset)
-                self._check_time(deadline, offset)
-        finally:
-            reader.close()
-        return self._found(None, offset)
+        found = record_at(reader, offset, seconds=LOOK_UP_SECONDS, clock=self._clock)
+        return self._found(found, offset)
 
     def _check_time(self, deadline: float, offset: int) -> None:
         if self._clock() > deadline:

@@ -7,19 +7,18 @@ checks its own stretch again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from commitlog.adapters.reading import end_of, read_to
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
-from commitlog.ports import Log, Reader
+from commitlog.ports import Log
 
-SILENCE_SECONDS = 60.0
-POLL_RECORDS = 2000
+RECORDS_PER_POLL = 2_000
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,7 @@ def beginning(log: Log) -> dict[int, LogPosition]:
 
 def outcomes_end(log: Log, partition: int) -> int:
     """Return where a partition's outcomes end now."""
-    reader = log.read_outcomes(partition, 0)
-    try:
-        return reader.end_offset()
-    finally:
-        reader.close()
+    return end_of(log.read_outcomes(partition))
 
 
 def walk(
@@ -88,7 +83,8 @@ def walk(
     epoch that does not follow.
     """
     chain = start.chain(log.genesis(partition))
-    for answered in read_to(log.read_outcomes(partition, start.offset), end_offset):
+    outcomes = log.read_outcomes(partition, start.offset)
+    for answered in read_to(outcomes, end_offset, records_max=RECORDS_PER_POLL):
         record = answered.record
         expected, epoch = chain.sequence + 1, chain.epoch
         void = chain.admit(record)
@@ -124,38 +120,19 @@ def decided_in(log: Log, stretch: Stretch) -> Iterator[Decided]:
     records = {}
     low, high = stretch.transactions
     if high > low:
-        for submitted in read_to(log.read_transactions(stretch.partition, low), high):
+        transactions = log.read_transactions(stretch.partition, low)
+        for submitted in read_to(transactions, high, records_max=RECORDS_PER_POLL):
             records[submitted.offset] = submitted
     for outcome, position in walk(log, stretch.partition, stretch.start, stretch.end_offset):
         if outcome is None:
             continue
-        submitted = records.get(outcome.transaction_offset)
-        if submitted is None:
+        answered = records.get(outcome.transaction_offset)
+        if answered is None:
             raise CorruptLog(
                 f"outcome {outcome.sequence} answers the transaction at offset"
                 f" {outcome.transaction_offset}, which is not in the log; run `commitlog verify`"
             )
-        yield Decided(submitted, outcome, position.offset - 1)
-
-
-def read_to(reader: Reader[Any], end_offset: int) -> Iterator[Any]:
-    """Yield a reader's records up to an offset, then close it; Unavailable if Kafka is silent."""
-    heard = time.monotonic()
-    try:
-        while reader.position() < end_offset:
-            found = reader.poll(records_max=POLL_RECORDS, timeout_seconds=0.5)
-            for record in found:
-                if record.offset >= end_offset:
-                    return
-                yield record
-            if found:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_SECONDS:
-                raise Unavailable(
-                    f"Kafka sent nothing for {SILENCE_SECONDS:.0f} s; try again later"
-                )
-    finally:
-        reader.close()
+        yield Decided(answered, outcome, position.offset - 1)
 
 
 def _is_break(record: Any, epoch: int, expected: int) -> bool:

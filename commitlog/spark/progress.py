@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
+from commitlog.adapters.reading import end_of
 from commitlog.client.repeats import Repeat, repeat_of
 from commitlog.client.runtime import Runtime
 from commitlog.model.records import Answered, Outcome
@@ -133,9 +134,5 @@ class RepeatsListener(StreamingQueryListener):
 
 
 def _at_the_end(runtime: Runtime, partition: int) -> Reader[Answered]:
-    start = runtime.log.read_outcomes(partition, 0)
-    try:
-        end = start.end_offset()
-    finally:
-        start.close()
+    end = end_of(runtime.log.read_outcomes(partition))
     return runtime.log.read_outcomes(partition, end)

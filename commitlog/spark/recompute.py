@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from commitlog.adapters.reading import read_to
 from commitlog.adapters.storage import store_for
 from commitlog.client.row_rebuild import RowHistories, info_of
 from commitlog.client.row_tail import Tail
@@ -38,7 +39,7 @@ from commitlog.model.records import (
     Outcome,
 )
 from commitlog.ports import Log
-from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, read_to, stretches
+from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, stretches
 
 RECORDINGS = "_commitlog/recordings"
 """Below the tables root: what an outcome recorded outside itself, by sha256."""

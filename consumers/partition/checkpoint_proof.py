@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from commitlog.adapters.reading import end_of, read_to, record_at
 from commitlog.core.log.replica import has_content
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Outcome, Retained, Submitted
-from commitlog.ports import Log, Reader, Record
+from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
-
-READ_SECONDS = 30.0
 
 
 def check_log_holds(
@@ -31,7 +30,7 @@ def check_log_holds(
         _check_epoch(log, partition, checkpoint, 0, clock)
         return
     chain = checkpoint.chain
-    answered = _record_at(log.read_outcomes(partition, offset), offset, clock)
+    answered = record_at(log.read_outcomes(partition, offset), offset, clock=clock)
     outcome = answered.record if answered is not None else None
     is_it = isinstance(outcome, Outcome) and outcome.sequence == chain.sequence
     if not isinstance(outcome, Outcome) or not is_it or outcome.hash != chain.hash:
@@ -42,7 +41,7 @@ def check_log_holds(
         )
     _check_epoch(log, partition, checkpoint, outcome.epoch, clock)
     offset = outcome.transaction_offset
-    submitted = _record_at(log.read_transactions(partition, offset), offset, clock)
+    submitted = record_at(log.read_transactions(partition, offset), offset, clock=clock)
     if submitted is None and _is_given_up(log, partition, checkpoint, clock):
         return
     if submitted is None or not _is_answered_by(submitted, outcome):
@@ -67,35 +66,23 @@ def _is_given_up(
     They are missing from the topic then, wherever their archive is.
     """
     chain = checkpoint.chain
-    deadline = clock() + READ_SECONDS
     reader = log.read_outcomes(partition, checkpoint.outcome_offset)
-    try:
-        end = reader.end_offset()
-        while reader.position() < end:
-            for answered in reader.poll(timeout_seconds=0.1):
-                retained = answered.record
-                if not isinstance(retained, Retained) or retained.sequence < chain.sequence:
-                    continue
-                if retained.sequence > chain.sequence or retained.hash == chain.hash:
-                    return True
-            if clock() > deadline:
-                raise Unavailable(f"the outcomes could not be read in {READ_SECONDS:.0f} s")
-    finally:
-        reader.close()
+    for answered in read_to(reader, clock=clock):
+        retained = answered.record
+        if not isinstance(retained, Retained) or retained.sequence < chain.sequence:
+            continue
+        if retained.sequence > chain.sequence or retained.hash == chain.hash:
+            return True
     return False
 
 
 def _check_ends(log: Log, partition: int, checkpoint: Checkpoint) -> None:
     """Compare both positions with where the topics end."""
     answered, submitted = checkpoint.outcomes_position, checkpoint.transactions_position
-    for reader, name, position in (
-        (log.read_outcomes(partition, answered), "outcomes", answered),
-        (log.read_transactions(partition, submitted), "transactions", submitted),
+    for name, position, end in (
+        ("outcomes", answered, end_of(log.read_outcomes(partition, answered))),
+        ("transactions", submitted, end_of(log.read_transactions(partition, submitted))),
     ):
-        try:
-            end = reader.end_offset()
-        finally:
-            reader.close()
         if end < position:
             raise CorruptLog(
                 f"when the checkpoint was made, the {name} topic had been read to offset "
@@ -111,33 +98,12 @@ def _check_epoch(
     leader = checkpoint.chain.leader
     if epoch == checkpoint.chain.epoch or leader is None:
         return
-    deadline = clock() + READ_SECONDS
     reader = log.read_outcomes(partition, max(checkpoint.outcome_offset, 0))
-    try:
-        while reader.position() < checkpoint.outcomes_position:
-            for answered in reader.poll(timeout_seconds=0.1):
-                if getattr(answered.record, "leader_id", "") == leader.leader_id:
-                    return
-            if clock() > deadline:
-                raise Unavailable(f"the outcomes could not be read in {READ_SECONDS:.0f} s")
-    finally:
-        reader.close()
+    for answered in read_to(reader, checkpoint.outcomes_position, clock=clock):
+        if getattr(answered.record, "leader_id", "") == leader.leader_id:
+            return
     raise CorruptLog(
         f"the checkpoint was made in epoch {leader.epoch} of leader {leader.leader_id}, "
         "which is not at that offset of the outcomes topic: the topic lost its tail, or "
         "the checkpoint is from another history. Run `commitlog verify`"
     )
-
-
-def _record_at(reader: Reader[Record], offset: int, clock: Callable[[], float]) -> Record | None:
-    """Return the record at an offset, None if there is none."""
-    deadline = clock() + READ_SECONDS
-    try:
-        while reader.position() <= offset < reader.end_offset():
-            for record in reader.poll(records_max=1, timeout_seconds=0.1):
-                return record if getattr(record, "offset", -1) == offset else None
-            if clock() > deadline:
-                raise Unavailable(f"offset {offset} could not be read in {READ_SECONDS:.0f} s")
-        return None
-    finally:
-        reader.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from commitlog.errors import Unavailable
+from commitlog.adapters.reading import read_to
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.partition.events import versions_of
@@ -27,19 +27,13 @@ def newest_in_log(
     Raise Unavailable if the topic stays silent for SILENCE_SECONDS before its end is read.
     """
     reader = log.read_outcomes(partition, offset)
-    newest = 0
-    try:
-        end, heard_at = reader.end_offset(), clock()
-        while reader.position() < end:
-            records = reader.poll(timeout_seconds=0.1)
-            for answered in records:
-                if isinstance(answered.record, Outcome):
-                    for named, version in versions_of(answered.record):
-                        newest = max(newest, version if named == incarnation else 0)
-            if records:
-                heard_at = clock()
-            elif clock() - heard_at > SILENCE_SECONDS:
-                raise Unavailable(f"the outcomes topic was silent for {SILENCE_SECONDS:.0f} s")
-    finally:
-        reader.close()
-    return newest
+    return max(
+        (
+            version
+            for answered in read_to(reader, silence_seconds=SILENCE_SECONDS, clock=clock)
+            if isinstance(answered.record, Outcome)
+            for named, version in versions_of(answered.record)
+            if named == incarnation
+        ),
+        default=0,
+    )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from commitlog.adapters.reading import read_to
 from commitlog.errors import Fenced, Unavailable
 from commitlog.model.records import Retained
 from commitlog.ports import Log
@@ -70,21 +71,9 @@ def only_retained(
     log: Log, partition: int, first: int, end: int, clock: Callable[[], float] = time.monotonic
 ) -> bool:
     """Return True if all offsets from `first` until before `end` hold what archiving says there."""
-    deadline = clock() + LOOK_SECONDS
-    reader = log.read_outcomes(partition, first)
-    expected = first
-    try:
-        while expected < end:
-            for answered in reader.poll(timeout_seconds=0.1):
-                if answered.offset >= end:
-                    break
-                if answered.offset != expected or not isinstance(answered.record, Retained):
-                    return False
-                expected += 1
-            if reader.position() >= end > expected:
-                return False  # an offset holds nothing
-            if clock() > deadline:
-                raise Unavailable(f"it took longer than {LOOK_SECONDS:.0f} s")
-    finally:
-        reader.close()
-    return True
+    reader, expected = log.read_outcomes(partition, first), first
+    for answered in read_to(reader, end, silence_seconds=LOOK_SECONDS, clock=clock):
+        if answered.offset != expected or not isinstance(answered.record, Retained):
+            return False
+        expected += 1
+    return expected >= end

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from commitlog.adapters.places import bindings, bound, is_moved, moved_prefix, own_tables
+from commitlog.adapters.reading import end_of
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.roots import PARTITION, roots_of, use_roots
 from commitlog.core.log.chain import ChainPlace
@@ -89,11 +90,8 @@ def check_tables(log: Log, root: Path) -> int:
 
 def _is_current(log: Log, partition: int, saved: Checkpoint) -> bool:
     """Return True if nothing came after a checkpoint: heads of before may have lost files since."""
-    reader = log.read_outcomes(partition, saved.outcomes_position)
-    try:
-        return reader.end_offset() <= saved.outcomes_position
-    finally:
-        reader.close()
+    end = end_of(log.read_outcomes(partition, saved.outcomes_position))
+    return end <= saved.outcomes_position
 
 
 def _check_files(machine: Machine) -> None:

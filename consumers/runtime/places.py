@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.places import TABLES, bound, is_moved, named_here
+from commitlog.adapters.reading import end_of
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, WrongLog
@@ -214,14 +215,7 @@ def check_unused(root: Path, log: str) -> None:
 
 def _has_transactions(log: Log) -> bool:
     """Return True if a partition has more than the ProtocolVersion that it begins with."""
-    for partition in range(log.partitions()):
-        reader = log.read_transactions(partition)
-        try:
-            if reader.end_offset() > 1:
-                return True
-        finally:
-            reader.close()
-    return False
+    return any(end_of(log.read_transactions(one)) > 1 for one in range(log.partitions()))
 
 
 def _same(recorded: str, own: str) -> bool:

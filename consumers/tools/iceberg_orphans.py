@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from commitlog.adapters.reading import read_on
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, OperationResult, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.ports import Log, Reader
@@ -34,7 +33,6 @@ from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_reached import Reached
 
-SILENCE_SECONDS = 30.0
 OURS = re.compile(
     r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"(\.gz)?\.metadata\.json"
@@ -116,8 +114,8 @@ class IcebergOrphans:
                 aside.append(normalize_location(place))
             elif OURS.fullmatch(place):
                 there.append(normalize_location(place))
-        for partition, (reader, chain) in enumerate(self._outcomes):
-            _read_outcomes(reader, chain, partition, named)
+        for reader, chain in self._outcomes:
+            _read_outcomes(reader, chain, named)
         found = [
             Orphan(place, "no outcome names it", Why.ABANDONED)
             for place in sorted(there)
@@ -202,20 +200,12 @@ class IcebergOrphans:
         return False
 
 
-def _read_outcomes(reader: Reader[Answered], chain: Chain, partition: int, named: _Named) -> None:
-    end = reader.end_offset()
-    heard = time.monotonic()
-    while reader.position() < end:
-        records = reader.poll(timeout_seconds=0.2)
-        if records:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > SILENCE_SECONDS:
-            raise Unavailable(f"partition {partition}: no record for {SILENCE_SECONDS:.0f} s")
-        for answered in records:
-            record = answered.record
-            is_valid = not chain.admit(record)
-            if is_valid and isinstance(record, Outcome):
-                _take(record, named)
+def _read_outcomes(reader: Reader[Answered], chain: Chain, named: _Named) -> None:
+    for answered in read_on(reader):
+        record = answered.record
+        is_valid = not chain.admit(record)
+        if is_valid and isinstance(record, Outcome):
+            _take(record, named)
 
 
 def metadata_named(outcome: Outcome) -> Iterator[tuple[str, OperationResult]]:

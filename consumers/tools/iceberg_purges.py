@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from commitlog import CommitLog
+from commitlog.adapters.reading import read_on
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.reading import load_json
@@ -32,7 +33,6 @@ from consumers.tools.iceberg_leftovers import record_removal
 from consumers.tools.iceberg_orphans import ENDINGS, GONE, metadata_named
 from consumers.tools.table_acts import Act
 
-SILENCE_SECONDS = 30.0
 SETTLING_SECONDS = 60.0
 AGAIN_SECONDS = 6 * 3600.0
 """When it is tried again to remove what couldn't be."""
@@ -67,30 +67,19 @@ class DroppedTables:
 
     def read(self) -> None:
         """Read both topics to their present ends."""
-        self._read_transactions()
-        end, heard = self._outcomes.end_offset(), time.monotonic()
-        while self._outcomes.position() < end:
-            records = self._outcomes.poll(timeout_seconds=0.2)
-            heard = _heard(bool(records), heard)
-            for answered in records:
-                is_valid = not self._chain.admit(answered.record)
-                if is_valid and isinstance(answered.record, Outcome):
-                    self._take(answered.record)
+        for submitted in read_on(self._transactions):
+            if submitted.offset in self._early:
+                self._early.discard(submitted.offset)
+            elif places := _registered_by(submitted):
+                self._registering[submitted.offset] = places
+        for answered in read_on(self._outcomes):
+            is_valid = not self._chain.admit(answered.record)
+            if is_valid and isinstance(answered.record, Outcome):
+                self._take(answered.record)
 
     def is_registering(self, place: str) -> bool:
         """Return True if a transaction that isn't decided yet registers a file."""
         return any(place in places for places in self._registering.values())
-
-    def _read_transactions(self) -> None:
-        end, heard = self._transactions.end_offset(), time.monotonic()
-        while self._transactions.position() < end:
-            records = self._transactions.poll(timeout_seconds=0.2)
-            heard = _heard(bool(records), heard)
-            for submitted in records:
-                if submitted.offset in self._early:
-                    self._early.discard(submitted.offset)
-                elif places := _registered_by(submitted):
-                    self._registering[submitted.offset] = places
 
     def _take(self, outcome: Outcome) -> None:
         if outcome.transaction_offset < self._transactions.position():
@@ -104,13 +93,6 @@ class DroppedTables:
                 self.back.pop(place, None)
             elif self.owed.pop(place, None) is not None:
                 self.back[place] = None
-
-
-def _heard(has_come: bool, heard: float) -> float:
-    now = time.monotonic()
-    if not has_come and now - heard > SILENCE_SECONDS:
-        raise Unavailable(f"Kafka sent no record for {SILENCE_SECONDS:.0f} s")
-    return now if has_come else heard
 
 
 def _registered_by(submitted: Submitted) -> set[str]:

@@ -22,7 +22,7 @@ from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavai
 from commitlog.ports import Move
 from consumers.runtime.patience import told_if_slow
 from consumers.tools.backup.writer import batches
-from consumers.tools.moved_proof import Side, end_of, prove
+from consumers.tools.moved_proof import Side, end_of_topic, prove
 
 ROUNDS_MAX = 20
 SMALL = 1_000
@@ -156,8 +156,8 @@ def _copy(
     count = 0
     for partition in range(partitions):
         for is_transactions in (True, False):
-            start = end_of(target, partition, is_transactions)
-            if start > end_of(source, partition, is_transactions):
+            start = end_of_topic(target, partition, is_transactions)
+            if start > end_of_topic(source, partition, is_transactions):
                 raise CorruptLog(
                     f"the new cluster has more of partition {partition} than the old one: it isn't"
                     " a copy. Delete its topics, and run this again"
@@ -178,7 +178,9 @@ def _await_closed(source: KafkaLog, partitions: int) -> None:
     """Wait until nothing comes any more: brokers hear of settings one after the other."""
 
     def ends() -> list[int]:
-        return [end_of(source, one, which) for one in range(partitions) for which in (True, False)]
+        return [
+            end_of_topic(source, one, which) for one in range(partitions) for which in (True, False)
+        ]
 
     deadline = time.monotonic() + CLOSING_SECONDS
     known, since = ends(), time.monotonic()

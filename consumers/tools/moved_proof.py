@@ -13,6 +13,7 @@ from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_records import to_answered
+from commitlog.adapters.reading import end_of
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.encoded_fragments import living_rows
@@ -64,7 +65,7 @@ def prove(
     """
     sides = []
     for partition in range(partitions):
-        ends = {which: end_of(source, partition, which) for which in (True, False)}
+        ends = {which: end_of_topic(source, partition, which) for which in (True, False)}
         there = _bytes(source, target, partition, ends)
         here = replace(there)
         _follow(source, source, partition, ends[False], there, root)
@@ -78,13 +79,9 @@ def prove(
     return sides
 
 
-def end_of(log: KafkaLog, partition: int, is_transactions: bool) -> int:
-    """Return where a topic ends."""
-    reader = log.read_raw(partition, 0, is_transactions=is_transactions)
-    try:
-        return reader.end_offset()
-    finally:
-        reader.close()
+def end_of_topic(log: ArchivableLog, partition: int, is_transactions: bool) -> int:
+    """Return where a partition of one of the two topics ends."""
+    return end_of(log.read_raw(partition, is_transactions=is_transactions))
 
 
 def _told(one: Side, other: Side) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
+from commitlog.adapters.reading import read_on
 from commitlog.adapters.storage import TEMPORARY, FileFound, store_for
 from commitlog.client.names import like_known
 from commitlog.codecs.manifest_file import (
@@ -33,7 +34,7 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
+from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import AlterProperties
 from commitlog.ports import Log
@@ -233,13 +234,8 @@ class Leftovers:
         """Read to the log's present end: what is decided, and what may be yet."""
         for event in self._follower.catch_up(CATCH_UP_SECONDS):
             self._ledger.take(event)
-        transactions = self._follower.transactions
-        end, deadline = transactions.end_offset(), time.monotonic() + CATCH_UP_SECONDS
-        while transactions.position() < end:
-            for submitted in transactions.poll(timeout_seconds=0.5):
-                self._follower.replica.receive_submitted(submitted)
-            if time.monotonic() > deadline:
-                raise Unavailable("Kafka didn't send the transactions in time; try again later")
+        for submitted in read_on(self._follower.transactions):
+            self._follower.replica.receive_submitted(submitted)
 
     def _needed(self, lives: Collection[LifeFiles]) -> set[str]:
         places = [life.location for life in lives]

@@ -51,8 +51,7 @@ from consumers.tools.backup.saved import (
     part,
 )
 from consumers.tools.backup.writer import batches
-from consumers.tools.moved_proof import end_of as end_of_topic
-from consumers.tools.moved_proof import state_at
+from consumers.tools.moved_proof import end_of_topic, state_at
 
 OnProgress = Callable[[str, int], None]
 

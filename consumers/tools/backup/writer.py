@@ -14,8 +14,9 @@ from pathlib import Path
 
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
+from commitlog.adapters.reading import read_to, record_at
 from commitlog.adapters.storage import FileFound, store_for
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.tools.archive.proof import PROOF
@@ -145,15 +146,8 @@ def _check_goes_on(log: ArchivableLog, store: Store, saved: SavedPartition, plac
         return
     last = saved.outcomes[-1].end_offset - 1
     *_, copied = read_chunk(store, saved.outcomes[-1])
-    reader = log.read_raw(saved.partition, last, is_transactions=False)
-    try:
-        end = reader.end_offset()
-    finally:
-        reader.close()
-    found = (
-        next(batches(log, saved.partition, last, is_transactions=False), []) if end > last else []
-    )
-    if not found or found[0][2:] != copied[2:]:
+    found = record_at(log.read_raw(saved.partition, last, is_transactions=False), last)
+    if found is None or found[2:] != copied[2:]:
         raise BadBackup(
             f"partition {saved.partition} of the log doesn't have the record at offset {last} that"
             f" the backup at {place} ends with: the log was restored to an earlier time, or lost"
@@ -199,30 +193,16 @@ def batches(
 ) -> Iterator[list[RawRecord]]:
     """Yield what a topic has from an offset to its present end, some at a time."""
     reader = log.read_raw(partition, start, is_transactions=is_transactions)
-    try:
-        end = reader.end_offset()
-        batch: list[RawRecord] = []
-        size = 0
-        heard = time.monotonic()
-        while reader.position() < end:
-            found = [one for one in reader.poll(timeout_seconds=0.2) if one.offset < end]
-            if found:
-                heard = time.monotonic()
-            elif time.monotonic() > heard + READ_SECONDS:
-                raise Unavailable(
-                    f"the cluster delivered nothing from offset {reader.position()} to {end} of"
-                    f" partition {partition} for {READ_SECONDS:g} s. Check it, then run this again"
-                )
-            for one in found:
-                batch.append(one)
-                size += len(one.value or b"")
-                if len(batch) >= CHUNK_RECORDS or size >= CHUNK_BYTES:
-                    yield batch
-                    batch, size = [], 0
-        if batch:
+    batch: list[RawRecord] = []
+    size = 0
+    for one in read_to(reader, silence_seconds=READ_SECONDS):
+        batch.append(one)
+        size += len(one.value or b"")
+        if len(batch) >= CHUNK_RECORDS or size >= CHUNK_BYTES:
             yield batch
-    finally:
-        reader.close()
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _files(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog import CommitLog
 from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.places import plain
+from commitlog.adapters.reading import read_to
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.payloads import inline_rows
 from commitlog.core.catalogue.version_deletion import without
-from commitlog.errors import Unavailable
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Transaction
 from commitlog.ports import ArchivableLog, RawRecord
@@ -184,22 +184,9 @@ class Carrying:
         """Return the records at these offsets that still have the rows."""
         if not wanted:
             return []
-        log = self._open_log()
-        reader = log.read_raw(self._partition, min(wanted), is_transactions=True)
-        last = max(wanted)
-        found: list[RawRecord] = []
-        heard = time.monotonic()
-        try:
-            while reader.position() <= last:
-                records = reader.poll(timeout_seconds=0.5)
-                heard = time.monotonic() if records else heard
-                if time.monotonic() - heard > READ_SECONDS:
-                    raise Unavailable("Kafka didn't send the transactions in time; try again later")
-                found += [raw for raw in records if _holds(raw, wanted)]
-        finally:
-            reader.close()
-            log.close()
-        return found
+        with closing(self._open_log()) as log:
+            raws = log.read_raw(self._partition, min(wanted), is_transactions=True)
+            return [raw for raw in read_to(raws, max(wanted) + 1) if _holds(raw, wanted)]
 
     def _table(self, act: RecordedErasure) -> Copy:
         """Rewrite fragments with deleted rows and indices, and remove what had them before."""

@@ -6,18 +6,18 @@ records could not. They cover every byte of what was given up: also who submitte
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from commitlog.adapters.reading import read_to
+from commitlog.errors import Unavailable
 from commitlog.model.records import Retained, RetainedSegment
 from commitlog.ports import Log
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.archive.proof import Archive, DecidedSegment
 from consumers.tools.verify.findings import Problem, ProblemKind
-
-READ_SECONDS = 60.0
 
 
 class GivenUp:
@@ -61,16 +61,10 @@ class GivenUp:
         return replace(problem, message=text)
 
     def _read(self, log: Log, partition: int) -> None:
-        reader = log.read_outcomes(partition)
-        deadline = time.monotonic() + READ_SECONDS
-        try:
-            end = reader.end_offset()
-            while reader.position() < end and time.monotonic() < deadline:
-                for answered in reader.poll(records_max=2_000):
-                    if isinstance(answered.record, Retained):
-                        self.take([(answered.record, answered.offset)])
-        finally:
-            reader.close()
+        with suppress(Unavailable):  # then it isn't known whether a record explains it
+            for answered in read_to(log.read_outcomes(partition), records_max=2_000):
+                if isinstance(answered.record, Retained):
+                    self.take([(answered.record, answered.offset)])
 
     def problems(self, log: Log, partition: int) -> Iterator[Problem]:
         """Yield what is missing from a log's archive, or why nobody can tell."""

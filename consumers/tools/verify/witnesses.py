@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.adapters.reading import record_at
 from commitlog.client.names import like_known
 from commitlog.errors import (
     CommitLogError,
@@ -28,8 +28,6 @@ from commitlog.model.table import DomainMap, TableId, format_table_id, parse_tab
 from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD
 from consumers.tools.verify.findings import Problem, ProblemKind
-
-READ_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +114,8 @@ def hear(log: Log, partition: int, witness: Witness, sequence: int) -> Problem |
 
 
 def _outcome_at(log: Log, partition: int, offset: int) -> Outcome | None:
-    reader = log.read_outcomes(partition, offset)
-    deadline = time.monotonic() + READ_SECONDS
     try:
-        while reader.position() <= offset < reader.end_offset():
-            for answered in reader.poll(records_max=1, timeout_seconds=0.5):
-                is_it = answered.offset == offset and isinstance(answered.record, Outcome)
-                return answered.record if is_it else None  # type: ignore[return-value]
-            if time.monotonic() > deadline:
-                raise Unavailable(f"offset {offset} could not be read in {READ_SECONDS:.0f} s")
+        found = record_at(log.read_outcomes(partition, offset), offset)
     except CorruptLog:
         return None
-    finally:
-        reader.close()
-    return None
+    return found.record if found is not None and isinstance(found.record, Outcome) else None

@@ -1,0 +1,97 @@
+"""Reading one partition's records in one go: up to an offset, at an offset, or where they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Protocol, TypeVar
+
+from commitlog.errors import Unavailable
+from commitlog.ports import Reader
+
+SILENCE_SECONDS = 30.0
+_SLICE_SECONDS = 0.1
+
+
+class _HasOffset(Protocol):
+    @property
+    def offset(self) -> int: ...
+
+
+OffsetRecord = TypeVar("OffsetRecord", bound=_HasOffset)
+
+
+def end_of(reader: Reader[OffsetRecord]) -> int:
+    """Return where a reader's topic ends now, and close the reader."""
+    with closing(reader):
+        return reader.end_offset()
+
+
+def read_on(
+    reader: Reader[OffsetRecord],
+    end: int | None = None,
+    *,
+    silence_seconds: float = SILENCE_SECONDS,
+    records_max: int = 500,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[OffsetRecord]:
+    """Yield a reader's records up to an offset or to the topic's present end, and what comes along.
+
+    Raises Unavailable if Kafka sends nothing for `silence_seconds` before that.
+    """
+    end = reader.end_offset() if end is None else end
+    position, heard = reader.position(), clock()
+    while position < end:
+        yield from reader.poll(records_max=records_max, timeout_seconds=_SLICE_SECONDS)
+        before, position = position, reader.position()
+        if position > before:
+            heard = clock()
+        elif clock() - heard > silence_seconds:
+            raise Unavailable(
+                f"Kafka sent nothing from offset {position} to {end} for {silence_seconds:g} s."
+                " Check the cluster, then try again"
+            )
+
+
+def read_to(
+    reader: Reader[OffsetRecord],
+    end: int | None = None,
+    *,
+    silence_seconds: float = SILENCE_SECONDS,
+    records_max: int = 500,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[OffsetRecord]:
+    """Yield the records before an offset, or before the topic's present end; close the reader.
+
+    Raises Unavailable as `read_on` does.
+    """
+    with closing(reader):
+        end = reader.end_offset() if end is None else end
+        for record in read_on(
+            reader, end, silence_seconds=silence_seconds, records_max=records_max, clock=clock
+        ):
+            if record.offset >= end:
+                return
+            yield record
+
+
+def record_at(
+    reader: Reader[OffsetRecord],
+    offset: int,
+    *,
+    seconds: float = SILENCE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> OffsetRecord | None:
+    """Return the record at an offset, None if there is none, and close the reader.
+
+    Raises Unavailable if Kafka doesn't send it in time.
+    """
+    deadline = clock() + seconds
+    with closing(reader):
+        while reader.position() <= offset < reader.end_offset():
+            for record in reader.poll(records_max=1, timeout_seconds=_SLICE_SECONDS):
+                return record if record.offset == offset else None
+            if clock() > deadline:
+                raise Unavailable(f"offset {offset} could not be read in {seconds:g} s")
+    return None
