@@ -157,34 +157,27 @@ class RemovableFiles:
         yield from (self.data, self.manifests, self.manifest_lists, self.previous, self.last)
 
 
-def named_by(table: IcebergTable) -> tuple[list[str], list[str], list[str]]:
-    """Return what a metadata file itself names: manifest lists, manifests, and other files."""
-    lists, manifests = [], []
-    others = [str(entry.value["metadata-file"]) for entry in table.metadata_log]
-    for shelf in (table.statistics, table.partition_statistics):
-        others += [str(value["statistics-path"]) for value in shelf]
-    for snapshot in table.snapshots:
-        if "manifest-list" in snapshot:
-            lists.append(str(snapshot["manifest-list"]))
-        else:  # as the first format also wrote it
-            manifests += [str(path) for path in snapshot.get("manifests", ())]
-    return lists, manifests, [table.metadata_location, *others]
-
-
-def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
-    """Return all files that a table's last metadata leads to."""
-    found = RemovableFiles()
-    found.last[table.metadata_location] = None
+def named_by(table: IcebergTable) -> RemovableFiles:
+    """Return what a table's last metadata file itself names, and that file."""
+    found = RemovableFiles(last={table.metadata_location: None})
     for entry in table.metadata_log:
         found.previous[str(entry.value["metadata-file"])] = None
     for shelf in (table.statistics, table.partition_statistics):
         found.data.update(dict.fromkeys(str(value["statistics-path"]) for value in shelf))
-    lists, manifests, _ = named_by(table)
-    for place in dict.fromkeys(lists):
-        found.manifest_lists[place] = None
-        manifests += listed(files, place, manifest_paths, found)
-    for manifest in dict.fromkeys(manifests):
-        found.manifests[manifest] = None
+    for snapshot in table.snapshots:
+        if "manifest-list" in snapshot:
+            found.manifest_lists[str(snapshot["manifest-list"])] = None
+        else:  # as the first format also wrote it
+            found.manifests.update(dict.fromkeys(map(str, snapshot.get("manifests", ()))))
+    return found
+
+
+def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
+    """Return all files that a table's last metadata leads to."""
+    found = named_by(table)
+    for place in found.manifest_lists:
+        found.manifests.update(dict.fromkeys(listed(files, place, manifest_paths, found)))
+    for manifest in found.manifests:
         found.data.update(dict.fromkeys(listed(files, manifest, data_paths, found)))
     return found
 

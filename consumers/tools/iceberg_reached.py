@@ -94,8 +94,9 @@ class Reached:
 
     def is_whole(self, table: IcebergTable, there: Collection[str]) -> bool:
         """Return True if all is there that leads to a table's data; it was looked at."""
-        lists, manifests, _ = named_by(table)
-        leading = (*lists, *manifests, *(m for one in lists for m in self._lists.get(one, ())))
+        named = named_by(table)
+        listed_in = (self._lists.get(one, ()) for one in named.manifest_lists)
+        leading = chain(named.manifest_lists, named.manifests, *listed_in)
         return all(normalize_location(one) in there or self._files.exists(one) for one in leading)
 
     def look(self, places: Iterable[str], there: Collection[str]) -> set[int] | None:
@@ -159,7 +160,7 @@ def hashes(places: Iterable[str]) -> array[int]:
 
 
 def _named(table: IcebergTable) -> Iterator[Reference]:
-    lists, manifests, others = named_by(table)
-    yield from ((Kind.LIST, place) for place in lists)
-    yield from ((Kind.MANIFEST, place) for place in manifests)
-    yield from ((Kind.FILE, place) for place in others)
+    named = named_by(table)
+    yield from ((Kind.LIST, place) for place in named.manifest_lists)
+    yield from ((Kind.MANIFEST, place) for place in named.manifests)
+    yield from ((Kind.FILE, place) for place in chain(named.data, named.previous, named.last))

@@ -19,7 +19,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.errors import CommitLogError, InvalidSettings, OutcomeUnknown, Unavailable
+from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
@@ -126,7 +126,7 @@ class Removals:
             self._at = began + self._interval_seconds
             return acts
         try:
-            acts += done(self._due(tables), self._on_act, dry_run=dry_run)
+            acts += done(self._due(tables), self._on_act, dry_run=dry_run, apart=True)
         except (CommitLogError, OSError) as error:
             logger.warning("unneeded files were left for later: %s", error)
             self.close()
@@ -169,7 +169,7 @@ class Removals:
         }
         if self._log.expirable(info.table_id, **bounds):
             do = partial(expire, self._log, info, reason, bounds)
-            yield Act(info.name, "expire", reason, _apart(info.name, do))
+            yield Act(info.name, "expire", reason, do)
 
     def _due_of_iceberg(self) -> Iterator[Act]:
         """Yield what removes unneeded files of Iceberg tables."""
@@ -186,11 +186,7 @@ class Removals:
             except InvalidSettings as error:
                 wrong[str(error)] = None
                 return False
-            is_on = policy.mode == "on" and policy.remove_after_days
-            grace = policy.remove_after_days * _DAY_MS
-            if one.why is Why.EXPIRED:
-                grace = policy.remove_expired_after_hours * _HOUR_MS
-            return bool(is_on) and now_ms - one.since_ms >= grace
+            return _is_ripe(one, policy, now_ms)
 
         found = [one for one, orphan in leftovers.find() if is_due(one, orphan)]
         for error in wrong:
@@ -199,7 +195,7 @@ class Removals:
             names = ", ".join(sorted({one.table for one in found} - {""})[:NAMES_MAX])
             remove = partial(leftovers.remove, found, self._log)
             what = names or "Iceberg tables"
-            yield Act(what, "remove", said(found), _apart(what, self._removing(found, remove)))
+            yield Act(what, "remove", said(found), self._removing(found, remove))
 
     def _due(self, tables: Sequence[TableInfo]) -> Iterator[Act]:
         """Yield what deletes versions that take too much, and unneeded files."""
@@ -212,15 +208,10 @@ class Removals:
         now_ms = time.time_ns() // 1_000_000
 
         def is_due(one: Leftover) -> bool:
-            grace = GRACE_DAYS * _DAY_MS
-            if one.incarnation in policies:
-                policy = policies[one.incarnation]
-                if policy is None or policy.mode == "off" or not policy.remove_after_days:
-                    return False
-                grace = policy.remove_after_days * _DAY_MS
-                if one.why is Why.EXPIRED:
-                    grace = policy.remove_expired_after_hours * _HOUR_MS
-            return now_ms - one.since_ms >= grace
+            if one.incarnation not in policies:
+                return now_ms - one.since_ms >= GRACE_DAYS * _DAY_MS
+            policy = policies[one.incarnation]
+            return policy is not None and _is_ripe(one, policy, now_ms)
 
         for leftovers in self._read():
             found = leftovers.by_table(filter(is_due, leftovers.find()))
@@ -237,9 +228,7 @@ class Removals:
             # One with few files doesn't wait for one with many.
             for files in sorted(found, key=len):
                 table, remove = files[0].table, partial(leftovers.remove, files, self._log)
-                yield Act(
-                    table, "remove", said(files), _apart(table, self._removing(files, remove))
-                )
+                yield Act(table, "remove", said(files), self._removing(files, remove))
         yield from self._due_of_iceberg()
 
     def _read(self) -> Iterator[Leftovers]:
@@ -282,16 +271,11 @@ class Removals:
         return do
 
 
-def _apart(table: str, do: Callable[[], str]) -> Callable[[], str]:
-    """Return what does an act, so that the trouble of one table holds up no other."""
-
-    def apart() -> str:
-        try:
-            return do()
-        except (Unavailable, OutcomeUnknown):
-            raise  # Kafka or a leader doesn't answer: the others would wait for it, too
-        except (CommitLogError, OSError, ValueError) as error:
-            logger.warning("%s was left for later: %s", table, error)
-            return f"left for later: {error}"
-
-    return apart
+def _is_ripe(one: Leftover, policy: MaintenancePolicy, now_ms: int) -> bool:
+    """Return True if a policy has a file removed that has been unneeded for so long."""
+    if policy.mode != "on" or not policy.remove_after_days:
+        return False
+    grace = policy.remove_after_days * _DAY_MS
+    if one.why is Why.EXPIRED:
+        grace = policy.remove_expired_after_hours * _HOUR_MS
+    return now_ms - one.since_ms >= grace

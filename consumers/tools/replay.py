@@ -28,7 +28,7 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import is_in, normalize_location
-from commitlog.errors import CorruptLog, StorageFull
+from commitlog.errors import StorageFull
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
@@ -209,12 +209,7 @@ class _Replay:
             self._on_progress(walk.replica.outcomes_position, walk.end)
             if time.monotonic() >= self._save_at and walk.is_settled:
                 self._save()
-        if walk.problem is not None:
-            found = walk.problem
-            raise CorruptLog(
-                f"outcome {found.sequence} cannot be followed: {found.message}. Run "
-                "`commitlog verify`"
-            )
+        walk.check()
         if walk.is_settled:
             self._save()  # what comes now may take as long as the walk
         self._finish()

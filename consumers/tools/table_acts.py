@@ -19,7 +19,7 @@ from commitlog.client.tables import TableInfo
 from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import CommitLogError, NoSuchTable
+from commitlog.errors import CommitLogError, NoSuchTable, OutcomeUnknown, Unavailable
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.table import Policy as Manifests
 from consumers.tools.clocks import clock_difference
@@ -55,16 +55,31 @@ OnAct = Callable[[Act, str], None]
 
 
 def done(
-    due: Iterable[Act], on_act: OnAct, *, dry_run: bool, results: list[str] | None = None
+    due: Iterable[Act],
+    on_act: OnAct,
+    *,
+    dry_run: bool,
+    results: list[str] | None = None,
+    apart: bool = False,
 ) -> list[Act]:
-    """Do each act before the next one is looked for; return them."""
+    """Do each act before the next one is looked for; return them.
+
+    With `apart` an act that fails is left for later, and the others are done: each is of a table
+    of its own. Not if Kafka or a leader doesn't answer, since the others would wait for it, too.
+    """
     acts = []
     for act in due:
         acts.append(act)
         if dry_run:
             continue
         began = time.monotonic()
-        result = act.do()
+        try:
+            result = act.do()
+        except (CommitLogError, OSError, ValueError) as error:
+            if not apart or isinstance(error, Unavailable | OutcomeUnknown):
+                raise
+            logger.warning("%s was left for later: %s", act.table, error)
+            result = f"left for later: {error}"
         if results is not None:
             results.append(result)
         told, took = result or "nothing was left to do", time.monotonic() - began

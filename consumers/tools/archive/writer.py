@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
 from itertools import takewhile
@@ -96,10 +97,9 @@ def archive(
 
     tee = _Tee(log)
     replica = _replica_at(kept.end, genesis)
-    walk = Walk(tee, partition, replica, is_beyond=is_beyond)
     result = ArchiveRun(partition)
     start = kept.end
-    try:
+    with closing(Walk(tee, partition, replica, is_beyond=is_beyond)) as walk:
         for batch in walk.batches():
             for decided in batch:
                 tee.take(decided.submitted.offset)
@@ -109,13 +109,7 @@ def archive(
             if is_full and walk.is_settled:
                 kept = _close(kept, start, tee, replica, genesis, result)
                 start = kept.end
-        if walk.problem is not None:
-            raise CorruptLog(
-                f"outcome {walk.problem.sequence} cannot be archived: {walk.problem.message}. Run "
-                "`commitlog verify`"
-            )
-    finally:
-        walk.close()
+        walk.check("archived")
     if tee.taken:
         kept = _close(kept, start, tee, replica, genesis, result)
     result.through, result.head = kept.end.sequence, kept.end.hash

@@ -59,12 +59,10 @@ def _files(
     """Yield the data and deletion files of a fragment: where each is, and its path there."""
     header = state.header.message
     for file in data_files(fragment):
-        base = file.base_id if file.HasField("base_id") else None
-        yield place_of(location, header, base, "data", file.path)
+        yield place_of(location, header, file, "data", file.path)
     if fragment.HasField("deletion_file"):
         deleted = fragment.deletion_file
-        base = deleted.base_id if deleted.HasField("base_id") else None
-        yield place_of(location, header, base, "", deletion_file_path(fragment.id, deleted))
+        yield place_of(location, header, deleted, "", deletion_file_path(fragment.id, deleted))
 
 
 def _is_gone(location: str, path: str) -> bool:

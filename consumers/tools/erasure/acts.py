@@ -44,11 +44,10 @@ class RecordedErasure:
 
     def __str__(self) -> str:
         """Return it in words."""
-        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
-        by = f" by {self.principal}" if self.principal else ""
+        recorded = by_record(self.sequence, self.time_ms, self.principal)
         return (
-            f"rows of {self.table} were erased{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record"
-            f" {self.sequence}, with the rows of {len(self.writes):,} writes: {self.reason}"
+            f"rows of {self.table} were erased{recorded}, with the rows of {len(self.writes):,}"
+            f" writes: {self.reason}"
         )
 
 
@@ -67,12 +66,18 @@ class RowExpiry:
 
     def __str__(self) -> str:
         """Return it in words."""
-        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
-        by = f" by {self.principal}" if self.principal else ""
+        recorded = by_record(self.sequence, self.time_ms, self.principal)
         return (
-            f"rows that were written to {self.table} through position {self.through} expired{by} on"
-            f" {when:%Y-%m-%d at %H:%M:%S} UTC, by record {self.sequence}: {self.reason}"
+            f"rows that were written to {self.table} through position {self.through}"
+            f" expired{recorded}: {self.reason}"
         )
+
+
+def by_record(sequence: int, time_ms: int, principal: str) -> str:
+    """Return by whom, when and by which record something was done: ` by NAME on …, by record N`."""
+    when = datetime.fromtimestamp(time_ms / 1000, UTC)
+    by = f" by {principal}" if principal else ""
+    return f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {sequence}"
 
 
 def property_of(reason: str, writes: Iterable[Position]) -> tuple[str, str]:

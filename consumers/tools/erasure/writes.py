@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from commitlog.client.row_tail import rows_of
 from commitlog.client.rows import hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CorruptLog
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Transaction
 from commitlog.model.table import TableId
@@ -57,18 +57,11 @@ def decided_in(
     log: Log, partition: int, on_progress: OnProgress = lambda done, total: None
 ) -> Iterator[Decided]:
     """Yield all decided transactions; raise CorruptLog if the log can't be followed."""
-    walk = Walk(log, partition, new_replica())
-    try:
+    with closing(Walk(log, partition, new_replica())) as walk:
         for batch in walk.batches():
             yield from batch
             on_progress(walk.replica.outcomes_position, walk.end)
-        if walk.problem is not None:
-            raise CorruptLog(
-                f"outcome {walk.problem.sequence} cannot be followed: {walk.problem.message}. Run "
-                "`commitlog verify`"
-            )
-    finally:
-        walk.close()
+        walk.check()
 
 
 class TableWrites:

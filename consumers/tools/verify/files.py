@@ -56,10 +56,10 @@ class PartitionFiles:
         self._only = only
         self._is_seen = is_seen
         self._stores: dict[str, ObjectStore] = {}
-        self._names: dict[str, frozenset[str]] = {}
+        self._names: dict[tuple[str, str], frozenset[str]] = {}
+        """Of the files in folders, as they were listed once."""
         self._listed: dict[str, frozenset[str]] = {}
         self._seen: set[tuple[str, str]] = set()
-        self._transactions: dict[str, frozenset[str]] = {}
         self._missing = AllMissing()
         self.manifests_equal = 0
         """Byte for byte."""
@@ -129,18 +129,19 @@ class PartitionFiles:
             store = self._stores[location] = self._open_store(location)
         return store
 
-    def _present(self, location: str, path: str) -> bool:
-        """Say whether a manifest is there; most are known from one listing."""
-        names = self._names.get(location)
+    def _is_there(self, location: str, path: str) -> bool:
+        """Return True if a file is there; most of a folder's are known from one listing."""
+        folder, _, name = path.rpartition("/")
+        names = self._names.get((location, folder))
         if names is None:
-            names = frozenset(self._store(location).names(VERSIONS_DIRECTORY))
-            self._names[location] = names
-        return path.rsplit("/", 1)[1] in names or self._store(location).size(path) >= 0
+            names = frozenset(self._store(location).names(folder))
+            self._names[location, folder] = names
+        return name in names or self._store(location).size(path) >= 0
 
     def _manifest(self, made: Made) -> Iterator[Problem]:
         """Compare a version's manifest with the log, byte by byte."""
         location = made.life.location
-        path = next((p for p in made.paths() if self._present(location, p)), "")
+        path = next((p for p in made.paths() if self._is_there(location, p)), "")
         if not path:
             if made.life.policy is Policy.EVERY:
                 self._note(ProblemKind.MANIFEST, made, made.paths()[0])
@@ -161,16 +162,8 @@ class PartitionFiles:
         if difference:
             yield _problem(ProblemKind.MANIFEST, made, f"{location}/{path}: {difference}")
         beside = transaction_path(made.life.state) if made.life.message else ""
-        if beside and not self._has_transaction(location, beside):
+        if beside and not self._is_there(location, beside):
             self._note(ProblemKind.FILE, made, beside)
-
-    def _has_transaction(self, location: str, path: str) -> bool:
-        """Say whether a version's transaction is beside it; most are known from one listing."""
-        names = self._transactions.get(location)
-        if names is None:
-            names = frozenset(self._store(location).names(TRANSACTIONS_DIRECTORY))
-            self._transactions[location] = names
-        return path.rpartition("/")[2] in names or self._store(location).size(path) >= 0
 
     def _data(self, made: Made) -> Iterator[Problem]:
         """Look for the data, deletion and index files that a version brings."""
@@ -178,16 +171,14 @@ class PartitionFiles:
         for fragment_id, encoded in made.delta.fragments:
             fragment = DataFragment.FromString(encoded)
             for file in data_files(fragment):
-                base = file.base_id if file.HasField("base_id") else None
-                location, path = place_of(made.life.location, header, base, "data", file.path)
+                location, path = place_of(made.life.location, header, file, "data", file.path)
                 yield from self._file(made, location, path, file.file_size_bytes, fragment_id)
             if fragment.HasField("deletion_file"):
                 yield from self._deletions(made, header, fragment_id, fragment.deletion_file)
         for index in IndexSection.FromString(made.delta.index_section or b"").indices:
-            base = index.base_id if index.HasField("base_id") else None
             folder = f"_indices/{uuid.UUID(bytes=index.uuid.uuid)}"
             for part in index.files:
-                location, path = place_of(made.life.location, header, base, folder, part.path)
+                location, path = place_of(made.life.location, header, index, folder, part.path)
                 yield from self._file(made, location, path, part.size_bytes)
 
     def _file(
@@ -208,8 +199,7 @@ class PartitionFiles:
         self, made: Made, header: Manifest, fragment_id: int, deletion_file: DeletionFile
     ) -> Iterator[Problem]:
         name = deletion_file_path(fragment_id, deletion_file)
-        base = deletion_file.base_id if deletion_file.HasField("base_id") else None
-        location, path = place_of(made.life.location, header, base, "", name)
+        location, path = place_of(made.life.location, header, deletion_file, "", name)
         if not self._is_new(location, path):
             return
         try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from commitlog.core.decisions import Change
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
+from consumers.tools.erasure.acts import RecordedErasure, RowExpiry, by_record
 from consumers.tools.verify.missing import said
 
 EXPIRIES_KEPT = 20
@@ -90,12 +89,8 @@ class Expiry:
 
     def __str__(self) -> str:
         """Return it in words."""
-        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
-        by = f" by {self.principal}" if self.principal else ""
-        return (
-            f"versions {self.versions} of {self.table} were deleted{by} on"
-            f" {when:%Y-%m-%d at %H:%M:%S} UTC, by record {self.sequence}"
-        )
+        recorded = by_record(self.sequence, self.time_ms, self.principal)
+        return f"versions {self.versions} of {self.table} were deleted{recorded}"
 
 
 @dataclass(slots=True)

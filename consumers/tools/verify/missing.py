@@ -10,8 +10,17 @@ from typing import Any
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import VersionRanges
-from commitlog.lancepb.table_pb2 import DataFragment, Manifest
+from commitlog.lancepb.table_pb2 import (
+    DataFile,
+    DataFragment,
+    DeletionFile,
+    IndexMetadata,
+    Manifest,
+)
 from consumers.tools.verify.versions import LifeManifests, Made
+
+InBase = DataFile | DeletionFile | IndexMetadata
+"""What may name another place than its table's as the one where its files are."""
 
 
 @dataclass(slots=True)
@@ -110,13 +119,13 @@ def paths_of(encoded: bytes | None) -> set[str]:
 
 
 def place_of(
-    location: str, header: Manifest, base_id: int | None, folder: str, path: str
+    location: str, header: Manifest, named: InBase, folder: str, path: str
 ) -> tuple[str, str]:
     """Return the location that a file is relative to, and its path there."""
     inside = f"{folder}/{path}" if folder else path
-    if base_id is None:
+    if not named.HasField("base_id"):
         return location, inside
-    base = next((b for b in header.base_paths if b.id == base_id), None)
+    base = next((b for b in header.base_paths if b.id == named.base_id), None)
     if base is None:
         return location, inside
     return base.path, inside if base.is_dataset_root or not folder else path

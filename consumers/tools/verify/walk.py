@@ -146,6 +146,14 @@ class Walk:
         if not self._is_cut:
             self._read_the_rest()
 
+    def check(self, act: str = "followed") -> None:
+        """Raise CorruptLog if a bad outcome ended the walk: from there on the log can't be used."""
+        if self.problem is not None:
+            raise CorruptLog(
+                f"outcome {self.problem.sequence} cannot be {act}: {self.problem.message}. Run "
+                "`commitlog verify`"
+            )
+
     def _may_end(self) -> bool:
         """Say whether the walk may end before the next record: the start of a term may explain
         what is suspicious so far."""
