@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -127,14 +128,11 @@ def _compare_rows(log: Log, machine: Machine, histories: RowHistories, found: Au
     def count(rows: int) -> None:
         found.rows += rows
 
-    tail = Tail(log, found.partition)
-    try:
+    with closing(Tail(log, found.partition)) as tail:
         for info in filter(None, map(info_of, machine.tables.values())):
             differing = histories.compare(info, tail, count)
             if differing is not None:
                 _differs(found, differing.sequence, "", differing.text)
-    finally:
-        tail.close()
 
 
 def _checked(

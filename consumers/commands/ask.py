@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -204,8 +205,7 @@ def log(
     as_json
         Print a JSON array; with --follow, one JSON object per line.
     """
-    connected = connect(where.load())
-    try:
+    with closing(connect(where.load())) as connected:
         partitions_of(connected, partition)
         records = connected.last_outcome_records(partition, limit)
         rows = [_record_row(record) for record in records]
@@ -215,15 +215,10 @@ def log(
         for row in rows:
             _print_line(row, as_json)
         position = records[-1].offset + 1 if records else 0
-        reader = connected.read_outcomes(partition, position)
-        try:
+        with closing(connected.read_outcomes(partition, position)) as reader:
             while True:
                 for record in reader.poll(timeout_seconds=FOLLOW_POLL_SECONDS):
                     _print_line(_record_row(record), as_json)
-        finally:
-            reader.close()
-    finally:
-        connected.close()
 
 
 LOG_COLUMNS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,13 +46,10 @@ def backup(
     where_to = _named(place)
     if check:
         return _check(where_to, as_json=as_json)
-    log = connect_to_files(config)
-    try:
+    with closing(connect_to_files(config)) as log:
         _check_apart(where_to, config.root, log.genesis().tables_root)
         with output.counts() as bar:
             done = back_up(log, where_to, config.root, bar)
-    finally:
-        log.close()
     if as_json:
         output.print_json(done.to_json())
         return ExitCode.OK

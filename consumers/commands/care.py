@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import closing
 from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import Annotated, Any
@@ -144,15 +145,12 @@ def rules(
         "operations_max": operations_max,
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    log = connect_client(where.load(), "rules")
-    try:
+    with connect_client(where.load(), "rules") as log:
         found = (
             put_in_force(log, lambda rules: replace(rules, **given), lance_release)
             if given or lance_release
             else in_force(log)
         )
-    finally:
-        log.close()
     columns = (
         output.Column("partition", lambda row: row["partition"], is_number=True),
         output.Column("protocol", lambda row: row["protocol"], is_number=True),
@@ -194,15 +192,12 @@ def upgrade(
             "then follow its advice"
         )
     config = where.load()
-    log = connect(config)
-    try:
+    with closing(connect(config)) as log:
         found = []
         for one in check_upgrade(log, config.root, config.token):
             found.append(one)
             if not as_json:
                 output.print_check(one.name, one.level, one.message, one.advice)
-    finally:
-        log.close()
     if as_json:
         output.print_json([one.to_json() for one in found])
     return ExitCode.OK if all(one.level is Level.OK for one in found) else ExitCode.REFUSED

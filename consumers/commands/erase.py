@@ -69,21 +69,18 @@ def erase(
     config, predicate = where.load(), sys.stdin.read().strip() if rows == STDIN else rows
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or getpass.getuser())
-    try:
-        with output.progress(table) as bar:
-            found = run(
-                client,
-                lambda: connect(config),
-                table,
-                predicate,
-                Places(config.need_root(), backup, clean if now else None),
-                reason=reason,
-                dry_run=dry_run,
-                on_step=output.note,
-                on_progress=bar,
-            )
-    finally:
-        client.close()
+    with client, output.progress(table) as bar:
+        found = run(
+            client,
+            lambda: connect(config),
+            table,
+            predicate,
+            Places(config.need_root(), backup, clean if now else None),
+            reason=reason,
+            dry_run=dry_run,
+            on_step=output.note,
+            on_progress=bar,
+        )
     if as_json:
         output.print_json([found.to_json()])
     else:

@@ -24,11 +24,8 @@ places = App(name="places", help="Show which places of the log are in named root
 @places.default
 def show(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """Show which recorded places of the log are in named roots, and where those are now."""
-    log = connect_client(where.load())
-    try:
+    with connect_client(where.load()) as log:
         _print(log, as_json=as_json)
-    finally:
-        log.close()
 
 
 @places.command
@@ -50,14 +47,11 @@ def bind(
         The root's name.
     """
     config = where.load()
-    log = connect_client(config, "places")
-    try:
+    with connect_client(config, "places") as log:
         with _wrong_argument():
             log.bind_place(place, root)
         _note(log, config)
         _print(log, as_json=as_json)
-    finally:
-        log.close()
 
 
 @places.command
@@ -73,14 +67,11 @@ def unbind(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
         The place as `commitlog places` shows it.
     """
     config = where.load()
-    log = connect_client(config, "places")
-    try:
+    with connect_client(config, "places") as log:
         with _wrong_argument():
             log.unbind_place(place)
         _note(log, config)
         _print(log, as_json=as_json)
-    finally:
-        log.close()
 
 
 @contextmanager

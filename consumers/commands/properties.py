@@ -53,13 +53,10 @@ def properties(
         values[key] = value
     if not name and not namespace:
         raise ConfigurationError("no table is given: commitlog properties TABLE")
-    log = connect_client(where.load())
-    try:
+    with connect_client(where.load()) as log:
         if values:
             log.set_properties(name or [], values, is_namespace=namespace)
         found = _namespaces(log, name) if namespace else dict(log.table(name).properties)
-    finally:
-        log.close()
     rows = [{"name": key, "value": value} for key, value in sorted(found.items())]
     columns: Sequence[output.Column] = (
         output.Column("property", lambda row: row["name"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -92,14 +93,11 @@ def verify(
     )
     if again and folder is not None:
         _forget(folder)
-    log = connect_to_files(config)
-    try:
+    with closing(connect_to_files(config)) as log:
         verdicts = []
         for number in partitions_of(log, partition):
             with output.progress(f"partition {number}") as bar:
                 verdicts.append(check(log, number, options, on_progress=bar))
-    finally:
-        log.close()
     if as_json:
         output.print_json([verdict.to_json() for verdict in verdicts])
     for verdict in verdicts if not as_json else ():
@@ -238,14 +236,11 @@ def replay(
         )
     seen = old if against or config.root else None
     options = ReplayOptions(target, seen, all_versions, rows)
-    log = connect_to_files(config)
-    try:
+    with closing(connect_to_files(config)) as log:
         results = []
         for number in range(log.partitions()):
             with output.progress(f"partition {number}") as bar:
                 results.append(build(log, number, options, on_progress=bar))
-    finally:
-        log.close()
     if as_json:
         output.print_json([result.to_json() for result in results])
     for result in results if not as_json else ():
@@ -317,8 +312,7 @@ def archive(
     config = where.load()
     folder = config.need_root() / FOLDER
     limits = {"through": through, "before_ms": _before_ms(older_than_days)}
-    log = connect(config)
-    try:
+    with closing(connect(config)) as log:
         done = []
         numbers = partitions_of(log, partition)
         for number in numbers:
@@ -332,8 +326,6 @@ def archive(
                     tombstone(log, number, folder, result, **limits, on_progress=bar)
         if expire_rows:
             _expire_rows(config, log, done, by)
-    finally:
-        log.close()
     if as_json:
         output.print_json([one.to_json() for one in done])
     for one in done if not as_json else ():
@@ -346,12 +338,9 @@ def _expire_rows(config: Config, log: ArchivableLog, done: Sequence[ArchiveRun],
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.row_expiry import expire_rows
 
-    client = connect_client(config, by or getpass.getuser())
-    try:
+    with connect_client(config, by or getpass.getuser()) as client:
         for one in done:
             expire_rows(client, log, config.need_root() / FOLDER, one)
-    finally:
-        client.close()
 
 
 def _show_archived(one: ArchiveRun, *, give_up: bool) -> None:

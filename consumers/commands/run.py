@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -161,8 +162,7 @@ def init(
 
     config = where.load()
     place = writable_tables_root(config)
-    log = connect(config)
-    try:
+    with closing(connect(config)) as log:
         if config.root is not None:
             try:
                 log.partitions()
@@ -175,8 +175,6 @@ def init(
             replication_factor=replication_factor,
         )
         check_place(log)
-    finally:
-        log.close()
     facts = {
         "log": genesis.log,
         "log_id": genesis.log_id,
@@ -245,11 +243,9 @@ def committer(
             quotas=allowed,
             allowed_locations=config.allowed_prefixes,
         )
-        try:
+        with closing(log):
             check_all(log, root)
             Committer(log, options, on_ready=on_ready).run(stop)
-        finally:
-            log.close()
 
     run_part("committer" if partition == 0 else f"committer-{partition}", root, work)
 
@@ -264,18 +260,15 @@ def index(*, where: Where = HERE) -> None:
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect_to_files(config)
         is_ready = threading.Event()
-        try:
-            with output.progress("reading the log") as bar:
+        with closing(log), output.progress("reading the log") as bar:
 
-                def on_progress(done: int, total: int) -> None:
-                    bar(done, total)
-                    if done >= total and not is_ready.is_set():
-                        is_ready.set()
-                        on_ready("")
+            def on_progress(done: int, total: int) -> None:
+                bar(done, total)
+                if done >= total and not is_ready.is_set():
+                    is_ready.set()
+                    on_ready("")
 
-                run_index(log, root, stop=stop, on_progress=on_progress)
-        finally:
-            log.close()
+            run_index(log, root, stop=stop, on_progress=on_progress)
 
     # It catches up when the leader, who makes the commits, leaves it time.
     run_part("index", root, work, niceness=INDEX_NICENESS)

@@ -36,15 +36,12 @@ def tag(
     remove
         Remove the tag.
     """
-    log = connect_client(where.load())
-    try:
+    with connect_client(where.load()) as log:
         if name and remove:
             log.untag(name)
         elif name:
             log.tag(name, at)
         found = log.tags()
-    finally:
-        log.close()
     rows = [
         {"name": one, "position": ",".join(str(place[number]) for number in sorted(place))}
         for one, place in found.items()
@@ -77,11 +74,8 @@ def undrop(
     incarnation
         Which one, if several tables had the name (the one dropped last).
     """
-    log = connect_client(where.load())
-    try:
+    with connect_client(where.load()) as log:
         outcome = log.undrop(table, name=name or None, incarnation=incarnation)
-    finally:
-        log.close()
     _print(outcome, as_json=as_json)
 
 
@@ -104,11 +98,8 @@ def rollback(
     """
     if not tables:
         raise ConfigurationError("no table is given: commitlog rollback TABLE... --to POSITION")
-    log = connect_client(where.load())
-    try:
+    with connect_client(where.load()) as log:
         outcome = log.restore(tables, to)
-    finally:
-        log.close()
     _print(outcome, as_json=as_json)
 
 

@@ -170,8 +170,7 @@ class Supervisor:
     def _make_log(self, servers: str) -> int:
         config = self._config
         self._say(f"opening log {config.log}")
-        log = KafkaLog.connect(servers, config.log, config.kafka)
-        try:
+        with contextlib.closing(KafkaLog.connect(servers, config.log, config.kafka)) as log:
             tables = config.need_tables_root()
             try:
                 partitions = log.partitions()
@@ -187,8 +186,6 @@ class Supervisor:
             if genesis.tables_root != tables:
                 logger.warning("the tables of this log are in %s", genesis.tables_root)
             return partitions
-        finally:
-            log.close()
 
     def _start_parts(self, servers: str, partitions: int) -> None:
         assert self._listener is not None
@@ -391,7 +388,5 @@ def _not_ready(config: Config, port: int) -> str:
 
 @contextlib.contextmanager
 def _closing(connection: http.client.HTTPConnection) -> Iterator[http.client.HTTPConnection]:
-    try:
+    with contextlib.closing(connection):
         yield connection
-    finally:
-        connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from commitlog import CommitLog
@@ -33,23 +34,17 @@ def clean(
     newest = now_ms - age_seconds * 1000
     listed: list[Leftover] = []
     for partition in _partitions(log, table):
-        leftovers = Leftovers(log, partition)
-        try:
+        with closing(Leftovers(log, partition)) as leftovers:
             found = [one for one in leftovers.find(table) if one.since_ms <= newest]
             listed += found
             if client is not None:
                 leftovers.remove(found, client, on_removed=on_removed)
-        finally:
-            leftovers.close()
     if table is None and log.genesis().tables_root:
-        iceberg = IcebergLeftovers(log)
-        try:
+        with closing(IcebergLeftovers(log)) as iceberg:
             of_iceberg = [one for one, _ in iceberg.find() if one.since_ms <= newest]
             listed += of_iceberg
             if client is not None and of_iceberg:
                 iceberg.remove(of_iceberg, client, on_removed=on_removed)
-        finally:
-            iceberg.close()
     return [one.to_json(now_ms) for one in listed]
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -141,11 +142,9 @@ def _cluster(config: Config, say: Callable[[str], None]) -> Iterator[Check]:
         if config.root is not None:
             yield finding("places", partial(_noted_places, config.root, config), PLACES_ADVICE)
         return
-    try:
+    with closing(log):
         yield Check("cluster", Level.OK, f"answers at {servers}")
         yield from _log(log, config)
-    finally:
-        log.close()
 
 
 def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
@@ -304,8 +303,7 @@ def _probe(tables_root: str) -> str:
 
 
 def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
-    health = Health(log, config.root, config.token)
-    try:
+    with closing(Health(log, config.root, config.token)) as health:
         yield from (check for check in health.check() if check.name.startswith("leader"))
         yield from (lance_release(number, one) for number, one in health.statuses.items())
         yield from (_version(number, one) for number, one in health.statuses.items())
@@ -313,8 +311,6 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         yield from (leader_clock(number, one, now_ms) for number, one in health.statuses.items())
         if config.root is not None:
             yield _index(config.root, health)
-    finally:
-        health.close()
 
 
 def lance_release(partition: int, status: Mapping[str, Any]) -> Check:

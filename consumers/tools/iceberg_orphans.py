@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -81,11 +82,8 @@ class _Named:
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     """Compare the files below the tables root with the log's outcomes, to their present ends."""
-    orphans = IcebergOrphans(log, tables_root)
-    try:
+    with closing(IcebergOrphans(log, tables_root)) as orphans:
         return orphans.find()
-    finally:
-        orphans.close()
 
 
 class IcebergOrphans:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from heapq import merge
 from itertools import groupby
@@ -196,14 +197,11 @@ def _apply(
     def is_beyond(answered: Answered) -> bool:
         return answered.offset >= end
 
-    walk = Walk(log, partition, replica, is_beyond=is_beyond)
-    try:
+    with closing(Walk(log, partition, replica, is_beyond=is_beyond)) as walk:
         for batch in walk.batches():
             for one in batch:
                 recorded = recordings.of(one.outcome)
                 machine.apply(one.submitted, one.outcome, recordings=recorded)
-    finally:
-        walk.close()
     if walk.sequence < sequence and walk.problem is not None:
         raise CorruptLog(
             f"partition {partition} cannot be followed: {walk.problem.message}. Name the log's"

@@ -335,12 +335,9 @@ class _Replay:
             )
             for table in tables
         }
-        walk = Walk(self._log, result.partition, new_replica())
-        try:
+        with closing(Walk(self._log, result.partition, new_replica())) as walk:
             through = self._walk.replica.chain.sequence
             result.rebuilt, problems = rebuild(tables, places, walk, through, self._on_progress)
-        finally:
-            walk.close()
         result.found(problems)
 
     def _delete_versions(self, life: LifeManifests) -> None:

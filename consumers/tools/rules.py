@@ -8,6 +8,7 @@ that follow a log before its protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -55,8 +56,7 @@ def put_in_force(
         OutcomeUnknown: no answer in time; asking what is in force tells.
     """
     runtime = log.runtime()
-    writer = runtime.log.transactions_writer()
-    try:
+    with closing(runtime.log.transactions_writer()) as writer:
         for partition, rules in enumerate(in_force(log)):
             changed = change(rules)
             records = [protocol_version(str(uuid4()), changed)] if changed != rules else []
@@ -66,6 +66,4 @@ def put_in_force(
             for record in records:
                 append_rules(writer, record, partition, RECORD_SECONDS)
                 log.outcome(record.transaction_id, RECORD_SECONDS).raise_for_conflict()
-    finally:
-        writer.close()
     return in_force(log)

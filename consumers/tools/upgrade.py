@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,10 @@ def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Chec
     yield Check(
         "program", Level.OK, f"this one is {ours}, with pylance {package_version('pylance')}"
     )
-    health = Health(log, None, token)
-    try:
+    with closing(Health(log, None, token)) as health:
         found = health.check()
         yield from (one for one in found if one.name.startswith("leader") and _is_bad(one))
         statuses = sorted(health.statuses.items())
-    finally:
-        health.close()
     old = False
     for partition, status in statuses:
         programs = [_leader(partition, status), *_connected(partition, status)]

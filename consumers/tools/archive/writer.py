@@ -221,14 +221,12 @@ def _say(log: ArchivableLog, partition: int, retained: Retained) -> None:
     told: list[Exception | None] = []
     writer = log.outcomes_writer(partition)
     deadline = time.monotonic() + APPEND_SECONDS
-    try:
+    with closing(writer):
         value = encode_retained(retained)
         key = retained_key(retained.sequence)
         writer.append(key, value, lambda offset, error: told.append(error))
         while not told and time.monotonic() < deadline:
             writer.poll(0.1)
-    finally:
-        writer.close()
     if not told or told[0] is not None:
         raise Unavailable(
             f"Kafka did not take the record that says what of partition {partition} is archived; "

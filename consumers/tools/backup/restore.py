@@ -145,8 +145,7 @@ def _fill(
     archives = archives_of(root / ARCHIVE, ends)
     with _cluster(config, root, backup) as servers:
         settings = ClientSettings(servers, config.kafka)
-        log = KafkaLog(settings, backup.log, 60.0)
-        try:
+        with contextlib.closing(KafkaLog(settings, backup.log, 60.0)) as log:
             factor = log.replication_factor()
             topics = RestoredTopics(settings, backup.log, len(ends), factor, goes_on=goes_on)
             # Then all was put; or they are another log's, which the comparison finds.
@@ -168,8 +167,6 @@ def _fill(
             if backup.tables_root:
                 _files(files, TABLES, backup.tables_root, place, heads, done, on_progress)
                 done.lacking = tuple(_lacking(log, root, backup, ends))
-        finally:
-            log.close()
 
 
 def _lacking(

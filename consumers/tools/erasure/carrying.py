@@ -110,16 +110,13 @@ class Carrying:
         return copies
 
     def _writes(self, erased: Erased) -> list[HeldWrite]:
-        log = self._open_log()
-        try:
+        with closing(self._open_log()) as log:
             found = TableWrites(log, self._partition, self._info).read()
             return [
                 one._replace(payload=None)
                 for one in found
                 if one.at.operation in erased.get(one.at.sequence, ())
             ]
-        finally:
-            log.close()
 
     def _row_files(self, writes: Sequence[HeldWrite]) -> Copy:
         paths = [write.path for write in writes if write.path]
@@ -131,8 +128,7 @@ class Carrying:
     def _archive(self, erased: Erased) -> Copy:
         """Archive the log, without these rows, and give up what has them in the topic."""
         folder, number = self._places.root / FOLDER, self._partition
-        log = self._open_log()
-        try:
+        with closing(self._open_log()) as log:
             kept = Archive.open(folder, log.identity(), log.genesis(number))
             if not erased and not kept.segments:
                 return Copy("archive", True, "there is none")
@@ -147,8 +143,6 @@ class Carrying:
             waits = f"; {run.waiting} segments wait for a row writer" if run.waiting else ""
             said = f"{len(kept.segments):,} segments through {kept.end.sequence}{waits}"
             return Copy("archive", not left, said)
-        finally:
-            log.close()
 
     def _topic(self, wanted: Mapping[int, set[int]]) -> Copy:
         left = self._in_topic(wanted)
@@ -169,15 +163,12 @@ class Carrying:
         self, wanted: Mapping[int, set[int]], left: Sequence[RawRecord]
     ) -> list[RawRecord]:
         deadline = time.monotonic() + CLEANING_SECONDS
-        log = self._open_log()
-        try:
+        with closing(self._open_log()) as log:
             while left and time.monotonic() < deadline:
                 # An append rolls the segment, and the cleaner takes those that are closed.
                 log.tombstone(self._partition, [raw.key for raw in left[:1] if raw.key])
                 time.sleep(1.0)
                 left = self._in_topic(wanted)
-        finally:
-            log.close()
         return list(left)
 
     def _in_topic(self, wanted: Mapping[int, set[int]]) -> list[RawRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,8 +129,7 @@ def recorded(
     """Return the acts on a table, and the last one that its own files are done with."""
     acts: list[RecordedErasure] = []
     done = 0
-    log = open_log()
-    try:
+    with closing(open_log()) as log:
         for decided in decided_in(log, client.runtime().domains.partition(info.table_id)):
             made = {result.incarnation for result in decided.outcome.results}
             if info.incarnation not in made:
@@ -137,8 +137,6 @@ def recorded(
             done = max(done, done_in(decided))
             act = act_in(decided)
             acts += [act] if act is not None else []
-    finally:
-        log.close()
     return acts, done
 
 
@@ -157,12 +155,9 @@ def _look(
     keys = set(hashes_of(info, info.primary_key, rows)) if info.primary_key else set()
     found.rows = rows.num_rows
     found.versions = sum(b - a + 1 for a, b in without([(1, info.version - 1)], info.deleted))
-    log = open_log()
-    try:
+    with closing(open_log()) as log:
         partition = client.runtime().domains.partition(info.table_id)
         held = TableWrites(log, partition, info).find(where, keys, on_progress)
-    finally:
-        log.close()
     found.unreadable = held.unreadable
     return info, held.writes
 

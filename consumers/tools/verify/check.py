@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any, cast
 
@@ -63,13 +64,12 @@ def verify(
     """
     if options is not None and options.root is not None:
         check_root(log, options.root, partition)
-    check = _Check(
-        log, partition, options or VerifyOptions(), on_progress or (lambda done, total: None)
-    )
-    try:
+    with closing(
+        _Check(
+            log, partition, options or VerifyOptions(), on_progress or (lambda done, total: None)
+        )
+    ) as check:
         return check.run()
-    finally:
-        check.close()
 
 
 class _Check:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog.codecs.payloads import inline_rows
@@ -98,8 +99,7 @@ class WrittenRows:
         from commitlog.client.row_tail import Tail
 
         assert self._histories is not None
-        tail = Tail(log, partition)
-        try:
+        with closing(Tail(log, partition)) as tail:
             for info in filter(None, map(info_of, tables)):
                 found = self._histories.compare(info, tail, on_rows)
                 if found is not None:
@@ -110,8 +110,6 @@ class WrittenRows:
                         table=info.name,
                         version=found.version,
                     )
-        finally:
-            tail.close()
 
     def to_json(self) -> list[Any]:
         """Return it as JSON-able values."""

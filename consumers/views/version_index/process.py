@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 
 from commitlog.core.log.chain import Chain
@@ -215,8 +216,7 @@ def _check_tail(log: Log, position: IndexPosition) -> None:
         "The log has lost records that were committed. Restore the topics, or, to accept the loss,"
         " delete the index to build it anew"
     )
-    reader = log.read_outcomes(position.partition, position.last_outcome_offset)
-    try:
+    with closing(log.read_outcomes(position.partition, position.last_outcome_offset)) as reader:
         if reader.end_offset() < position.outcomes_offset:
             raise CorruptLog(f"the outcomes topic ends before what the index holds ({where}). "
                              f"{advice}")  # fmt: skip
@@ -224,8 +224,6 @@ def _check_tail(log: Log, position: IndexPosition) -> None:
         found = reader.poll(records_max=1)
         while not found and time.monotonic() < deadline:
             found = reader.poll(records_max=1)
-    finally:
-        reader.close()
     if not found:
         raise Unavailable(f"no answer from the log within {CHECK_TIMEOUT_SECONDS} s ({where})")
     record = found[0].record
