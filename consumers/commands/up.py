@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.places import named_here, places_setting
@@ -32,12 +32,14 @@ from consumers.runtime.places import check_own_place, check_unused, writable_tab
 from consumers.runtime.process import configure_logging, stop_on_signals
 from consumers.tools.archive.log import with_archive
 
-HTTP_SETTINGS = (
+PASSED_ON = (
+    *("log", "host", "socket_host", "socket_port", "token", "quotas", "storage_file"),
+    *("iceberg_tables_max", "iceberg_updates_max", "iceberg_timeout"),
     *("access_file", "base_path", "allowed_locations", "tls_certificate"),
     *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
     *("row_processes", "row_memory"),
 )
-"""What only the server part needs to be told."""
+"""Settings that the parts get as they are here."""
 HTTP_FD = "COMMITLOG_HTTP_FD"
 POLL_SECONDS = 0.1
 """How often it looks while something is being started."""
@@ -190,36 +192,30 @@ class Supervisor:
     def _start_parts(self, servers: str, partitions: int) -> None:
         assert self._listener is not None
         environment = self._environment(servers)
+        shared, number = (self._lock,), self._listener.fileno()
         for partition in range(partitions):
             name = "committer" if partitions == 1 else f"committer-{partition}"
-            arguments = ["committer", "--partition", str(partition)]
-            self._parts.append(
-                CommandProcess(name, arguments, environment=environment, inherited=(self._lock,))
-            )
-        self._parts.append(
-            CommandProcess("index", ["index"], environment=environment, inherited=(self._lock,))
-        )
-        self._parts.append(
-            CommandProcess("rows", ["rows"], environment=environment, inherited=(self._lock,))
-        )
+            self._add(name, environment, shared, "committer", "--partition", str(partition))
+        self._add("index", environment, shared)
+        self._add("rows", environment, shared)
         if self._config.maintain:
-            self._parts.append(
-                CommandProcess(
-                    "maintenance", ["maintain"], environment=environment, inherited=(self._lock,)
-                )
-            )
-        number = self._listener.fileno()
-        self._parts.append(
-            CommandProcess(
-                "server",
-                ["server"],
-                environment={**environment, HTTP_FD: str(number)},
-                inherited=(self._lock, number),
-            )
-        )
+            self._add("maintenance", environment, shared, "maintain")
+        self._add("server", {**environment, HTTP_FD: str(number)}, (*shared, number))
         for part in self._parts:
             self._say(f"starting {part.name}")
             part.start()
+
+    def _add(
+        self,
+        name: str,
+        environment: Mapping[str, str],
+        inherited: Sequence[int],
+        *command: str,
+    ) -> None:
+        """Add a part that runs a command, the one of its name unless another one is given."""
+        arguments = command or (name,)
+        part = CommandProcess(name, arguments, environment=environment, inherited=inherited)
+        self._parts.append(part)
 
     def _environment(self, servers: str) -> dict[str, str]:
         """Return a child's environment: the settings as they were put together here."""
@@ -230,20 +226,10 @@ class Supervisor:
         environment |= {
             PREFIX + "ROOT": str(self._root),
             PREFIX + "BOOTSTRAP_SERVERS": servers,
-            PREFIX + "LOG": config.log,
             PREFIX + "FSYNC": str(config.fsync).lower(),
-            PREFIX + "HOST": config.host,
-            PREFIX + "SOCKET_HOST": config.socket_host,
-            PREFIX + "ICEBERG_TABLES_MAX": str(config.iceberg_tables_max),
-            PREFIX + "ICEBERG_UPDATES_MAX": str(config.iceberg_updates_max),
-            PREFIX + "ICEBERG_TIMEOUT": str(config.iceberg_timeout),
-            PREFIX + "SOCKET_PORT": str(config.socket_port),
-            PREFIX + "TOKEN": config.token,
-            PREFIX + "QUOTAS": config.quotas,
-            PREFIX + "STORAGE_FILE": config.storage_file,
             PREFIX + "PLACES": places_setting(),
         }
-        for name in HTTP_SETTINGS:
+        for name in PASSED_ON:
             environment[PREFIX + name.upper()] = str(getattr(config, name))
         for name, value in config.kafka.items():
             environment[KAFKA_PREFIX + name.upper().replace(".", "_")] = value
@@ -373,7 +359,7 @@ def _not_ready(config: Config, port: int) -> str:
         opened = http.client.HTTPSConnection(
             reachable, port, timeout=3, context=ssl._create_unverified_context()
         )
-    with _closing(opened) as connection:
+    with contextlib.closing(opened) as connection:
         try:
             connection.request("GET", "/readyz")
             response = connection.getresponse()
@@ -384,9 +370,3 @@ def _not_ready(config: Config, port: int) -> str:
         return ""
     failed = (c for c in body.get("checks", ()) if c.get("level") == "fail")
     return "; ".join(f"{check['name']}: {check['message']}" for check in failed) or "not ready"
-
-
-@contextlib.contextmanager
-def _closing(connection: http.client.HTTPConnection) -> Iterator[http.client.HTTPConnection]:
-    with contextlib.closing(connection):
-        yield connection
