@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 
 from commitlog.adapters.reading import read_on
 from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
@@ -122,12 +121,7 @@ class Subscription:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

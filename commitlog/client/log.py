@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
@@ -321,12 +320,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

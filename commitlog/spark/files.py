@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -110,9 +110,13 @@ class WrittenFiles:
         """Return the keys as a transaction names them; None if it should name none."""
         if not target.key or self.keys is None:
             return None
-        step = HASH_BYTES
-        hashes = (self.keys[at : at + step] for at in range(0, len(self.keys), step))
-        return KeyHashes(target.key_field_ids, packed(hashes))
+        return named_keys(target.key_field_ids, self.keys)
+
+
+def named_keys(field_ids: Sequence[int], hashes: bytes) -> KeyHashes:
+    """Return the hashes of keys, one behind the other, as a transaction names them."""
+    starts = range(0, len(hashes), HASH_BYTES)
+    return KeyHashes(tuple(field_ids), packed(hashes[at : at + HASH_BYTES] for at in starts))
 
 
 def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:

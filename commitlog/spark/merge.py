@@ -33,14 +33,13 @@ from commitlog.client.merging import check_key_types
 from commitlog.client.repeats import noted
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.keys import HASH_BYTES, packed
+from commitlog.codecs.keys import HASH_BYTES
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
-from commitlog.model.operations import KeyHashes
 from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.files import Connect, brought, target_of
+from commitlog.spark.files import Connect, brought, named_keys, target_of
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge_files import (
     ADDRESS,
@@ -332,10 +331,8 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
         update_mode="rewrite_rows",
     )
     inserted = b"".join(part.keys for part in parts)
-    keys = None
-    if len(inserted) <= KEYS_MAX * HASH_BYTES:
-        hashes = (inserted[at : at + HASH_BYTES] for at in range(0, len(inserted), HASH_BYTES))
-        keys = KeyHashes(tuple(info.top_level_ids(task.on)), packed(hashes))
+    is_named = len(inserted) <= KEYS_MAX * HASH_BYTES
+    keys = named_keys(info.top_level_ids(task.on), inserted) if is_named else None
     return Prepared(
         operation=operation,
         read_version=task.version,

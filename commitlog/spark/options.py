@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
 
@@ -144,11 +144,15 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
             "txnAppId", application_id, "txnAppId and txnVersion belong together",
             "Give both, or none",
         )  # fmt: skip
+    return replace(_writing(values, _table(values)), application_sequence=sequence)
+
+
+def _writing(values: Mapping[str, str], table: str) -> WriteOptions:
+    """Return what all writes need to know."""
     return WriteOptions(
         connection=_connection(values),
-        table=_table(values),
-        application_id=application_id,
-        application_sequence=sequence,
+        table=table,
+        application_id=values.get("txnappid", ""),
         rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
@@ -172,16 +176,7 @@ def parse_batches(options: Mapping[str, str]) -> WriteOptions:
     """
     names = tuple(name for name in COMMON + WRITE if name not in ("table", "path", "txnVersion"))
     values = _known(options, names, use="foreachBatch", others=("table", "path", "txnVersion"))
-    return WriteOptions(
-        connection=_connection(values),
-        table="",
-        application_id=values.get("txnappid", ""),
-        rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
-        bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
-        timeout_seconds=_seconds(values),
-        strict_repeats=_flag(values, "strictRepeats"),
-        by_log=_by_log(values),
-    )
+    return _writing(values, "")
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:

@@ -10,7 +10,6 @@ from consumers.commands import (
     backups,
     care,
     erase,
-    explain,
     jobs,
     look,
     places,
@@ -59,7 +58,7 @@ for _command in (
 ):
     app.command(_command, group=_RUN, help_epilogue="")
 app.command(rows.rows, group=_RUN, help_epilogue="")
-for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.explain, ask.log):
+for _question in (ask.history, ask.tables, ask.conflicts, ask.show, ask.explain, ask.log):
     app.command(_question, group=_ASK, help_epilogue="")
 for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
     app.command(_look, group=_ASK, help_epilogue="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,24 +130,6 @@ def conflicts(
     output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts")
 
 
-def id_of(root: Path, transaction: str, partition: int) -> str:
-    """Return the id of a transaction that is named by its id, or by its sequence."""
-    from consumers import history as index
-
-    if not transaction.isdigit():
-        return transaction
-    found = index.query(root, AT, [int(transaction), partition])
-    return str(found[0]["transaction_id"]) if found else transaction
-
-
-def note_unknown(transaction: str) -> None:
-    """Report that the index doesn't have a transaction, and possible reasons."""
-    output.note(
-        f"commitlog: the version index has no transaction {transaction}; if it was submitted, "
-        "it is undecided, or older than the index"
-    )
-
-
 def show(
     transaction: str,
     /,
@@ -168,20 +151,75 @@ def show(
     """
     from consumers import history as index
 
+    return _print_attempts(
+        index.transaction, _show_attempt, where, transaction, partition, as_json=as_json
+    )
+
+
+def explain(
+    transaction: str,
+    /,
+    *,
+    where: Where = HERE,
+    partition: int = 0,
+    as_json: Annotated[bool, JSON_FLAG] = False,
+) -> ExitCode:
+    """Explain the outcome of a transaction: what was compared, and which rule decided.
+
+    Parameters
+    ----------
+    transaction
+        The transaction's id or sequence.
+    partition
+        The partition of the sequence.
+    as_json
+        Print a JSON array, one object per decided attempt.
+    """
+    from consumers.views.explanation import explain as explained
+
+    return _print_attempts(
+        explained, _explain_attempt, where, transaction, partition, as_json=as_json
+    )
+
+
+def _print_attempts(
+    attempts_of: Callable[[Path, str], Sequence[Row]],
+    print_one: Callable[[Row], None],
+    where: Where,
+    transaction: str,
+    partition: int,
+    *,
+    as_json: bool,
+) -> ExitCode:
+    """Print what there is of each attempt of a transaction, named by its id or its sequence."""
+    from consumers import history as index
+
     root = where.index_root()
-    transaction = id_of(root, transaction, partition)
-    rows = index.transaction(root, transaction)
+    if transaction.isdigit():
+        found = index.query(root, AT, [int(transaction), partition])
+        transaction = str(found[0]["transaction_id"]) if found else transaction
+    attempts = attempts_of(root, transaction)
     if as_json:
-        output.print_json(rows)
-    if not rows:
-        note_unknown(transaction)
+        output.print_json(attempts)
+    if not attempts:
+        output.note(
+            f"commitlog: the version index has no transaction {transaction}; if it was submitted, "
+            "it is undecided, or older than the index"
+        )
         return ExitCode.REFUSED
-    if not as_json:
-        for position, row in enumerate(rows):
-            if position:
-                print()
-            _show_attempt(row)
+    for position, attempt in enumerate(attempts if not as_json else ()):
+        if position:
+            print()
+        print_one(attempt)
     return ExitCode.OK
+
+
+def _explain_attempt(attempt: Row) -> None:
+    print(
+        f"transaction {attempt['transaction_id']}, attempt {attempt['attempt']},"
+        f" position {attempt['sequence']}: {attempt['status']}"
+    )
+    print("\n".join(f"  {line}" for line in attempt["words"]))
 
 
 def log(
