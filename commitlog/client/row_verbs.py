@@ -85,7 +85,7 @@ class WritesRows(ABC):
     def scan(
         self,
         table_id: str | Sequence[str],
-        filter: str | None = None,  # noqa: A002  # as Lance calls it
+        filter: str | None = None,  # as Lance calls it
         columns: Sequence[str] | None = None,
         *,
         fresh: bool = False,

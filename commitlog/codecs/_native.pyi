@@ -29,6 +29,6 @@ class Chain:
         epoch: int,
         sequence: int,
         node: str,
-        hash: bytes,  # noqa: A002
+        hash: bytes,
         /,
     ) -> tuple[int, int, int, int, int, bytes]: ...

@@ -220,7 +220,7 @@ class Compiler:
 
         def compile_and_call(*arguments: Any) -> Any:
             # The generated functions find each other in this scope at each call.
-            exec(source, scope)  # noqa: S102
+            exec(source, scope)
             return scope[name](*arguments)
 
         scope[name] = compile_and_call

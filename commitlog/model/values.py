@@ -34,7 +34,7 @@ def made_fast(kind: Kind) -> Kind:
     lines = [f"def __init__(self, {', '.join(names)}):", " _kind = type(self)"]
     lines += [' _set(self, "__class__", _Open)']
     lines += [f" self.{name} = {name}" for name in names]
-    exec("\n".join([*lines, " self.__class__ = _kind"]), scope)  # noqa: S102
+    exec("\n".join([*lines, " self.__class__ = _kind"]), scope)
     made = scope["__init__"]
     made.__defaults__, made.__annotations__ = usual.__defaults__, usual.__annotations__
     made.__qualname__, made.__module__ = f"{kind.__qualname__}.__init__", kind.__module__

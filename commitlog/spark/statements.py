@@ -108,7 +108,7 @@ def _checked_sql(plain: Any) -> Any:
 
 def _checked_creation(plain: Any) -> Any:
     @functools.wraps(plain)
-    def create(  # noqa: PLR0913
+    def create(
         self: Catalog, tableName: str, path: Any = None, source: Any = None,  # noqa: N803
         schema: Any = None, *args: Any, **options: Any,
     ) -> Any:  # fmt: skip

@@ -22,7 +22,7 @@ def properties(
     name: str = "",
     /,
     *,
-    set: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", **_REPEATED)] = (),  # noqa: A002
+    set: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", **_REPEATED)] = (),
     unset: Annotated[tuple[str, ...], Parameter(metavar="NAME", **_REPEATED)] = (),
     namespace: Flag = False,
     where: Where = HERE,

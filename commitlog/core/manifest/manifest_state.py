@@ -36,7 +36,7 @@ class DeltaRefused(InvalidTransaction):
         self.code = code
 
 
-class NotDirect(CommitLogError):  # noqa: N818 (named like the errors beside it)
+class NotDirect(CommitLogError):
     """Only pylance can build this manifest; `reason` says what it would have to look at."""
 
     def __init__(self, reason: str) -> None:
