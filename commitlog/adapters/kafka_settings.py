@@ -260,14 +260,14 @@ def appended_of(error: KafkaError) -> Literal[False] | None:
 
 
 def ends_reading(error: KafkaError) -> bool:
-    """Return whether reading can't continue; of everything else the client gets over by itself."""
+    """Return True if reading can't continue; of everything else the client gets over by itself."""
     code = error.code()
     ends = code in _NO_TOPIC or code in _OUT_OF_RANGE or code in _NOT_ALLOWED or code in _BROKEN
     return ends or bool(error.fatal())
 
 
 def is_passing(error: KafkaError | KafkaException) -> bool:
-    """Return whether a partition may merely have no leader, or none known, just now."""
+    """Return True if a partition may merely have no leader, or none known, just now."""
     code = error_of(error).code()
     return code in _LEADER_CHANGES or code in _NO_TOPIC
 

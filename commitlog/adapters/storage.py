@@ -68,7 +68,7 @@ class ObjectStore(Protocol):
         """Put a file, replacing what was there."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put a file if there is none; return whether this call did."""
+        """Put a file if there is none; return True if this call did."""
 
     def write_ahead(self, path: str, data: bytes) -> None:
         """Put a file that is not read until another one, written afterwards, names it.
@@ -197,7 +197,7 @@ class LocalStore:
         disk.take_place(self._temporary(full, data), full)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put a file if there is none; return whether this call did."""
+        """Put a file if there is none; return True if this call did."""
         full = self._resolve(path)
         if os.path.lexists(full):
             self.keep(path)

@@ -147,7 +147,7 @@ class RemoteStore:
             self._objects.put(self._store, _confined(path), data, use_multipart=False)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put an object if there is none; return whether this call did."""
+        """Put an object if there is none; return True if this call did."""
         if self.has_put_if_absent:
             try:
                 return self._put_if_absent(path, data)

@@ -24,7 +24,7 @@ _CLONE_TAG = b"\x8a\x07"
 
 
 def is_clone(operation: Any) -> bool:
-    """Return whether an operation is Lance's Clone."""
+    """Return True if an operation is Lance's Clone."""
     if isinstance(operation, bytes | bytearray | memoryview):
         data = bytes(operation)
         return _CLONE_TAG in data and parse_message(data).HasField("clone")

@@ -17,7 +17,7 @@ is kept."""
 
 
 def is_reader(transforms: Any) -> bool:
-    """Say whether new columns come from somewhere else, and aren't computed of each row."""
+    """Return True if new columns come from somewhere else, and aren't computed of each row."""
     import pyarrow as pa  # loaded here: a client that only submits needs none of it
 
     listed = transforms if isinstance(transforms, list) else [transforms]

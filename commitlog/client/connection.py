@@ -151,7 +151,7 @@ class LeaderConnection:
         return awaited
 
     def takes_records(self, patience_seconds: float) -> bool:
-        """Return whether the leader appends for others, once it is known whether one greets."""
+        """Return True if the leader appends for others, once it is known whether one greets."""
         if not self._socket.was_tried.is_set():
             self._socket.start()
             self._socket.was_tried.wait(patience_seconds)
@@ -280,7 +280,7 @@ class LeaderConnection:
                     one.failed(error)
 
     def is_wanted(self) -> bool:
-        """Say whether anybody waits for anything."""
+        """Return True if anybody waits for anything."""
         return bool(self._awaited) or bool(self._requests)
 
     def open_frames(self) -> bytes:

@@ -55,7 +55,7 @@ class Opened:
         return self._open(info, version)
 
     def has(self, info: TableInfo, version: int) -> bool:
-        """Say whether a version is open already."""
+        """Return True if a version is open already."""
         return (info.location, info.incarnation, version) in self._datasets
 
     def newest(self, info: TableInfo) -> lance.LanceDataset:
@@ -113,7 +113,7 @@ def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
 
 
 def is_there(location: str, version: int) -> bool:
-    """Return whether a version's manifest is under its canonical name."""
+    """Return True if a version's manifest is under its canonical name."""
     store = store_for(location)
     return any(
         store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}") >= 0
@@ -122,7 +122,7 @@ def is_there(location: str, version: int) -> bool:
 
 
 def is_readable(info: TableInfo, version: int) -> bool:
-    """Return whether a committed version can be seen by path, as its table's policy has it."""
+    """Return True if a committed version can be seen by path, as its table's policy has it."""
     if is_there(info.location, version):
         return True
     if info.policy is Policy.EVERY:

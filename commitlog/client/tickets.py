@@ -38,7 +38,7 @@ def check_wait(wait: str) -> None:
 
 Read = Callable[[Callable[[], bool], float], bool]
 """Read answers on the calling thread until the function says so or the time is over, or return at
-once if that isn't possible now; return whether it said so."""
+once if that isn't possible now; return True if it said so."""
 
 
 Attended = Callable[[Callable[[], bool]], AbstractContextManager[None]]
@@ -97,7 +97,7 @@ class Ticket:
         return self.transaction.transaction_id
 
     def done(self) -> bool:
-        """Return whether the outcome is known."""
+        """Return True if the outcome is known."""
         return self._decided is not None or self._failure is not None
 
     def result(self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable") -> Outcome:

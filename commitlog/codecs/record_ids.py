@@ -25,6 +25,6 @@ def id_in_key(key: bytes | None) -> str:
 
 
 def is_keyed_by(key: bytes | None, transaction_id: str) -> bool:
-    """Return whether `id_in_key` is this id, which has no problem; cheaper than to read it."""
+    """Return True if `id_in_key` is this id, which has no problem; cheaper than to read it."""
     start = transaction_id.encode()
     return key is not None and (key.startswith(start + b"/") or key == start)

@@ -66,7 +66,7 @@ class TableVersions:
         return Version(state, "".join(p.capitalize() for p in (which or "").split("_")))
 
     def is_deleted(self, version: int) -> bool:
-        """Return whether a version was deleted."""
+        """Return True if a version was deleted."""
         return is_in(version, self.info.deleted)
 
     def first(self) -> int:

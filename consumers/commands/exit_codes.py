@@ -111,5 +111,5 @@ def in_one_line(error: BaseException) -> str:
 
 
 def is_final(code: int) -> bool:
-    """Return whether a part that ended with this code would only fail again."""
+    """Return True if a part that ended with this code would only fail again."""
     return code in (ExitCode.REFUSED, ExitCode.USAGE, ExitCode.STOP, ExitCode.MACHINE)

@@ -158,7 +158,7 @@ class CommandProcess:
                 self._process.terminate()
 
     def end(self, deadline: float) -> bool:
-        """Wait for its end, until the deadline; then kill it. Return whether it ended itself."""
+        """Wait for its end, until the deadline; then kill it. Return True if it ended by itself."""
         if self._process is None:
             return True
         try:

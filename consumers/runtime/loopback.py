@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only programs of this machine can reach what listens on `host`."""
+    """Return True if only programs of this machine can reach what listens on `host`."""
     if host == "localhost":
         return True
     try:

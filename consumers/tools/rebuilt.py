@@ -90,7 +90,7 @@ class RebuiltPlaces:
         return str(self._old_path(location) or location)
 
     def has_data(self, table: Table) -> bool:
-        """Say whether a table's newest version has its files, in its old place or in the new one.
+        """Return True if a table's newest version has its files, in its old or its new place.
 
         A place that can't be reached has none.
         """
@@ -135,7 +135,7 @@ class RebuiltPlaces:
         return any(place is not None and place.is_dir() for place in (path, moved))
 
     def is_seen(self, location: str) -> bool:
-        """Say whether a table's old place can be compared with."""
+        """Return True if a table's old place can be compared with."""
         if self._inside(location) is not None:
             return self.is_old_seen
         path = local_path(location)

@@ -350,5 +350,5 @@ def _number(value: object) -> int:
 
 
 def is_whole(checks: tuple[Check, ...]) -> bool:
-    """Return whether nothing failed."""
+    """Return True if nothing failed."""
     return bool(checks) and all(check.level is not Level.FAIL for check in checks)

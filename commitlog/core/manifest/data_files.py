@@ -35,7 +35,7 @@ _TRUE = (b"1", b"true", b"on", b"yes", b"y")
 
 
 def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_current: bool) -> bool:
-    """Refuse a fragment that this table cannot hold; return whether it mixes file formats.
+    """Refuse a fragment that this table cannot hold; return True if it mixes file formats.
 
     `is_current` says that the writer read this version, so that every field it wrote is known.
     """
@@ -73,7 +73,7 @@ def check_address(header: ManifestHeader, data_file: DataFile) -> None:
 
 
 def leads_out(path: str) -> bool:
-    """Say whether a data file's path is none below the folder of its table's, or base's, files."""
+    """Return True if a data file's path may lead out of the folder of its table, or its base."""
     return (
         not path
         or "\\" in path

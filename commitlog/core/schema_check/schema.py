@@ -180,7 +180,7 @@ def _extension_problem(field: Field) -> Phrase | None:
 
 
 def _holds(shape: Sequence[Any], size: int) -> bool:
-    """Return whether a tensor of this shape has so many values, more than none."""
+    """Return True if a tensor of this shape has so many values, more than none."""
     product = 1
     for length in shape:
         if type(length) is not int or length < 0 or product > size:

@@ -237,7 +237,7 @@ class IcebergCatalog:
         return table_reply(found.to_bytes(), location, shown, access)
 
     def table_exists(self, table: TableId) -> Response:
-        """Say whether there is such a table."""
+        """Return True if there is such a table."""
         self.table(table)
         return Response(status_code=204)
 

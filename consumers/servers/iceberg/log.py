@@ -157,7 +157,7 @@ class LogIcebergService:
         )
 
     def has_file(self, location: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return True if there is such a file."""
         return self.files.exists(location)
 
     def make_folders(self, location: str) -> None:

@@ -72,7 +72,7 @@ class IcebergNamespaces:
         return json_reply({"namespace": list(namespace), "properties": properties})
 
     def exists(self, namespace: TableId) -> Response:
-        """Say whether there is such a namespace."""
+        """Return True if there is such a namespace."""
         _known(self._catalog.view(), namespace)
         return Response(status_code=204)
 

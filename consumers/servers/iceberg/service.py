@@ -90,7 +90,7 @@ class IcebergService(Protocol):
         """
 
     def has_file(self, location: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return True if there is such a file."""
 
     def make_folders(self, location: str) -> None:
         """Make a new table's folders where its client may not: below a local tables root."""

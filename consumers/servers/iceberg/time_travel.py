@@ -105,7 +105,7 @@ class PastIcebergService:
         return self._past.view(self._position, timeout_seconds)
 
     def has_file(self, location: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return True if there is such a file."""
         return self._files.exists(location)
 
     def read_metadata(self, location: str) -> bytes:

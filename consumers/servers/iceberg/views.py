@@ -92,7 +92,7 @@ class IcebergViews:
         return table_reply(found.to_bytes(), found.metadata_location)
 
     def exists(self, name: TableId) -> Response:
-        """Say whether there is such a view."""
+        """Return True if there is such a view."""
         if name not in self._catalog.view().views:
             raise no_such_view(name)
         return Response(status_code=204)

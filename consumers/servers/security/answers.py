@@ -25,7 +25,7 @@ _CODES = {
 
 
 def is_under(path: str, prefixes: tuple[str, ...]) -> bool:
-    """Say whether a path is one of these or below it."""
+    """Return True if a path is one of these or below it."""
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
 
 

@@ -47,7 +47,7 @@ class Grant:
     access: Access
 
     def is_for(self, principal: Principal) -> bool:
-        """Say whether it names this principal, one of its groups, or everybody."""
+        """Return True if it names this principal, one of its groups, or everybody."""
         if self.to.startswith(GROUP):
             return self.to.removeprefix(GROUP) in principal.groups
         return self.to in (EVERYBODY, principal.name)
@@ -61,14 +61,14 @@ class Grants:
         self._grants = tuple(grants)
 
     def may(self, principal: Principal, access: Access, what: TableId) -> bool:
-        """Say whether a principal has this access to a namespace or table."""
+        """Return True if a principal has this access to a namespace or table."""
         return any(
             grant.access >= access and what[: len(grant.on)] == grant.on and grant.is_for(principal)
             for grant in self._grants
         )
 
     def sees(self, principal: Principal, what: TableId) -> bool:
-        """Say whether a principal may read it or anything in it: it is in listings then."""
+        """Return True if a principal may read it or anything in it: it is in listings then."""
         return any(
             _is_on_path(grant.on, what) and grant.is_for(principal) for grant in self._grants
         )

@@ -41,11 +41,11 @@ class Credentials:
     token: str = field(default="", repr=False)
 
     def __bool__(self) -> bool:
-        """Say whether it shows anything."""
+        """Return True if it shows anything."""
         return bool(self.api_key or self.token)
 
     def is_like(self, other: Credentials) -> bool:
-        """Say whether another part of the request shows nothing else than this."""
+        """Return True if another part of the request shows nothing else than this."""
         return all(
             not theirs or hmac.compare_digest(mine.encode(), theirs.encode())
             for mine, theirs in ((self.api_key, other.api_key), (self.token, other.token))
@@ -119,7 +119,7 @@ class Security:
         return Principal(name, "api-key")
 
     def may(self, principal: Principal, access: Access, what: TableId) -> bool:
-        """Say whether a principal has this access to a namespace or table."""
+        """Return True if a principal has this access to a namespace or table."""
         return self._access is None or self._access.rules().grants.may(principal, access, what)
 
     def check(self, principal: Principal, access: Access, what: TableId) -> None:
@@ -128,7 +128,7 @@ class Security:
             raise denied(principal, access, what)
 
     def sees(self, principal: Principal, what: TableId) -> bool:
-        """Say whether a principal may know that it is there."""
+        """Return True if a principal may know that it is there."""
         return self._access is None or self._access.rules().grants.sees(principal, what)
 
 

@@ -57,7 +57,7 @@ class NotSigned(Exception):
     """A request isn't signed; the message says why."""
 
     def __init__(self, message: str, status: int = 403) -> None:
-        """Say whether it is forbidden (403) or makes no sense (400)."""
+        """Take why, and the status: 403 is forbidden, 400 makes no sense."""
         super().__init__(message)
         self.status = status
 

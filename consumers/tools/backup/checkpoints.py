@@ -133,7 +133,7 @@ def _parts(head: bytes) -> Iterator[tuple[str, str, int]]:
 
 
 def _save_part(source: Store, target: Store, number: int, one: tuple[str, str, int]) -> bool:
-    """Copy a file unless it is there; return whether it was copied."""
+    """Copy a file unless it is there; return True if it was copied."""
     name, sha256, size = one
     if target.size(f"{number}/{name}") == size:
         return False

@@ -64,7 +64,7 @@ class DemoProcess:
                     self._on_fact(json.loads(line))
 
     def check(self) -> bool:
-        """Tell whether it is done; start it again if it died.
+        """Return True if it is done; start it again if it died.
 
         Raises:
             ChildFailed: it died too often; the message ends with what it last said.

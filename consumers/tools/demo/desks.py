@@ -120,7 +120,7 @@ class DeskStep:
         )
 
     def covers(self, row: StationHour) -> bool:
-        """Tell whether a row is in the window."""
+        """Return True if a row is in the window."""
         mine = row.desk == self.desk and row.origin == self.station
         return mine and self.since <= row.time_hour < self.until
 

@@ -243,7 +243,7 @@ class Carrying:
         return problems
 
     def _backup(self, place: str, wanted: Mapping[int, set[int]]) -> Copy:
-        """Say whether a backup has records with these rows, or files that were removed since."""
+        """Return True if a backup has records with these rows, or files that were removed since."""
         store, name = store_for(place), f"backup {place}"
         backup = Backup.read(store, place)
         if backup is None:

@@ -233,7 +233,7 @@ class _Check:
         verdict.unattributed += run.unattributed
 
     def _take(self, decided: Decided) -> bool:
-        """Take the next outcome; return whether the log can be followed over it."""
+        """Take the next outcome; return True if the log can be followed over it."""
         verdict, outcome = self._verdict, decided.outcome
         expected = self._options.expected_head
         if expected is not None and expected.sequence == outcome.sequence:

@@ -33,7 +33,7 @@ def check_metadata(
 
 
 def is_same_metadata(one: bytes, other: bytes) -> bool:
-    """Say whether two metadata files say the same; a registered one is somebody else's bytes."""
+    """Return True if two metadata files say the same; a registered one is somebody else's bytes."""
     if one == other:
         return True
     try:

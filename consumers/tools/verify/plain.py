@@ -125,7 +125,7 @@ class _LateTransactions:
         self._next = offset
 
     def has_next(self, end: int) -> bool:
-        """Return whether a record is at hand, after a look if there may be one before `end`."""
+        """Return True if a record is at hand, after a look if there may be one before `end`."""
         if self.taken == len(self.records) and self.position() < end:
             self._fill(0.5)
         return self.taken < len(self.records)

@@ -155,8 +155,10 @@ class Walk:
             )
 
     def _may_end(self) -> bool:
-        """Say whether the walk may end before the next record: the start of a term may explain
-        what is suspicious so far."""
+        """Return True if the walk may end before the next record.
+
+        Otherwise the start of a term may explain what is suspicious so far.
+        """
         return self._suspect is None or self._is_strange
 
     def _pass(self, records: list[Any]) -> list[Decided]:

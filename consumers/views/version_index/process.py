@@ -110,7 +110,7 @@ class IndexedPartition:
         return max(min(read, self.total), 0)
 
     def gather(self, timeout_seconds: float, stop: threading.Event) -> bool:
-        """Read what is there into `pending` and `terms`; return whether there may be more."""
+        """Read what is there into `pending` and `terms`; return True if there may be more."""
         replica = self._replica
         answers = self._outcomes.poll(records_max=POLL_RECORDS_MAX, timeout_seconds=timeout_seconds)
         for answered in answers:

@@ -86,7 +86,7 @@ class Sealer:
         return self.hot_transactions > OVERDUE * self._hot_max
 
     def step(self, positions: Mapping[int, int], *, wait: bool = False) -> bool:
-        """Finish what is written and begin what is due; return whether segments changed."""
+        """Finish what is written and begin what is due; return True if segments changed."""
         changed = False
         if self._job and (wait or self._job.written.done()):
             job, self._job = self._job, None

@@ -214,7 +214,7 @@ class VersionIndex:
             self._sealer.step(self._sequences(), wait=self._sealer.overdue)
 
     def publish(self) -> bool:
-        """Show readers what is committed; return whether there was anything new to show."""
+        """Show readers what is committed; return True if there was anything new to show."""
         with self._guarded():
             if self._sealer.step(self._sequences()):
                 self._dirty = True
