@@ -28,13 +28,24 @@ SCHEMA = pa.schema(
 )
 
 
+def table_of(records: Sequence[RawRecord]) -> pa.Table:
+    """Return records as the table that their Parquet file holds."""
+    columns = list(zip(*records, strict=True)) or [(), (), (), ()]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def records_in(parquet: pq.ParquetFile) -> Iterator[RawRecord]:
+    """Yield the records that a Parquet file holds."""
+    for batch in parquet.iter_batches(ROWS_PER_GROUP):
+        yield from map(RawRecord, *(column.to_pylist() for column in batch.columns))
+
+
 def write_file(folder: Path, name: str, records: Sequence[RawRecord]) -> ArchivedFile:
     """Write records to a file of this name; return what proves it."""
     folder.mkdir(parents=True, exist_ok=True)
     staged = folder / f"{name}.tmp"
-    columns = list(zip(*records, strict=True)) or [(), (), (), ()]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-    table = pa.table(arrays, schema=SCHEMA)
+    table = table_of(records)
     with staged.open("wb") as file:
         pq.write_table(table, file, row_group_size=ROWS_PER_GROUP, compression="zstd")
         file.flush()
@@ -58,9 +69,7 @@ def read_file(folder: Path, file: ArchivedFile) -> Iterator[RawRecord]:
     """Yield a file's records; raise CorruptLog if it is gone or cannot be read."""
     try:
         with pq.ParquetFile(folder / file.name) as parquet:
-            for batch in parquet.iter_batches(ROWS_PER_GROUP):
-                columns = [column.to_pylist() for column in batch.columns]
-                yield from map(RawRecord, *columns)
+            yield from records_in(parquet)
     except (OSError, pa.ArrowException) as error:
         raise CorruptLog(f"the archive's file {folder / file.name} cannot be read: {error}") from (
             error

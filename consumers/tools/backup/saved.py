@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from commitlog.adapters.storage import TEMPORARY, LocalStore, store_for
@@ -19,19 +18,11 @@ from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.ports import RawRecord
 from consumers.runtime.roots import is_alive
+from consumers.tools.archive.files import records_in, table_of
 
 NAME = "backup.json"
 FORMAT = 1
 TABLES, ARCHIVE = "tables", "archive"
-SCHEMA = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("append_time_ms", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
-
 Store = LocalStore | RemoteStore
 
 
@@ -214,10 +205,8 @@ def write_checked(store: Store, path: str, data: bytes) -> None:
 
 def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chunk:
     """Put records into a file that is named by its content, and read it back."""
-    columns = list(zip(*records, strict=True))
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     sink = io.BytesIO()
-    pq.write_table(pa.table(arrays, schema=SCHEMA), sink, compression="zstd")
+    pq.write_table(table_of(records), sink, compression="zstd")
     data = sink.getvalue()
     sha256 = hashlib.sha256(data).hexdigest()
     path = f"{folder}/{records[0].offset:020}-{sha256[:16]}.parquet"
@@ -230,5 +219,4 @@ def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
     data = read_copy(store, chunk.path)
     if hashlib.sha256(data).hexdigest() != chunk.sha256:
         raise damaged(chunk.path)
-    for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(10_000):
-        yield from map(RawRecord, *(column.to_pylist() for column in batch.columns))
+    yield from records_in(pq.ParquetFile(io.BytesIO(data)))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 STARTS_MAX = 6
 RESTART_SECONDS = 1.0
@@ -29,36 +29,61 @@ class ChildFailed(Exception):
     """A process of the demo ended too often, or said something unexpected."""
 
 
-class DemoProcess:
+class _Child:
+    """A program of this Python that is started again when it dies before it is done."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name, self.log, self.starts = name, log, 0
+
+    def _run(self, *arguments: str) -> IO[str]:
+        """Start it once more; return its standard output."""
+        self.starts += 1
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def stop(self) -> None:
+        """End it as a user would, by force if it takes long."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+
+    def _failed(self, problem: str) -> ChildFailed:
+        """Return the error of a child that can't go on, with what it last said."""
+        lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        said = "\n".join(f"  {line}" for line in lines)
+        return ChildFailed(f"{self.name} {problem}:\n{said}")
+
+
+class DemoProcess(_Child):
     """One process, started again when it dies before it is done."""
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, log: Path, on_fact: Callable[[Fact], None]
     ) -> None:
         """Start it; `arguments` are those of `python`."""
-        self.name = name
-        self.log = log
-        self.starts = 0
+        super().__init__(name, log)
         self._arguments = list(arguments)
         self._on_fact = on_fact
         self._start()
 
     def _start(self) -> None:
-        self.starts += 1
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-u", *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        told = self._run("-u", *self._arguments)
+        self._reader = threading.Thread(target=self._read, args=(told,), daemon=True)
         self._reader.start()
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def _read(self, told: IO[str]) -> None:
+        for line in told:
             if line.startswith("{"):
                 with contextlib.suppress(ValueError):
                     self._on_fact(json.loads(line))
@@ -76,56 +101,29 @@ class DemoProcess:
         if code == 0:
             return True
         if self.starts >= STARTS_MAX:
-            raise ChildFailed(
-                f"{self.name} ended {self.starts} times, last with {code}:\n{self._tail()}"
-            )
+            raise self._failed(f"ended {self.starts} times, last with {code}")
         time.sleep(RESTART_SECONDS)
         self._start()
         return False
 
-    def stop(self) -> None:
-        """End it, by force if it takes long."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(STOP_SECONDS)
 
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-        return "\n".join(f"  {line}" for line in lines)
-
-
-class DemoService:
+class DemoService(_Child):
     """`commitlog up` on a root, started again when it dies."""
 
     def __init__(self, root: Path, *, log: Path) -> None:
         """Start it and wait until it is ready."""
+        super().__init__("`commitlog up`", log)
         self.root = root
-        self.log = log
-        self.starts = 0
         self.http = self.kafka = ""
         self._start()
 
     def _start(self) -> None:
-        self.starts += 1
-        command = ["-P", "-m", "consumers.cli", "up", "--root", str(self.root), "--port", "0"]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "consumers.tools.demo.guard", sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().split()
+        up = ["-P", "-m", "consumers.cli", "up", "--root", str(self.root), "--port", "0"]
+        told = self._run("-m", "consumers.tools.demo.guard", sys.executable, *up)
+        line = told.readline().split()
         if line[:1] != ["ready"] or len(line) < 6:
             self.stop()
-            lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-            said = "\n".join(f"  {text}" for text in lines)
-            raise ChildFailed(f"`commitlog up` did not become ready:\n{said}")
+            raise self._failed("did not become ready")
         self.http, self.kafka = line[1], line[3]
 
     def check(self) -> None:
@@ -133,15 +131,6 @@ class DemoService:
         if self.process.poll() is None:
             return
         if self.starts >= STARTS_MAX:
-            raise ChildFailed(f"`commitlog up` ended {self.starts} times; see {self.log}")
+            raise self._failed(f"ended {self.starts} times")
         time.sleep(RESTART_SECONDS)
         self._start()
-
-    def stop(self) -> None:
-        """End it as a user would."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(STOP_SECONDS)
