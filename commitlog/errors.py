@@ -55,7 +55,6 @@ class CommitLogError(Exception):
     """The base class of all errors of this package."""
 
     def __init__(self, *arguments: object) -> None:
-        """Take the text."""
         super().__init__(
             *(without_build_paths(one) if isinstance(one, str) else one for one in arguments)
         )

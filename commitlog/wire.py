@@ -172,7 +172,6 @@ class FrameBuffer:
     """Cuts a stream of bytes into frames."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[FrameKind, bytes]]:

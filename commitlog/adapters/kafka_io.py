@@ -152,7 +152,6 @@ class KafkaReader(Generic[Record]):
         *,
         patient: float = 0.0,
     ) -> None:
-        """Start fetching."""
         self._settings = settings
         self._watermarks = watermarks
         self._topic = topic

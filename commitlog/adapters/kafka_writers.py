@@ -152,7 +152,6 @@ class KafkaTransactionsWriter(_Writer):
     """
 
     def __init__(self, settings: ClientSettings, topic: str) -> None:
-        """Connect a producer."""
         super().__init__(settings, topic)
         self._replacing = threading.Lock()
 

@@ -86,7 +86,6 @@ class Published:
     """The versions of a table that have a file, and when each was made; raises OSError."""
 
     def __init__(self, location: str) -> None:
-        """List them."""
         self._store = store_for(location)
         self.paths = versions_with_files(location)
         self._times: dict[int, float] = {}

@@ -220,7 +220,6 @@ class MemoryOutcomesWriter(_Writer):
     """Appends to one partition of the outcomes topic, in order."""
 
     def __init__(self, cluster: MemoryCluster, topic: str, partition: int) -> None:
-        """Write to one partition."""
         super().__init__(cluster, topic)
         self._partition = partition
 
@@ -234,7 +233,6 @@ class MemoryRecordsWriter(_Writer):
     """Appends what writers sent to a leader, in order."""
 
     def __init__(self, cluster: MemoryCluster, topic: str, partition: int) -> None:
-        """Write to one partition."""
         super().__init__(cluster, topic)
         self._partition = partition
 

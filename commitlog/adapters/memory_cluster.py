@@ -101,7 +101,6 @@ class MemoryCluster:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_append: Callable[[AppendCall], Fate] = lambda _append: Fate.DELIVER,
     ) -> None:
-        """Start without a topic."""
         self.cluster_id = uuid.uuid4().hex
         self.now_ms = now_ms
         self.on_append = on_append

@@ -51,7 +51,6 @@ class Subscription:
     def __init__(
         self, log: Log, starts: Sequence[Start], selection: Selection, idle_seconds: float | None
     ) -> None:
-        """Use `CommitLog.subscribe`."""
         self._log_id = log.genesis(0).log_id
         self._name = log.name
         self._select = selection
@@ -118,11 +117,9 @@ class Subscription:
                 return
 
     def __enter__(self) -> Subscription:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _poll_until_closed(self) -> list[FeedEvent]:

@@ -151,7 +151,6 @@ class Moments:
     """The times of committed outcomes, in milliseconds; they never run backwards."""
 
     def __init__(self) -> None:
-        """Start with no outcome."""
         self._times = array("q")
         self._sequences = array("q")
         self._lock = threading.Lock()
@@ -174,7 +173,6 @@ class Folds:
     """Catalogues at positions that this client read; later ones are folded from them."""
 
     def __init__(self) -> None:
-        """Start with no position."""
         self._lock = threading.Lock()
         self._known: dict[int, OrderedDict[int, Fold]] = {}
         """By partition and sequence, the one that was used last at the end."""

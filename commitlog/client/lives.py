@@ -51,7 +51,6 @@ class Lives:
     """All tables that a partition ever had, folded outcome by outcome."""
 
     def __init__(self) -> None:
-        """Start with no table."""
         self._lives: dict[str, Life] = {}
         self._names: dict[TableId, Life] = {}
         self._ended: list[Life] = []

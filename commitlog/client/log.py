@@ -317,11 +317,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
             runtime.close(timeout)
 
     def __enter__(self) -> CommitLog:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:

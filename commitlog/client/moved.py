@@ -34,7 +34,6 @@ class Silence:
     """Asks when nothing has come for a while."""
 
     def __init__(self, log: Moving) -> None:
-        """Begin to listen."""
         self._log = log
         self._heard = time.monotonic()
 

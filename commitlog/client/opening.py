@@ -32,7 +32,6 @@ class Opened:
     """Datasets by location and version, so that writers don't open one per commit."""
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        """Open nothing yet."""
         self._runtime = runtime
         self._lock = threading.Lock()
         self._datasets: dict[tuple[str, str, int], lance.LanceDataset] = {}

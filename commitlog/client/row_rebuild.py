@@ -83,7 +83,6 @@ class RowHistories:
     """Follows which writes of rows each version of each table has."""
 
     def __init__(self) -> None:
-        """Start with no table."""
         self._tables: dict[str, _History] = {}
 
     def take(self, decided: Decided) -> None:

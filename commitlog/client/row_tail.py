@@ -66,7 +66,6 @@ class Tail:
     """Reads transactions by offset, each once as long as they are asked for in order."""
 
     def __init__(self, log: Log, partition: int) -> None:
-        """Read nothing yet."""
         self._log, self._partition = log, partition
         self._reader: Reader[Submitted] | None = None
         self._known: dict[int, Transaction] = {}

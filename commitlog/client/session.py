@@ -47,7 +47,6 @@ class TransactionBuilder:
         timeout: float,
         wait: Wait,
     ) -> None:
-        """Start empty."""
         self._log = log
         self.transaction_id = transaction_id or new_transaction_id()
         self._id_is_new = transaction_id is None
@@ -137,7 +136,6 @@ class TransactionBuilder:
         self._payloads += payloads
 
     def __enter__(self) -> TransactionBuilder:
-        """Return itself."""
         return self
 
     def __exit__(

@@ -49,7 +49,6 @@ class Snapshot:
         tables: Mapping[str, TableAt],
         namespaces: Mapping[TableId, Mapping[str, str]],
     ) -> None:
-        """Use `CommitLog.snapshot`."""
         self._log = log
         self.positions = dict(positions)
         """The last sequence that it has of each partition."""

@@ -92,7 +92,6 @@ class Tables:
     """Descriptions by name. Thread-safe."""
 
     def __init__(self) -> None:
-        """Start with no description."""
         self._lock = threading.Lock()
         self._known: dict[TableId, _Learnt] = {}
 

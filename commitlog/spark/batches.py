@@ -75,7 +75,6 @@ class Batch:
     """One micro-batch's transaction: what it adds to tables, and what it merges into them."""
 
     def __init__(self, log: Any, options: WriteOptions) -> None:
-        """Start empty."""
         self._log = log
         self._options = options
         self._parts: list[Part] = []

@@ -48,7 +48,6 @@ class ChangePartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, part: VersionChanges) -> None:
-        """Keep the part."""
         super().__init__(part)
         self.part = part
 
@@ -209,7 +208,6 @@ class ChangeReader(DataSourceReader):
     def __init__(
         self, options: ChangeOptions, schema: StructType, connect: Callable[[Connection], Any]
     ) -> None:
-        """Fix the range."""
         given = options.starting_version is not None or options.starting_time_ms is not None
         start = options if given else replace(options, starting_version=EARLIEST)
         self._stream = ChangeStream(start, schema, connect)

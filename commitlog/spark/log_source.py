@@ -63,7 +63,6 @@ class StretchPartition(InputPartition):
     """What one task reads of the log."""
 
     def __init__(self, stretch: Stretch) -> None:
-        """Keep the stretch."""
         super().__init__(stretch)
         self.stretch = stretch
 
@@ -72,7 +71,6 @@ class TablePart(InputPartition):
     """What one task reads of a table."""
 
     def __init__(self, table: str, part: VersionChanges) -> None:
-        """Keep the part."""
         super().__init__(part)
         self.table = table
         self.part = part
@@ -133,7 +131,6 @@ class LogReader(DataSourceReader):
     """All of the log as it is when the query is planned."""
 
     def __init__(self, options: LogOptions, connect: Connect) -> None:
-        """Take the options."""
         self._reading = _Reading(options, connect)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -154,7 +151,6 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as it grows."""
 
     def __init__(self, options: LogOptions, connect: Connect) -> None:
-        """Take the options."""
         check_limits(maxRowsPerTrigger=options.rows_per_trigger)
         self._reading = _Reading(options, connect)
         self._rows_max = options.rows_per_trigger

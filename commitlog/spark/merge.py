@@ -202,7 +202,6 @@ class Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of them."""
         self.frame.unpersist()
 
 

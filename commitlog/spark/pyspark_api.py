@@ -54,7 +54,6 @@ else:
         """How much a batch takes; Spark 4.1 knows no limits."""
 
         def __init__(self, maximum: int = 0) -> None:
-            """Keep it."""
             self.max_rows = self.max_files = maximum
 
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]

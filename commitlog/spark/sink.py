@@ -40,7 +40,6 @@ class TaskFiles(WriterCommitMessage):
     """What one task wrote, and in which query and batch it ran."""
 
     def __init__(self, files: WrittenFiles, query_id: str = "", batch_id: str = "") -> None:
-        """Keep them."""
         self.files = files
         self.query_id = query_id
         self.batch_id = batch_id
@@ -95,7 +94,6 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(
         self, options: WriteOptions, schema: StructType, overwrite: bool, connect: Connect
     ) -> None:
-        """Check the job's columns."""
         self.options = options
         self.overwrite = overwrite
         self.connect = connect

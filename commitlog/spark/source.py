@@ -33,7 +33,6 @@ class FragmentsPartition(InputPartition):
     """The fragments of one version that one task reads; none: the version is empty."""
 
     def __init__(self, fragment_ids: tuple[int, ...]) -> None:
-        """Keep the ids."""
         super().__init__(fragment_ids)
         self.fragment_ids = fragment_ids
 

@@ -231,7 +231,6 @@ class EmbeddedBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the broker."""
         self.stop()
 
     def _why(self, doing: str) -> BrokerError:

@@ -14,7 +14,6 @@ class Watches:
     """The watches of all writers."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._watchers: dict[str, list[tuple[WriterConnection, Watch]]] = {}
         self.committed_wanted = 0
         """How many don't wait for files."""

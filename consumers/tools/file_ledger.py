@@ -82,7 +82,6 @@ class Record:
     sequence: int
 
     def __str__(self) -> str:
-        """Say it."""
         by = f" by {self.principal}" if self.principal else ""
         return f"{self.what}{by} as record {self.sequence} ({self.transaction_id})"
 

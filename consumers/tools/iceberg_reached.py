@@ -71,7 +71,6 @@ class Reached:
     """Remembers what was read."""
 
     def __init__(self, files: IcebergFiles) -> None:
-        """Begin with nothing read."""
         self._files = files
         self._lives: dict[str, _Life] = {}
         """By the UUIDs of tables."""

@@ -38,7 +38,6 @@ class RebuiltTable:
     """Whether the table's own rows were read, and are the same."""
 
     def __str__(self) -> str:
-        """Say it in words."""
         equal = ", the same as the table's own" if self.is_equal else ""
         where = f" are in {self.path}{equal}" if self.path else ", there are none"
         said = f"{self.rows:,} rows of version {self.version}{where}" if self.version else ""

@@ -31,7 +31,6 @@ class IcebergNamespaces:
     """Namespaces over a catalogue."""
 
     def __init__(self, catalog: IcebergCatalog) -> None:
-        """Use the catalogue's service."""
         self._catalog = catalog
 
     def create(self, asked: Requester, body: bytes) -> Response:

@@ -46,7 +46,6 @@ class PastCatalogues:
     """Catalogues as of positions; those that were asked for last are kept. Thread-safe."""
 
     def __init__(self, log: CommitLog, files: IcebergFiles) -> None:
-        """Read this log."""
         self._log = log
         self._files = files
         self._kept: OrderedDict[str, CatalogView] = OrderedDict()

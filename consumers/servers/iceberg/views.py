@@ -38,7 +38,6 @@ class IcebergViews:
     """Views over a catalogue."""
 
     def __init__(self, catalog: IcebergCatalog) -> None:
-        """Use the catalogue's service."""
         self._catalog = catalog
 
     def create(self, asked: Requester, namespace: TableId, body: bytes) -> Response:

@@ -55,7 +55,6 @@ class SqlProcess:
     """One child that answers questions, started again after it was killed. For one thread."""
 
     def __init__(self, root: Path, settings: SqlSettings) -> None:
-        """Start nothing yet."""
         self._root = root
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None

@@ -103,7 +103,6 @@ class ArchivedTransactions:
         partition: int,
         offset: int,
     ) -> None:
-        """Start at an offset."""
         self._log = log
         self._open_topic = open_topic
         self._partition = partition

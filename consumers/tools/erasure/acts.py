@@ -43,7 +43,6 @@ class RecordedErasure:
     """The writes whose rows are taken out of the log."""
 
     def __str__(self) -> str:
-        """Return it in words."""
         recorded = by_record(self.sequence, self.time_ms, self.principal)
         return (
             f"rows of {self.table} were erased{recorded}, with the rows of {len(self.writes):,}"
@@ -65,7 +64,6 @@ class RowExpiry:
     reason: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         recorded = by_record(self.sequence, self.time_ms, self.principal)
         return (
             f"rows that were written to {self.table} through position {self.through}"

@@ -68,7 +68,6 @@ class TableWrites:
     """Reads what was written to one table, under all names that it had, refused or not."""
 
     def __init__(self, log: Log, partition: int, info: TableInfo) -> None:
-        """Read nothing yet."""
         self._log, self._partition, self._info = log, partition, info
 
     def read(self, on_progress: OnProgress = lambda done, total: None) -> Iterator[HeldWrite]:

@@ -88,7 +88,6 @@ class Expiry:
     principal: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         recorded = by_record(self.sequence, self.time_ms, self.principal)
         return f"versions {self.versions} of {self.table} were deleted{recorded}"
 

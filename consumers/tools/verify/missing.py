@@ -52,7 +52,6 @@ class AllMissing:
     """What was missing in one partition's tables, followed from version to version."""
 
     def __init__(self) -> None:
-        """Miss nothing."""
         self.files: list[Missing] = []
         self._of_fragments: dict[tuple[str, int], dict[str, Missing]] = defaultdict(dict)
         """By incarnation and fragment, then by path. A table that expires its versions misses

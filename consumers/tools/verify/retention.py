@@ -27,7 +27,6 @@ class GivenUp:
     """
 
     def __init__(self) -> None:
-        """Know of none."""
         self.sequence = 0
         """The last outcome whose transaction was given up."""
         self._transactions_offset = 0

@@ -43,7 +43,6 @@ class Hashes:
     """Of the newest outcomes of a chain."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._end = 0
         """The sequence after the last one."""
         self._kept = bytearray()

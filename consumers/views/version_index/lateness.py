@@ -29,7 +29,6 @@ class Lateness:
     """One keeper's histograms: of all, by table, by principal. Those of commits alone."""
 
     def __init__(self, layout: Layout, wall_clock: Callable[[], float] = time.time) -> None:
-        """Count from zero."""
         self._path = layout.folder / FILE
         self._wall_clock = wall_clock
         self._unshown: list[tuple[float, str, set[TableId]]] = []

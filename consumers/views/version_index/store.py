@@ -238,11 +238,9 @@ class VersionIndex:
         os.close(self._lock)
 
     def __enter__(self) -> VersionIndex:
-        """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _sequences(self) -> dict[int, int]:
