@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from commitlog.adapters import kafka_restore
@@ -58,7 +59,7 @@ def golden_root(folder: Path) -> None:
 
 def on_cluster(servers: str, log: str, place: str) -> None:
     done = writer.back_up(KafkaLog.connect(servers, log), place, None)
-    print(json.dumps(done.to_json()))
+    print(json.dumps(asdict(done)))
 
 
 def restored(point: str, arguments: list[str]) -> None:

@@ -51,7 +51,7 @@ def backup(
         with output.counts() as bar:
             done = back_up(log, where_to, config.root, bar)
     if as_json:
-        output.print_json(done.to_json())
+        output.print_json(done)
         return ExitCode.OK
     positions = ", ".join(f"{n} of partition {p}" for p, n in done.positions.items())
     output.print_check("log", "ok", f"through position {positions}; {done.outcomes} outcomes new")
@@ -68,7 +68,7 @@ def _check(place: str, *, as_json: bool) -> ExitCode:
     with output.counts() as bar:
         done = check(place, bar)
     if as_json:
-        output.print_json(done.to_json())
+        output.print_json(done)
     else:
         positions = ", ".join(f"1 to {n} of partition {p}" for p, n in done.positions.items())
         read = f"{done.records} records and {done.files} files, {done.bytes:,} bytes, were read"
@@ -138,7 +138,7 @@ def restore(
     is_whole = not (done.missing or done.lacking)
     code = ExitCode.REFUSED if strict and not is_whole else ExitCode.OK
     if as_json:
-        output.print_json(done.to_json())
+        output.print_json(done)
         return code
     _show_restored(done)
     own = str(config.need_root() / "tables")
@@ -233,7 +233,7 @@ def move(
     new = ClientSettings(to, settings)
     done = go(old, new, config.log, to, config.root, answer_seconds=timeout, say=output.note)
     if as_json:
-        output.print_json(done.to_json())
+        output.print_json(done)
         return
     for partition, side in enumerate(done.partitions):
         text = (

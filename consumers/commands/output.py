@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from consumers.runtime.log_lines import is_json
@@ -62,8 +62,12 @@ class Column:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document."""
-    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str), flush=True)
+    """Print one JSON document; a dataclass is an object of its fields."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=_plain), flush=True)
+
+
+def _plain(value: Any) -> object:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def print_listing(

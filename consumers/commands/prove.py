@@ -327,7 +327,7 @@ def archive(
         if expire_rows:
             _expire_rows(config, log, done, by)
     if as_json:
-        output.print_json([one.to_json() for one in done])
+        output.print_json(done)
     for one in done if not as_json else ():
         _show_archived(one, give_up=give_up)
 

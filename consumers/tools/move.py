@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
@@ -43,10 +43,6 @@ class Moved:
     log: str
     bootstrap_servers: str
     partitions: list[Side] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def move(

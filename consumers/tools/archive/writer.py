@@ -11,11 +11,11 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.codecs.avro import decode_outcome_record, encode_leader_started, encode_retained
@@ -68,10 +68,6 @@ class ArchiveRun:
     """Segments that stay in the topic, since they reach beyond the run's limits."""
     expired: list[str] = field(default_factory=list)
     """In words: whose rows left the archive, and by which record."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def archive(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import store_for
 from commitlog.ports import RawRecord
@@ -41,10 +41,6 @@ class Checked:
     """Each file that is gone or isn't what was written, in words."""
     leftovers: list[str] = field(default_factory=list)
     """Half written files of runs that were killed."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def check(place: str, on_progress: OnProgress = lambda *_: None) -> Checked:

@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -81,10 +81,6 @@ class Restored:
     """Of how many partitions; the others are read from their beginning."""
     remains: Remains | None = None
     """What is left of the log that was lost, if that was named."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def restore(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.adapters.log_records import to_answered
@@ -70,10 +70,6 @@ class Copied:
     leftovers: int = 0
     """Half written files of runs that were killed, which were removed."""
     elsewhere: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def back_up(
