@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from commitlog.client.opening import Opened
 from commitlog.client.runtime import Runtime
@@ -12,14 +12,26 @@ from commitlog.model.operations import Operation
 from commitlog.model.records import Application, Expect, Transaction
 from commitlog.model.table import TableId
 
+if TYPE_CHECKING:
+    import lance
+
+    from commitlog.client.tickets import Ticket
+
 TableName = str | Sequence[str]
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class Host(Protocol):
-    """A log, its tables, and this process's connection to it."""
+    """A log, its tables, and this process's connection to it; `CommitLog` is one."""
 
     opened: Opened
+    if TYPE_CHECKING:
+        # Verbs with many options; `CommitLog` has them from its parts.
+        open: Callable[..., lance.LanceDataset]
+        submit: Callable[..., Ticket]
+        transact: Callable[..., Any]
+        position: Callable[..., dict[int, int]]
+        snapshot: Callable[..., Any]
 
     def runtime(self) -> Runtime:
         """Return this process's part."""

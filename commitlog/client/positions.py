@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -16,11 +15,12 @@ from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import check_not_behind, sequences
 from commitlog.client.feed_events import token_starts
 from commitlog.client.folds import Folds
+from commitlog.client.host import Host
 from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidRequest
 from commitlog.messages import NamespaceDescription
-from commitlog.model.operations import AlterProperties, Operation
-from commitlog.model.records import Outcome, Transaction
+from commitlog.model.operations import AlterProperties
+from commitlog.model.records import Outcome
 
 When = int | str | datetime | Mapping[int, int] | None
 """What names a position; None is now."""
@@ -147,18 +147,10 @@ def tags_of(runtime: Runtime) -> dict[str, dict[int, int]]:
     return {}
 
 
-class NamesPositions:
+class NamesPositions(Host):
     """Gives `CommitLog` positions by name, and tags that name them."""
 
     _folds: Folds | None = None
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def transaction(self, operations: tuple[Operation, ...]) -> Transaction:
-        """Make a transaction of operations."""
 
     def position(self, when: When = None, *, timeout: float = TIMEOUT_SECONDS) -> dict[int, int]:
         """Return the sequence in each partition at a position, however it is named.

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from commitlog.client.catalogue import check_policy, raise_for_table
-from commitlog.client.host import Pairs, TableName
+from commitlog.client.host import Host, Pairs, TableName
 from commitlog.errors import InvalidRequest
 from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import PREFIX
-from commitlog.model.operations import AlterProperties, Operation
+from commitlog.model.operations import AlterProperties
 from commitlog.model.table import parse_table_id
 
 if TYPE_CHECKING:
-    from commitlog.client.runtime import Runtime
-    from commitlog.model.records import Outcome, Transaction
+    from commitlog.model.records import Outcome
 
 TIMEOUT_SECONDS = 120.0
 _OURS = "commitlog."
 
 
-class SetsProperties(ABC):
+class SetsProperties(Host):
     """Gives `CommitLog` the verb that sets properties."""
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def transaction(
-        self,
-        operations: tuple[Operation, ...],
-        *,
-        transaction_id: str | None = None,
-        properties: Pairs = (),
-    ) -> Transaction:
-        """Make a transaction of operations."""
 
     def namespaces(self) -> list[NamespaceDescription]:
         """Return all namespaces that were created, each with its properties."""

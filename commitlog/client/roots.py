@@ -7,12 +7,11 @@ leader that starts, `verify`, `backup`, an audit) reads it here, in the log itse
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import TABLES, bound, is_bound, own_tables, plain, use_named
 from commitlog.client.catalogue import dry_run
+from commitlog.client.host import Host
 from commitlog.client.runtime import Runtime
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import ValidOutcomes
@@ -101,15 +100,8 @@ def hear_roots(runtime: Runtime) -> None:
             use_roots(named)
 
 
-class BindsPlaces:
+class BindsPlaces(Host):
     """Gives `CommitLog` the acts that make recorded places relative to named roots."""
-
-    if TYPE_CHECKING:
-        transaction: Any
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
 
     def places(self) -> dict[str, tuple[str, str]]:
         """Return each place that is bound by a record: its root's name, and where that is now."""

@@ -6,19 +6,16 @@ than a program that submits prepared operations takes to connect.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
-from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidRequest, without_build_paths
-from commitlog.model.records import Application, Expect, Outcome, Transaction
-from commitlog.model.table import TableId, parse_table_id
+from commitlog.model.records import Application, Expect, Outcome
+from commitlog.model.table import parse_table_id
 
 if TYPE_CHECKING:
     import lance
@@ -27,21 +24,8 @@ if TYPE_CHECKING:
     from commitlog.client.execution import Execution
 
 
-class WritesRows(ABC):
+class WritesRows(Host):
     """Gives `CommitLog` its ways to change rows."""
-
-    if TYPE_CHECKING:
-        transaction: Callable[..., Transaction]
-        open: Callable[..., lance.LanceDataset]
-        position: Callable[..., dict[int, int]]
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
-        """Return a table's description."""
 
     def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
         """Append rows; see `Execution` for the options."""
@@ -154,7 +138,7 @@ class WritesRows(ABC):
                 advice="Give the position of a fresh view, the sequence of an outcome, a time or a"
                 " tag of the log",
             )
-        return open_fresh(cast(Host, self), table, position)
+        return open_fresh(self, table, position)
 
     def write_rows(
         self,
@@ -182,8 +166,7 @@ class WritesRows(ABC):
         from commitlog.client.row_writes import made_write
 
         table = parse_table_id(table_id)
-        host = cast(Host, self)
-        operation, payloads = made_write(host, table, data, mode, on, options, transaction_id)
+        operation, payloads = made_write(self, table, data, mode, on, options, transaction_id)
         transaction = self.transaction(
             (operation,),
             transaction_id=transaction_id,
@@ -200,4 +183,4 @@ class WritesRows(ABC):
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
         from commitlog.client.execution import Execution
 
-        return Execution(cast(Host, self), parse_table_id(table_id), **options)
+        return Execution(self, parse_table_id(table_id), **options)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
@@ -187,10 +186,6 @@ _HEADS = """
 class Reads(AsksSql, NamesPositions):
     """Gives `CommitLog` its ways to read beside `open`: `subscribe`, `snapshot` and `sql`."""
 
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
     def subscribe(
         self,
         tables: str | Sequence[TableName] | None = None,
@@ -244,12 +239,12 @@ class Reads(AsksSql, NamesPositions):
         else:
             found = self.position(position, timeout=timeout)
             tables, spaces = self._folded(runtime, found, deadline)
-        return Snapshot(cast("Host", self), found, tables, spaces)
+        return Snapshot(self, found, tables, spaces)
 
     def _check_known(self, runtime: Runtime, table: TableId) -> None:
         """Raise NoSuchTable unless there is such a table, of Lance or of Iceberg."""
         try:
-            cast("Host", self).describe(table, fresh=True)
+            self.describe(table, fresh=True)
         except NoSuchTable:
             partition = runtime.domains.partition(table)
             if runtime.request(partition, "iceberg_table", table=list(table)) is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commitlog.client.host import Host
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.table import DELIMITER
 
@@ -63,12 +63,8 @@ def run_sql(
             raise _refused(query, str(error)) from error
 
 
-class AsksSql(ABC):
+class AsksSql(Host):
     """Gives `CommitLog` its method `sql`."""
-
-    @abstractmethod
-    def open(self, table_id: str, version: int | None = None) -> lance.LanceDataset:
-        """Open a table at a version, else at its head."""
 
     def sql(
         self,

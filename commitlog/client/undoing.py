@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import json
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
 from commitlog.client.feed_events import Selection, Start
-from commitlog.client.host import Pairs, TableName
+from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
-from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -61,22 +58,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 120.0
 
 
-class UndoesChanges:
+class UndoesChanges(Host):
     """Gives `CommitLog` the verbs that undo."""
-
-    if TYPE_CHECKING:
-        tables: Any
-        transact: Any
-        transaction: Any
-        snapshot: Any
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
-        """Return a table's description."""
 
     def undrop(
         self,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.lance_refs import Published, referenced_versions
 from commitlog.client.caller import caller
 from commitlog.client.full_storage import naming_full_storage
+from commitlog.client.host import Host
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -30,13 +30,12 @@ from commitlog.model.operations import (
     DeleteTableVersions,
 )
 from commitlog.model.records import Outcome, Status
-from commitlog.model.table import TableId, parse_table_id
+from commitlog.model.table import parse_table_id
 
 if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
-    from commitlog.client.runtime import Runtime
     from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
     from commitlog.core.tables.lance_tables import VersionRanges
@@ -89,23 +88,8 @@ def rewrite_here(
     return results
 
 
-class KeepsTables(ABC):
+class KeepsTables(Host):
     """Gives `CommitLog` the verbs that keep tables fast."""
-
-    if TYPE_CHECKING:
-        submit: Callable[..., Ticket]
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
-        """Return a table's description."""
-
-    @abstractmethod
-    def open(self, table_id: str | Sequence[str], version: int | None = None) -> lance.LanceDataset:
-        """Open a version."""
 
     def compact(
         self,
