@@ -1,8 +1,8 @@
 """Settings: a flag wins over the environment, that over `commitlog.toml`, and that over a default.
 
-`SETTINGS` is the one list of them: the file's keys are its names, the environment's are the names
-in capitals after `COMMITLOG_`. A key of the file that is not in the list is refused with the one
-that was probably meant.
+The fields of `Config` are the one list of them: the file's keys are their names, the environment's
+are these in capitals after `COMMITLOG_`. A key of the file that is not in the list is refused, with
+the one that was probably meant.
 
 Kafka's client settings pass through as they are: `--kafka sasl.mechanism=PLAIN`, a `[kafka]`
 table, a properties file, or `COMMITLOG_KAFKA__SASL_MECHANISM`, where secrets belong. Nothing of
@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -77,81 +77,58 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
 
-SETTINGS = (
-    Setting("root", "", "folder of this log's broker, tables, index, checkpoints and logs"),
-    Setting("bootstrap_servers", "", "a Kafka cluster to use: HOST:PORT,..."),
-    Setting("log", "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"),
-    Setting("tables_root", "", "where new tables are created; ROOT/tables if not set"),
-    Setting("places", "", "where recorded places are now: OLD=NEW,..."),
-    Setting("host", "127.0.0.1", "address of the HTTP server"),
-    Setting("port", 2333, "port of the HTTP server; 0 picks one"),
-    Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
-    Setting("fsync", False, "records and files are on disk before a commit is acknowledged"),
-    Setting("start_seconds", 120, "how long a start may make no progress, in seconds", least=1),
-    Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
-    Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
-    Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
-    Setting("maintain", True, "keep tables fast unattended: compaction, indices, manifests"),
-    Setting("quotas", "", "transactions per second by principal: NAME=RATE,...; * is any other"),
-    Setting("iceberg_tables_max", 100, "tables of one Iceberg transaction", least=1),
-    Setting("iceberg_updates_max", 1000, "updates of a table in an Iceberg commit", least=1),
-    Setting("iceberg_timeout", 30, "seconds that an Iceberg commit may take", least=1),
-    Setting(
-        "access_file",
-        "",
-        "who may do what over HTTP (TOML); without it, everybody may do everything",
-    ),
-    Setting("base_path", "", "path below which the APIs are served"),
-    Setting("allowed_locations", "", "prefixes besides the tables root, separated by commas"),
-    Setting("storage_file", "", "how to reach tables in object stores (TOML)"),
-    Setting("tls_certificate", "", "certificate chain of the HTTP server (PEM)"),
-    Setting("tls_key", "", "its private key (PEM)"),
-    Setting("tls_client_ca", "", "authorities whose certificates clients must show (PEM)"),
-    Setting("http_requests_max", 256, "requests carried out at the same time", least=1),
-    Setting("batch_operations_max", 1000, "operations of one batch", least=1),
-    Setting("row_processes", 4, "processes for work on rows; 0 does it in the server's own"),
-    Setting("row_memory", 2048, "MiB that one of them may take", least=ROW_MEMORY_MIN),
-    Setting("sql", True, "answer SQL over the index at /v1/sql"),
-    Setting("kafka_file", "", "properties file with Kafka client settings"),
-)
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+def _setting(
+    default: str | int | bool, description: str, *, is_secret: bool = False, least: int = 0
+) -> Any:
+    """Return a field of `Config` that is a setting; see `Setting`."""
+    told = {"description": description, "is_secret": is_secret, "least": least}
+    return field(default=default, repr=not is_secret, metadata=told)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings, and where each came from."""
 
-    root: Path | None
-    bootstrap_servers: str
-    log: str
-    tables_root: str
-    places: str
-    host: str
-    port: int
-    kafka_port: int
-    fsync: bool
-    start_seconds: int
-    socket_host: str
-    socket_port: int
-    token: str = field(repr=False)
-    maintain: bool
-    quotas: str
-    iceberg_tables_max: int
-    iceberg_updates_max: int
-    iceberg_timeout: int
-    access_file: str
-    base_path: str
-    allowed_locations: str
-    storage_file: str
-    tls_certificate: str
-    tls_key: str
-    tls_client_ca: str
-    http_requests_max: int
-    batch_operations_max: int
-    row_processes: int
-    row_memory: int
-    sql: bool
-    kafka: Mapping[str, str] = field(repr=False)
+    root: Path | None = _setting(
+        "", "folder of this log's broker, tables, index, checkpoints and logs"
+    )
+    bootstrap_servers: str = _setting("", "a Kafka cluster to use: HOST:PORT,...")
+    log: str = _setting(
+        "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"
+    )
+    tables_root: str = _setting("", "where new tables are created; ROOT/tables if not set")
+    places: str = _setting("", "where recorded places are now: OLD=NEW,...")
+    host: str = _setting("127.0.0.1", "address of the HTTP server")
+    port: int = _setting(2333, "port of the HTTP server; 0 picks one")
+    kafka_port: int = _setting(0, "port of the embedded broker; 0 picks one and keeps it")
+    fsync: bool = _setting(False, "records and files are on disk before a commit is acknowledged")
+    start_seconds: int = _setting(120, "how long a start may make no progress, in seconds", least=1)
+    socket_host: str = _setting("127.0.0.1", "address of the leader's socket")
+    socket_port: int = _setting(0, "port of the leader's socket; 0 picks one")
+    token: str = _setting("", "what writers must show at the leader's socket", is_secret=True)
+    maintain: bool = _setting(True, "keep tables fast unattended: compaction, indices, manifests")
+    quotas: str = _setting(
+        "", "transactions per second by principal: NAME=RATE,...; * is any other"
+    )
+    iceberg_tables_max: int = _setting(100, "tables of one Iceberg transaction", least=1)
+    iceberg_updates_max: int = _setting(1000, "updates of a table in an Iceberg commit", least=1)
+    iceberg_timeout: int = _setting(30, "seconds that an Iceberg commit may take", least=1)
+    access_file: str = _setting(
+        "", "who may do what over HTTP (TOML); without it, everybody may do everything"
+    )
+    base_path: str = _setting("", "path below which the APIs are served")
+    allowed_locations: str = _setting("", "prefixes besides the tables root, separated by commas")
+    storage_file: str = _setting("", "how to reach tables in object stores (TOML)")
+    tls_certificate: str = _setting("", "certificate chain of the HTTP server (PEM)")
+    tls_key: str = _setting("", "its private key (PEM)")
+    tls_client_ca: str = _setting("", "authorities whose certificates clients must show (PEM)")
+    http_requests_max: int = _setting(256, "requests carried out at the same time", least=1)
+    batch_operations_max: int = _setting(1000, "operations of one batch", least=1)
+    row_processes: int = _setting(4, "processes for work on rows; 0 does it in the server's own")
+    row_memory: int = _setting(2048, "MiB that one of them may take", least=ROW_MEMORY_MIN)
+    sql: bool = _setting(True, "answer SQL over the index at /v1/sql")
+    kafka_file: str = _setting("", "properties file with Kafka client settings")
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -190,6 +167,14 @@ class Config:
         return _absolute_tables_root(self.tables_root or str(self.need_root() / "tables"))
 
 
+SETTINGS = tuple(
+    Setting(one.name, one.default, **one.metadata)  # type: ignore[arg-type]
+    for one in fields(Config)
+    if one.metadata
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
 def load(
     flags: Mapping[str, object] | None = None,
     *,
@@ -210,7 +195,7 @@ def load(
         value, source = _find(setting, flags or {}, environment, table, str(file_path))
         values[setting.name] = _typed(setting, value, source)
         sources[setting.name] = source
-    kafka_file = values.pop("kafka_file")
+    kafka_file = values["kafka_file"]
     settings = _kafka_of_properties(kafka_file) if kafka_file else {}
     settings |= _kafka_of_file(table, str(file_path))
     settings |= _kafka_of_environment(environment)
