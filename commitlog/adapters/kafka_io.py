@@ -37,12 +37,7 @@ from commitlog.adapters.kafka_forks import (
     ForkTolerantConsumer,
     ForkTolerantProducer,
 )
-from commitlog.adapters.kafka_settings import (
-    ClientSettings,
-    ends_reading,
-    is_passing,
-    logger,
-)
+from commitlog.adapters.kafka_settings import ClientSettings, ends_reading, is_passing, logger
 from commitlog.errors import CommitLogError, Unavailable
 
 Record = TypeVar("Record")
@@ -92,11 +87,7 @@ class Watermarks:
         return self._answered(_end, topic, partition, timeout_seconds)
 
     def _answered(
-        self,
-        question: _Question[T],
-        topic: str,
-        partition: int,
-        timeout_seconds: float,
+        self, question: _Question[T], topic: str, partition: int, timeout_seconds: float
     ) -> T:
         with self._lock:
             if self._consumer is None:

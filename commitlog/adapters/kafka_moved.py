@@ -25,13 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from commitlog.adapters.kafka_administration import Administration
-from commitlog.adapters.kafka_io import (
-    KafkaReader,
-    Watermarks,
-    answer_of,
-    new_producer,
-    set_topics,
-)
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks, answer_of, new_producer, set_topics
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import LogMoved, Unavailable
@@ -131,11 +125,7 @@ class Moves:
         return tuple(Move.of(one) for one in found["moves"]) if found is not None else ()
 
     def arrive(
-        self,
-        here: LogIdentity,
-        identity: LogIdentity,
-        moves: tuple[Move, ...],
-        factor: int,
+        self, here: LogIdentity, identity: LogIdentity, moves: tuple[Move, ...], factor: int
     ) -> None:
         """Record that the log is in these topics from now on; may be done again."""
         events = self.events()

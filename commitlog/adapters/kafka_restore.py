@@ -77,12 +77,7 @@ class RestoredTopics:
         return self._names[0 if is_transactions else 1] not in self._found
 
     def put(
-        self,
-        partition: int,
-        records: Iterable[RawRecord],
-        *,
-        is_transactions: bool,
-        start: int = 0,
+        self, partition: int, records: Iterable[RawRecord], *, is_transactions: bool, start: int = 0
     ) -> int:
         """Append records at the offsets that they had; return the offset after the last one.
 

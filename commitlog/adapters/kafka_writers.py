@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from commitlog.adapters.kafka_io import new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger

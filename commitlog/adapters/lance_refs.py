@@ -13,11 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    decode_manifest,
-    parse_manifest_name,
-)
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
 
 GUARD_TAG = "kept-by-commitlog"
 """The tag that maintenance gives the oldest version: Lance's own cleanup refuses to delete versions

@@ -5,13 +5,7 @@ from __future__ import annotations
 from commitlog.codecs import avro
 from commitlog.errors import CorruptLog, RecordTooLarge, UnsupportedFormat
 from commitlog.model.limits import OUTCOME_HEAD_BYTES_MAX, RECORD_BYTES_MAX
-from commitlog.model.records import (
-    Answered,
-    ProtocolVersion,
-    Submitted,
-    Transaction,
-    Unreadable,
-)
+from commitlog.model.records import Answered, ProtocolVersion, Submitted, Transaction, Unreadable
 from commitlog.ports import RawRecord
 
 

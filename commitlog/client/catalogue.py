@@ -206,10 +206,7 @@ def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
     encoded = base64.b64encode(encode_transaction(transaction)).decode()
     partition = runtime.partition_of(transaction)
     answer = runtime.request(
-        partition,
-        "dry_run",
-        transaction=encoded,
-        transaction_id=transaction.transaction_id,
+        partition, "dry_run", transaction=encoded, transaction_id=transaction.transaction_id
     )
     outcome = decode_outcome_record(base64.b64decode(answer["outcome"]))
     if not isinstance(outcome, Outcome):

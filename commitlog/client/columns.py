@@ -65,11 +65,7 @@ class ChangesColumns(KeepsTables):
             is_taken = is_reader(transforms)
             dataset.add_columns(transforms, **options)
 
-        return self._change_columns(
-            table_id,
-            change,
-            (timeout, tries_max, properties),
-        )
+        return self._change_columns(table_id, change, (timeout, tries_max, properties))
 
     def alter_columns(
         self,
@@ -116,8 +112,6 @@ class ChangesColumns(KeepsTables):
         from commitlog.client.new_columns import NewColumns
 
         columns = NewColumns(
-            self.runtime(),
-            lambda table: self.describe(table, fresh=True, readable=True),
-            change,
+            self.runtime(), lambda table: self.describe(table, fresh=True, readable=True), change
         )
         return self._until_it_lands(table_id, columns.attempt, *bounds, columns.finish)

@@ -173,10 +173,7 @@ def _names(write: AcceptedWrite, columns: Set[int]) -> bool:
 
 
 def _view(
-    info: TableInfo,
-    dataset: lance.LanceDataset,
-    writes: Sequence[AcceptedWrite],
-    position: int,
+    info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[AcceptedWrite], position: int
 ) -> FreshDataset:
     folder = Path(tempfile.mkdtemp(prefix="commitlog-fresh-"))
     try:

@@ -86,9 +86,7 @@ def raise_wrong_rows(table: str, error: Exception) -> None:
     """Raise InvalidTransaction if it was the rows that were wrong."""
     if any(words in str(error) for words in _WRONG_ROWS):
         raise InvalidTransaction(
-            f"Lance refuses rows for {table}: {error}",
-            field="data",
-            advice="Correct the rows",
+            f"Lance refuses rows for {table}: {error}", field="data", advice="Correct the rows"
         ) from error
 
 

@@ -18,12 +18,7 @@ from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.row_tickets import settled_if_rows
 from commitlog.client.row_writes import made_write
-from commitlog.client.rows import (
-    Prepared,
-    prepare_append,
-    prepare_delete,
-    remove_files,
-)
+from commitlog.client.rows import Prepared, prepare_append, prepare_delete, remove_files
 from commitlog.client.submission import AffectedRowsLike, as_operation, lance_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait

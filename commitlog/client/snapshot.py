@@ -216,11 +216,7 @@ class Reads(AsksSql, NamesPositions):
         return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
 
     def snapshot(
-        self,
-        position: When = None,
-        *,
-        index: str | None = None,
-        timeout: float = TIMEOUT_SECONDS,
+        self, position: When = None, *, index: str | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Snapshot:
         """Return all tables as of one position, named as for `position`; None: as of now.
 

@@ -139,10 +139,7 @@ class _Tables:
     """Puts opened tables in the place of their names."""
 
     def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        open_table: OpenTable,
-        known: frozenset[str],
+        self, connection: duckdb.DuckDBPyConnection, open_table: OpenTable, known: frozenset[str]
     ) -> None:
         self._connection = connection
         self._open = open_table

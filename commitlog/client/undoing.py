@@ -231,8 +231,7 @@ class UndoesChanges(Host):
             held[table_id] = version
         operations: list[Operation] = [
             AlterProperties(
-                table,
-                upserts=((HOLD + name, f"{version}{'-' if onwards else ''}{until}"),),
+                table, upserts=((HOLD + name, f"{version}{'-' if onwards else ''}{until}"),)
             )
             for table, version in held.items()
         ]

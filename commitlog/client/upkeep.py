@@ -266,11 +266,7 @@ class KeepsTables(Host):
         return attempt
 
     def _rewrite(
-        self,
-        info: TableInfo,
-        options: Any,
-        deadline: float,
-        rewrite: RewriteGroups = rewrite_here,
+        self, info: TableInfo, options: Any, deadline: float, rewrite: RewriteGroups = rewrite_here
     ) -> tuple[Transaction, Mapping[str, int]] | None:
         from lance.optimize import Compaction
 

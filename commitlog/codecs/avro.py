@@ -205,10 +205,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
     """Return a transaction's record; raises InvalidTransaction for a value Avro doesn't take."""
     if problem := id_problem(transaction.transaction_id):
         raise InvalidTransaction(
-            problem,
-            field="transaction_id",
-            value=transaction.transaction_id,
-            advice="Use a UUID",
+            problem, field="transaction_id", value=transaction.transaction_id, advice="Use a UUID"
         )
     schema = _schema_of(transaction)
     try:

@@ -14,15 +14,7 @@ from commitlog.errors import UnsupportedFormat
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
-_BROKEN = (
-    IndexError,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    RecursionError,
-    zlib.error,
-)
+_BROKEN = (IndexError, KeyError, TypeError, ValueError, AttributeError, RecursionError, zlib.error)
 """What broken bytes lead to."""
 _CODECS = {"null", "deflate"}
 _SIZES = {"null": 0, "float": 4, "double": 8}

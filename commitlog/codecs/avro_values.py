@@ -189,19 +189,11 @@ _OPERATIONS = _many(
                 "properties": _MAP,
             },
             DeclareTable: {**_TABLE, "policy": _POLICY, "properties": _MAP},
-            RegisterTable: {
-                **_TABLE,
-                "policy": _POLICY,
-                "primary_key": _TUPLE,
-                "properties": _MAP,
-            },
+            RegisterTable: {**_TABLE, "policy": _POLICY, "primary_key": _TUPLE, "properties": _MAP},
             DeregisterTable: _TABLE,
             DropTable: _TABLE,
             RenameTable: {**_TABLE, "new_table": _TUPLE},
-            DeleteTableVersions: {
-                **_TABLE,
-                "ranges": _pairs("first", "last", is_sorted=False),
-            },
+            DeleteTableVersions: {**_TABLE, "ranges": _pairs("first", "last", is_sorted=False)},
             CreateNamespace: {"namespace": _TUPLE, "properties": _MAP},
             DropNamespace: {"namespace": _TUPLE},
             AlterProperties: {"target": _TUPLE, "upserts": _MAP, "removals": _TUPLE},
@@ -213,12 +205,7 @@ _OPERATIONS = _many(
 )
 _EXPECTS = _many(
     _union(
-        {
-            TableVersionIs: _TABLE,
-            TableAbsent: _TABLE,
-            KeyAbsent: _TABLE,
-            PredicateUnchanged: _TABLE,
-        }
+        {TableVersionIs: _TABLE, TableAbsent: _TABLE, KeyAbsent: _TABLE, PredicateUnchanged: _TABLE}
     )
 )
 _APPLICATION = _optional_record(Application, {})

@@ -274,11 +274,7 @@ class Refused(Exception):
     """A transaction cannot commit: how, why, and what to do next. Never leaves the core."""
 
     def __init__(
-        self,
-        status: Status,
-        code: Code,
-        phrase: Phrase,
-        conflict: Conflict | None = None,
+        self, status: Status, code: Code, phrase: Phrase, conflict: Conflict | None = None
     ) -> None:
         super().__init__(phrase.name)
         self.status = status

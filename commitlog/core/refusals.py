@@ -13,12 +13,7 @@ from commitlog.core.decisions import BuildWanted, Refused
 from commitlog.core.log.canonical import to_json
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.tables.lance_tables import Table
-from commitlog.model.limits import (
-    ARGUMENT_ITEMS_MAX,
-    FAILED_REQUIREMENTS_MAX,
-    REASONS_SINCE,
-    Rules,
-)
+from commitlog.model.limits import ARGUMENT_ITEMS_MAX, FAILED_REQUIREMENTS_MAX, REASONS_SINCE, Rules
 from commitlog.model.reasons import Cut, Phrase, bounded, cut, shortened
 from commitlog.model.records import Code, Conflict, FailedRequirement, Outcome, Status
 from commitlog.model.table import format_table_id

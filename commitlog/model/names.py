@@ -43,13 +43,7 @@ ROWS_EXPIRED_THROUGH = "commitlog.rows.expired-through"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RESERVED_COLUMNS = frozenset(
-    {
-        "_rowid",
-        "_rowaddr",
-        "_rowoffset",
-        "_row_created_at_version",
-        "_row_last_updated_at_version",
-    }
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
 
 

@@ -12,11 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from commitlog.model.limits import (
-    ARGUMENT_CHARACTERS_MAX,
-    ARGUMENT_ITEMS_MAX,
-    CUT_CHARACTERS,
-)
+from commitlog.model.limits import ARGUMENT_CHARACTERS_MAX, ARGUMENT_ITEMS_MAX, CUT_CHARACTERS
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 

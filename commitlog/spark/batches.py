@@ -33,12 +33,7 @@ from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket
 from commitlog.core.partition.repeats import OTHER_TABLES
-from commitlog.errors import (
-    InvalidTransaction,
-    RetryableConflict,
-    TransactionRejected,
-    Unavailable,
-)
+from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected, Unavailable
 from commitlog.model.records import Application, Code, Outcome
 from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to

@@ -22,23 +22,14 @@ from commitlog.client.row_rebuild import RowHistories, info_of
 from commitlog.client.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.core.decisions import (
-    BytesWanted,
-    Found,
-    VectorWanted,
-    Wanted,
-)
+from commitlog.core.decisions import BytesWanted, Found, VectorWanted, Wanted
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DeletionFile
-from commitlog.model.records import (
-    LeaderStarted,
-    Observation,
-    Outcome,
-)
+from commitlog.model.records import LeaderStarted, Observation, Outcome
 from commitlog.ports import Log
 from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, stretches
 

@@ -70,10 +70,7 @@ def merged(
     deletes = rows.column(DELETE)
     parts = []
     if update or insert:
-        settings = {
-            "when_matched_update_all": update,
-            "when_not_matched_insert_all": insert,
-        }
+        settings = {"when_matched_update_all": update, "when_not_matched_insert_all": insert}
         kept = given.filter(pc.invert(deletes))
         parts.append(RowsPart(RowsMode.UPSERT, kept, on, settings))
     parts.append(RowsPart(RowsMode.DELETE, given.filter(deletes), on))

@@ -26,13 +26,7 @@ from xml.sax.saxutils import quoteattr
 from consumers.broker import pins as pins_module
 from consumers.broker.errors import JarMismatch, JarsUnavailable
 from consumers.broker.java import Java, find_java
-from consumers.broker.pins import (
-    KAFKA,
-    Pin,
-    mismatches,
-    pin_of,
-    read_pins,
-)
+from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, read_pins
 
 Progress = Callable[[str], None]
 

@@ -36,10 +36,7 @@ class QuickStart:
 
 
 def ensure_prepared(
-    java: Java,
-    jars: Path,
-    make: Callable[[Path, QuickStart], None],
-    on_progress: Progress | None,
+    java: Java, jars: Path, make: Callable[[Path, QuickStart], None], on_progress: Progress | None
 ) -> QuickStart | None:
     """Return what was prepared for this Java and these jars; None if that fails.
 

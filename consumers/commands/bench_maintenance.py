@@ -50,10 +50,7 @@ def bench_maintain(
 
 
 def bench_soak(
-    *,
-    seconds: float = 3600.0,
-    into: Path = Path("soak.html"),
-    as_json: AsJsonReport = False,
+    *, seconds: float = 3600.0, into: Path = Path("soak.html"), as_json: AsJsonReport = False
 ) -> int:
     """Write at full speed for long with maintenance on; do disk, memory and times stay flat?
 

@@ -25,12 +25,7 @@ from consumers.commands.options import (
 )
 
 
-def doctor(
-    *,
-    where: Where = HERE,
-    strict: Flag = False,
-    as_json: AsJson = False,
-) -> ExitCode:
+def doctor(*, where: Where = HERE, strict: Flag = False, as_json: AsJson = False) -> ExitCode:
     """Check everything that the service depends on, with advice for each problem.
 
     Checks Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, clock, places,
@@ -166,12 +161,7 @@ def rules(
     output.print_listing(columns, rows, as_json=as_json, nothing="no partition")
 
 
-def upgrade(
-    *,
-    check: Flag = False,
-    where: Where = HERE,
-    as_json: AsJson = False,
-) -> ExitCode:
+def upgrade(*, check: Flag = False, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
     """Show the versions of log, programs and files, and the remaining steps of an upgrade.
 
     Findings are listed in the order of the steps; nothing is changed. Exits with 1 if a step

@@ -46,8 +46,7 @@ JSON_FLAG = Parameter(name="--json", negative="", show_default=False, group=FORM
 AsJson = Annotated[bool, JSON_FLAG, Parameter(help="Print a JSON array.")]
 AsJsonReport = Annotated[bool, JSON_FLAG, Parameter(help="Print the whole report as JSON.")]
 AsCsv = Annotated[
-    bool,
-    Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV."),
+    bool, Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV.")
 ]
 LIMIT_MAX = 2**31
 

@@ -131,11 +131,7 @@ class CommandProcess:
             raise PartFailed(f"{self.name} ended with {how}: see its output above", code=code)
         pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)
         logger.warning(
-            "%s ended with %s%s; restarting in %.2g s",
-            self.name,
-            how,
-            self._last_words(),
-            pause,
+            "%s ended with %s%s; restarting in %.2g s", self.name, how, self._last_words(), pause
         )
         self._start_at = now + pause
 

@@ -79,12 +79,7 @@ def undrop(
     _print(outcome, as_json=as_json)
 
 
-def rollback(
-    *tables: str,
-    to: str,
-    where: Where = HERE,
-    as_json: AsJson = False,
-) -> None:
+def rollback(*tables: str, to: str, where: Where = HERE, as_json: AsJson = False) -> None:
     """Roll tables back to their content at a position, in one record.
 
     Works for Lance and Iceberg tables. Nothing is removed: each table gets a new version.

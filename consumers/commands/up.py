@@ -206,11 +206,7 @@ class Supervisor:
             part.start()
 
     def _add(
-        self,
-        name: str,
-        environment: Mapping[str, str],
-        inherited: Sequence[int],
-        *command: str,
+        self, name: str, environment: Mapping[str, str], inherited: Sequence[int], *command: str
     ) -> None:
         """Add a part that runs a command, the one of its name unless another one is given."""
         arguments = command or (name,)

@@ -51,11 +51,7 @@ OnReady = Callable[[str], None]
 
 
 def run_part(
-    name: str,
-    root: Path,
-    work: Callable[[threading.Event, OnReady], None],
-    *,
-    niceness: int = 0,
+    name: str, root: Path, work: Callable[[threading.Event, OnReady], None], *, niceness: int = 0
 ) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
 

@@ -214,10 +214,7 @@ def _steps_by(kind: str, found: list[Mapping[str, Any]]) -> Metric:
 
 
 def _add_histograms(
-    family: HistogramMetricFamily,
-    found: list[Mapping[str, Any]],
-    bounds: list[float],
-    *labels: str,
+    family: HistogramMetricFamily, found: list[Mapping[str, Any]], bounds: list[float], *labels: str
 ) -> None:
     """Add what leaders counted by name, summed over them."""
     counts: dict[str, list[float]] = {}

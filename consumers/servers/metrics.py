@@ -41,9 +41,7 @@ class Metrics:
             registry=self.registry,
         )
         self.running = Gauge(
-            "commitlog_http_requests_running",
-            "Requests being carried out.",
-            registry=self.registry,
+            "commitlog_http_requests_running", "Requests being carried out.", registry=self.registry
         )
         self._commit_seconds = Histogram(
             "commitlog_commit_seconds",

@@ -24,13 +24,7 @@ now, and be reading its own record. A candidate would then end a term that is on
 
 
 def stand_by(
-    session: Session,
-    stop: threading.Event,
-    *,
-    node: str,
-    log_id: str,
-    token: str,
-    home: str = "",
+    session: Session, stop: threading.Event, *, node: str, log_id: str, token: str, home: str = ""
 ) -> None:
     """Follow the log until the leader's socket is silent, and a random while longer.
 

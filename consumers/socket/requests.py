@@ -265,10 +265,7 @@ class Requests:
         found = await self._ask(lambda session: session.catalogue.iceberg_tables())
         return [
             IcebergDescription(
-                name,
-                table.uuid,
-                table.metadata_location,
-                is_view=isinstance(table, IcebergView),
+                name, table.uuid, table.metadata_location, is_view=isinstance(table, IcebergView)
             ).to_json()
             for name, table in found
         ]

@@ -28,14 +28,7 @@ from commitlog.ports import Log
 from consumers.tools.guard_tag import keep_guard
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import REMOVAL_SECONDS, Removals
-from consumers.tools.table_acts import (
-    Act,
-    OnAct,
-    TableActs,
-    done,
-    rewrite_for_a_turn,
-    tell_failed,
-)
+from consumers.tools.table_acts import Act, OnAct, TableActs, done, rewrite_for_a_turn, tell_failed
 from consumers.tools.turns import Turns
 
 NICENESS = 10

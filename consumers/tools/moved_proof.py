@@ -185,12 +185,7 @@ def state_at(
 
 
 def _apply(
-    machine: Machine,
-    replica: Replica,
-    log: ArchivableLog,
-    partition: int,
-    end: int,
-    sequence: int,
+    machine: Machine, replica: Replica, log: ArchivableLog, partition: int, end: int, sequence: int
 ) -> None:
     recordings = Recordings(machine.genesis.tables_root)
 

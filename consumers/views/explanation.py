@@ -123,11 +123,7 @@ def _judged(asking: str, missed: Row) -> Row:
 
 
 def _words(
-    row: Row,
-    details: list[Row],
-    compared: list[Row],
-    required: list[Row],
-    expected: list[Row],
+    row: Row, details: list[Row], compared: list[Row], required: list[Row], expected: list[Row]
 ) -> Iterable[str]:
     status = str(row["status"])
     yield f"{_ENDS[status]}."

@@ -26,13 +26,7 @@ from commitlog.core.catalogue.iceberg_references import (
     recorded_files,
     registered_in,
 )
-from commitlog.core.decisions import (
-    Change,
-    ChangeKind,
-    FileToWrite,
-    Refused,
-    rejected,
-)
+from commitlog.core.decisions import Change, ChangeKind, FileToWrite, Refused, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
 from commitlog.core.iceberg.iceberg_table import IcebergTable
@@ -61,13 +55,7 @@ from commitlog.model.operations import (
     RenameTable,
     operation_name,
 )
-from commitlog.model.records import (
-    Code,
-    FailedRequirement,
-    OperationResult,
-    Outcome,
-    Transaction,
-)
+from commitlog.model.records import Code, FailedRequirement, OperationResult, Outcome, Transaction
 from commitlog.model.table import TableId, format_table_id
 
 

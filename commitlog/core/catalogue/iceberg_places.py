@@ -37,9 +37,7 @@ def check_writable(
     for result in decided:
         if result.before is not None and draft.is_read_only(result.table):
             raise _not_at_all(
-                Code.UNSUPPORTED_OPERATION,
-                "iceberg_read_only",
-                table=format_table_id(result.table),
+                Code.UNSUPPORTED_OPERATION, "iceberg_read_only", table=format_table_id(result.table)
             )
     draft.read_only_made = {one.table for one in operations if registers_read_only(one)}
 

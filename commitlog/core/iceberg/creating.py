@@ -96,10 +96,7 @@ def parse_create(body: Any) -> CreateRequest:
             {"action": "set-current-schema", "schema-id": -1},
             {"action": "add-spec", "spec": {"spec-id": 0, "fields": spec}},
             {"action": "set-default-spec", "spec-id": -1},
-            {
-                "action": "add-sort-order",
-                "sort-order": {"order-id": 0, "fields": order},
-            },
+            {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": order}},
             {"action": "set-default-sort-order", "sort-order-id": -1},
             {"action": "set-properties", "updates": {**_DEFAULTS, **kept}},
         ),

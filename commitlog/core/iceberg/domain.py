@@ -25,11 +25,7 @@ from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
 from commitlog.core.iceberg.requirements import Requirement, unmet
 from commitlog.core.iceberg.updates import apply_updates
-from commitlog.model.limits import (
-    ICEBERG_NUMBERS_SINCE,
-    PROTOCOL_SUPPORTED,
-    RECORD_BYTES_MAX,
-)
+from commitlog.model.limits import ICEBERG_NUMBERS_SINCE, PROTOCOL_SUPPORTED, RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status

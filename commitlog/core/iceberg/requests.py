@@ -161,9 +161,7 @@ def _read_change(
         read,
         tuple(update(item) for item in updates),
         IcebergChange(
-            table,
-            dump_json(node.value["requirements"]),
-            dump_json(node.value["updates"]),
+            table, dump_json(node.value["requirements"]), dump_json(node.value["updates"])
         ),
     )
 

@@ -246,12 +246,7 @@ def _canonical(kind: Any) -> Any:
     if kind["type"] == "struct":
         return _canonical_struct(kind)
     if kind["type"] == "list":
-        return (
-            "list",
-            kind["element-id"],
-            kind["element-required"],
-            _canonical(kind["element"]),
-        )
+        return ("list", kind["element-id"], kind["element-required"], _canonical(kind["element"]))
     return (
         "map",
         kind["key-id"],

@@ -31,10 +31,7 @@ ACTIONS: dict[str, Action] = {
 
 
 def read_update(
-    node: Node,
-    *,
-    is_logged: bool = False,
-    registered: Callable[[], IcebergTable] | None = None,
+    node: Node, *, is_logged: bool = False, registered: Callable[[], IcebergTable] | None = None
 ) -> MetadataUpdate:
     """Read one update; an unknown action is refused, since skipping it would change its meaning.
 

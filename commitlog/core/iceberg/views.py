@@ -277,11 +277,7 @@ def _content(version: Value) -> dict[str, Any]:
 
 
 def _applied(
-    before: IcebergView | None,
-    operation: IcebergChange,
-    time_ms: int,
-    named: str,
-    position: int,
+    before: IcebergView | None, operation: IcebergChange, time_ms: int, named: str, position: int
 ) -> IcebergView:
     draft = _Draft(before, derived_uuid(named, "view"), time_ms)
     for node in Node(load_json(operation.updates, "updates"), "updates").items():

@@ -18,11 +18,7 @@ from commitlog.model.table import TableId, format_table_id
 
 
 def check_bases(
-    draft: Draft,
-    table: TableId,
-    location: str,
-    before: ManifestState | None,
-    after: bytes | None,
+    draft: Draft, table: TableId, location: str, before: ManifestState | None, after: bytes | None
 ) -> None:
     """Refuse base paths that are neither in the version before nor allowed."""
     if after is None or draft.rules.protocol < BASES_CHECKED_SINCE:

@@ -13,12 +13,7 @@ from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.request_checks import check_files, check_request, check_window
-from commitlog.core.lance.versions import (
-    add_version,
-    finalize,
-    record_delta,
-    same_operation,
-)
+from commitlog.core.lance.versions import add_version, finalize, record_delta, same_operation
 from commitlog.core.manifest.manifest_state import (
     DeltaRefused,
     ManifestDelta,
@@ -28,10 +23,7 @@ from commitlog.core.manifest.manifest_state import (
 )
 from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import References
-from commitlog.core.operations.registry import (
-    OPERATION_NAMED,
-    operation_of,
-)
+from commitlog.core.operations.registry import OPERATION_NAMED, operation_of
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased, affected_rows
 from commitlog.core.refusals import conflict_refused, delta_refused
 from commitlog.core.tables.creation import empty_state

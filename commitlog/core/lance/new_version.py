@@ -10,19 +10,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from commitlog.core.decisions import (
-    Refused,
-    rejected,
-)
+from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
-from commitlog.core.manifest.data_files import (
-    check_fragment,
-    is_blob,
-    is_packed,
-    place_in,
-)
+from commitlog.core.manifest.data_files import check_fragment, is_blob, is_packed, place_in
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
@@ -36,10 +28,7 @@ from commitlog.core.schema_check.file_presence import (
     check_index_files,
     indices_in,
 )
-from commitlog.core.schema_check.index_entries import (
-    index_problem,
-    section_problem,
-)
+from commitlog.core.schema_check.index_entries import index_problem, section_problem
 from commitlog.core.schema_check.schema import (
     FIELD_ID_END,
     format_problem,
@@ -47,10 +36,7 @@ from commitlog.core.schema_check.schema import (
     schema_problem,
 )
 from commitlog.core.tables.creation import STORAGE_VERSIONS
-from commitlog.lancepb.table_pb2 import (
-    DataFragment,
-    Manifest,
-)
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.model.limits import NAMES_CHECKED_SINCE
 from commitlog.model.names import NameProblem, first_problem, key_problem
 from commitlog.model.operations import Operation, target
@@ -221,10 +207,7 @@ def _check_indices(
 
 
 def _check_fragments(
-    state: ManifestState,
-    delta: ManifestDelta,
-    of_kind: LanceOperation[Any],
-    header: ManifestHeader,
+    state: ManifestState, delta: ManifestDelta, of_kind: LanceOperation[Any], header: ManifestHeader
 ) -> None:
     """Refuse fragments that Lance couldn't read; those that stay keep their rows and files."""
     is_stable = bool(delta.reader_feature_flags & FLAG_STABLE_ROW_IDS)

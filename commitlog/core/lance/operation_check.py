@@ -14,13 +14,7 @@ from commitlog.core.operations.registry import operation_of
 from commitlog.core.schema_check.schema import format_problem, schema_key_problem, schema_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.names import (
-    NameProblem,
-    first_problem,
-    key_problem,
-    part_problem,
-    problem_of,
-)
+from commitlog.model.names import NameProblem, first_problem, key_problem, part_problem, problem_of
 from commitlog.model.operations import CreateTable, IcebergChange, LanceCommit, Operation
 
 _JSON_NUL = "\\u0000"

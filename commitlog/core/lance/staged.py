@@ -141,10 +141,7 @@ def _max_fragment_id(state: ManifestState) -> int:
 
 
 def check_effect(
-    head: ManifestState,
-    staged: ManifestState,
-    delta: ManifestDelta,
-    transaction: Transaction,
+    head: ManifestState, staged: ManifestState, delta: ManifestDelta, transaction: Transaction
 ) -> None:
     """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
     of_kind = OPERATION_NAMED[kind_of(transaction)]

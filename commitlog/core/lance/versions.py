@@ -17,10 +17,7 @@ from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.core.operations.awaited_columns import delivered_again
-from commitlog.core.operations.registry import (
-    OPERATION_NAMED,
-    operation_of,
-)
+from commitlog.core.operations.registry import OPERATION_NAMED, operation_of
 from commitlog.core.tables.lance_tables import Table
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -127,8 +127,7 @@ def _result(r: OperationResult) -> int:
     size = _array(r.table, _text) + sum(map(_number, numbers)) + sum(map(_text, texts)) + 1
     size += _array(r.files, lambda f: _text(f.path) + _number(f.size) + _bytes(f.sha256))
     size += _array(
-        r.images,
-        lambda i: _number(i.fragment_id) + 1 + (0 if i.image is None else _bytes(i.image)),
+        r.images, lambda i: _number(i.fragment_id) + 1 + (0 if i.image is None else _bytes(i.image))
     )
     if r.delta is None:
         return size + 1

@@ -66,12 +66,7 @@ def from_portable(data: bytes) -> BitMap:
 
 
 def merge_deletions(
-    fragment: bytes,
-    deleted: BitMap,
-    affected: BitMap,
-    *,
-    read_version: int,
-    transaction_id: str,
+    fragment: bytes, deleted: BitMap, affected: BitMap, *, read_version: int, transaction_id: str
 ) -> MergedDeletions:
     """Delete `affected` rows of a fragment of which `deleted` rows are deleted already.
 

@@ -56,11 +56,7 @@ def next_step(
     return Need(wanted)
 
 
-def drive(
-    machine: Machine,
-    submitted: Submitted,
-    look: Callable[[Wanted], Found],
-) -> Decision:
+def drive(machine: Machine, submitted: Submitted, look: Callable[[Wanted], Found]) -> Decision:
     """Decide a record, looking at one thing after the other."""
     seen: dict[Wanted, Found] = {}
     while isinstance(step := next_step(machine, submitted, seen), Need):

@@ -91,11 +91,7 @@ class Recorded(Mapping[Wanted, Found]):
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        decided: Decided,
-        recordings: Mapping[bytes, bytes],
-        look: Look,
+        self, machine: Machine, decided: Decided, recordings: Mapping[bytes, bytes], look: Look
     ) -> None:
         self._machine = machine
         self._decided = decided

@@ -17,11 +17,7 @@ from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.operations.references import no_version
 from commitlog.core.tables.row_writes import RowQueue
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.model.limits import (
-    ROWS_INLINE_BYTES_MAX,
-    ROWS_PENDING_BYTES_MAX,
-    ROWS_PENDING_MAX,
-)
+from commitlog.model.limits import ROWS_INLINE_BYTES_MAX, ROWS_PENDING_BYTES_MAX, ROWS_PENDING_MAX
 from commitlog.model.operations import ApplyRows, RowsMode, WriteRows
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, OperationResult, Status

@@ -8,13 +8,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
-from commitlog.core.decisions import (
-    BytesWanted,
-    FileWanted,
-    Refused,
-    VectorWanted,
-    rejected,
-)
+from commitlog.core.decisions import BytesWanted, FileWanted, Refused, VectorWanted, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.header import ManifestHeader

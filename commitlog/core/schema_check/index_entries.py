@@ -13,11 +13,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap, BitMap64
 
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
-from commitlog.lancepb.table_pb2 import (
-    FragmentReuseIndexDetails,
-    IndexMetadata,
-    MemWalIndexDetails,
-)
+from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata, MemWalIndexDetails
 from commitlog.model.names import label_problem
 from commitlog.model.reasons import Phrase
 

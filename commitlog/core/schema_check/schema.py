@@ -13,12 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.model.names import (
-    NameProblem,
-    column_problem,
-    first_problem,
-    key_problem,
-)
+from commitlog.model.names import NameProblem, column_problem, first_problem, key_problem
 from commitlog.model.reasons import Phrase, cut
 
 _PLAIN = re.compile(

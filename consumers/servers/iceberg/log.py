@@ -139,11 +139,7 @@ class LogIcebergService:
         status = runtime.request(runtime.domains.partition(table), "status", newest_rules=True)
         if status["rules"]["protocol"] >= ICEBERG_REFERENCES_SINCE:
             return register_reference(
-                table,
-                data=data,
-                metadata_location=location,
-                replaces=replaces,
-                read_only=read_only,
+                table, data=data, metadata_location=location, replaces=replaces, read_only=read_only
             )
         if read_only:
             raise InvalidTransaction(
@@ -268,9 +264,7 @@ class OnDemand(Mapping[TableId, V], Generic[V]):
     """A mapping whose names and values are asked for only when they are looked at, once."""
 
     def __init__(
-        self,
-        names: Callable[[], Mapping[TableId, Any]],
-        value: Callable[[TableId], V | None],
+        self, names: Callable[[], Mapping[TableId, Any]], value: Callable[[TableId], V | None]
     ) -> None:
         self._ask_names = names
         self._ask_value = value

@@ -19,12 +19,7 @@ from commitlog.core.iceberg.reading import load_json
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
-from consumers.servers.iceberg.catalog import (
-    IcebergCatalog,
-    IcebergSettings,
-    Tell,
-    tell_nothing,
-)
+from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings, Tell, tell_nothing
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import IcebergNamespaces
 from consumers.servers.iceberg.reach import IcebergReach
@@ -76,10 +71,7 @@ Handler = Callable[[Request, bytes], Response]
 
 
 def routes(
-    log: CommitLog,
-    config: Config,
-    names: Settings | None = None,
-    security: Security | None = None,
+    log: CommitLog, config: Config, names: Settings | None = None, security: Security | None = None
 ) -> list[Route]:
     """Return the routes of the catalogue over a log, as its operator set it.
 

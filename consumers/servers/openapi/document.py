@@ -52,10 +52,7 @@ _ANSWERS: dict[str, dict[str, Any] | str | None] = {
     "CountTableRows": {"type": "integer", "minimum": 0},
     "ExplainTableQueryPlan": {"type": "string"},
     "AnalyzeTableQueryPlan": {"type": "string"},
-    "UpdateTableSchemaMetadata": {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-    },
+    "UpdateTableSchemaMetadata": {"type": "object", "additionalProperties": {"type": "string"}},
 }
 """Answers that aren't `<operation>Response`: another model's, a plain value, or an empty body."""
 _NOT_IN_QUERY = frozenset({"id", "identity", "context"})

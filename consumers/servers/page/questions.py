@@ -204,10 +204,7 @@ def _log_events(
     else:
         high = min(before[0] - 1, end) if before else end
         low = max(high - limit + 1, 1)
-    rows = ask(
-        _LOG_EVENTS.format(order="ASC" if after else "DESC"),
-        [partition, low, high],
-    )
+    rows = ask(_LOG_EVENTS.format(order="ASC" if after else "DESC"), [partition, low, high])
     return {
         "total": None if before or after else end,
         "rows": len(rows),

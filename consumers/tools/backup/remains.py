@@ -16,11 +16,7 @@ from typing import Any
 
 from commitlog.adapters.places import is_moved, plain
 from commitlog.adapters.storage import LocalStore, store_for
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    decode_manifest,
-    parse_manifest_name,
-)
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers import history

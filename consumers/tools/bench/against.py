@@ -64,12 +64,7 @@ class Cost:
 
 
 def run(
-    ref: str,
-    *,
-    writers: int = 32,
-    pairs: int = 5,
-    seconds: float = 5.0,
-    report: Report = print,
+    ref: str, *, writers: int = 32, pairs: int = 5, seconds: float = 5.0, report: Report = print
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report; `report` is called with each round as it ends."""
     costs: dict[str, list[Cost]] = {side: [] for side in SIDES}

@@ -41,11 +41,7 @@ FULL: Mapping[str, Mapping[str, Any]] = {
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "commit": {"writers": (1, 32, 64), "rounds": 3, "seconds": 2.0, "warm_up": 10_000},
     "merge": {"writers": (32,), "rounds": 1, "seconds": 3.0},
-    "growth": {
-        "versions": (10, 10_000),
-        "machine_versions": (10, 10_000, 100_000),
-        "commits": 50,
-    },
+    "growth": {"versions": (10, 10_000), "machine_versions": (10, 10_000, 100_000), "commits": 50},
     "server": {"writers": (1, 32), "rounds": 1, "seconds": 2.0},
     "iceberg": {"writers": (8,), "rounds": 1, "seconds": 2.0, "snapshots": (10, 1_000)},
     "spark": {

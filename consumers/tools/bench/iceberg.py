@@ -205,9 +205,4 @@ def _many_tables(uri: str, count: int) -> dict[str, Any]:
         post(changes)
         latencies.append((time.perf_counter() - before) * 1000)
     wrong = [t.name() for t in made if t.refresh().properties.get("value") != str(count)]
-    return {
-        "tables": TABLES,
-        "transactions": count,
-        **quantiles("", latencies),
-        "wrong": wrong,
-    }
+    return {"tables": TABLES, "transactions": count, **quantiles("", latencies), "wrong": wrong}

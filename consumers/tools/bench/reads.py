@@ -42,10 +42,7 @@ def measure(uri: str, rounds: int) -> list[dict[str, Any]]:
         return service.get("/healthz")
 
     questions = {
-        "count_rows": (
-            lambda: dataset.count_rows(FILTER),
-            post("count_rows", predicate=FILTER),
-        ),
+        "count_rows": (lambda: dataset.count_rows(FILTER), post("count_rows", predicate=FILTER)),
         "query": (
             lambda: dataset.scanner(filter=FILTER, limit=LIMIT).to_table(),
             post("query", filter=FILTER, k=LIMIT, vector={}),

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from consumers.tools.bench.aims import (
-    MeasuredAim,
-    Suites,
-    busiest_cpu,
-    judge,
-    rows_of,
-    value_of,
-)
+from consumers.tools.bench.aims import MeasuredAim, Suites, busiest_cpu, judge, rows_of, value_of
 from consumers.tools.bench.everything import SUITES
 from consumers.tools.bench.tables import TABLES, Columns, Row
 

@@ -122,9 +122,7 @@ def _writing(servers: str) -> Iterator[_Commits]:
     stop, commits = context.Event(), _Commits(context)
     processes = [
         context.Process(
-            target=_write,
-            args=(servers, number, stop, commits.done, commits.refused),
-            daemon=True,
+            target=_write, args=(servers, number, stop, commits.done, commits.refused), daemon=True
         )
         for number in range(len(KINDS))
     ]

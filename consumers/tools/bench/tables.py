@@ -242,11 +242,7 @@ TABLES: Mapping[str, Sequence[SuiteTable]] = {
         SuiteTable(
             "A conflict check from 1 to 10,000 missed versions, and in tables of 1 to 100,000 "
             "fragments: the largest cost to the smallest.",
-            {
-                "curve": text("curve"),
-                "look-ups": Figure("steps", 2),
-                "CPU time": Figure("time", 2),
-            },
+            {"curve": text("curve"), "look-ups": Figure("steps", 2), "CPU time": Figure("time", 2)},
             "ratios",
         ),
     ),

@@ -117,10 +117,7 @@ class Desk:
         return self._publish(step, application)
 
     def _publish(self, step: DeskStep, application: Application) -> Outcome:
-        counters = {
-            "reports": "reports + 1",
-            "observations": f"observations + {len(step.rows)}",
-        }
+        counters = {"reports": "reports + 1", "observations": f"observations + {len(step.rows)}"}
         with self.log.transact(application=application) as transaction:
             transaction.append(WEATHER, weather_table(step.rows))
             transaction.update(AIRPORTS, counters, f"faa = '{step.station}'")

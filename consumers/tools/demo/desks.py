@@ -231,10 +231,7 @@ def corrected(row: StationHour) -> StationHour:
     return replace(row, measured=tuple(measured), revision=row.revision + 1)
 
 
-CORRECTION = {
-    "wind_speed": f"wind_speed * {CALIBRATION}",
-    "revision": "revision + 1",
-}
+CORRECTION = {"wind_speed": f"wind_speed * {CALIBRATION}", "revision": "revision + 1"}
 
 
 def weather_table(rows: Sequence[StationHour]) -> pa.Table:

@@ -19,11 +19,7 @@ class RebuiltIndex:
     """One partition on its way into an index of its own."""
 
     def __init__(
-        self,
-        root: Path,
-        partition: int,
-        sequence: int,
-        identity: Mapping[str, str] | None = None,
+        self, root: Path, partition: int, sequence: int, identity: Mapping[str, str] | None = None
     ) -> None:
         """Continue at `root`, where an index must hold all outcomes up to `sequence`.
 

@@ -22,14 +22,7 @@ from commitlog.codecs.avro_chain import DIGEST_BYTES
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
-from commitlog.model.records import (
-    Answered,
-    Genesis,
-    LeaderStarted,
-    Outcome,
-    Retained,
-    Submitted,
-)
+from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Retained, Submitted
 from commitlog.ports import Reader
 from consumers.tools.verify.findings import Problem, ProblemKind
 

@@ -27,11 +27,7 @@ from consumers.views.version_index.contents import Row
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.question import quoted
 from consumers.views.version_index.relation import Relation, arrow_schema
-from consumers.views.version_index.schema import (
-    DOCUMENTATION,
-    EVENTS,
-    STATE,
-)
+from consumers.views.version_index.schema import DOCUMENTATION, EVENTS, STATE
 from consumers.views.version_index.surface import QUESTIONS
 
 STORAGE_VERSION = "v1.2.0"

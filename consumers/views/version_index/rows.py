@@ -79,9 +79,7 @@ class RelationRows:
 
 
 def rows_of(
-    told: Sequence[Told],
-    recordings: Recordings = no_recordings,
-    counting: Counting | None = None,
+    told: Sequence[Told], recordings: Recordings = no_recordings, counting: Counting | None = None
 ) -> RelationRows:
     """Return the rows of decided transactions, in their order, and note what each one counts."""
     rows = RelationRows()

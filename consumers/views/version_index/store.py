@@ -135,9 +135,7 @@ class VersionIndex:
         Raises Unavailable if another process keeps it.
         """
         return cls(
-            Layout.of(root),
-            hot_transactions_max=hot_transactions_max,
-            grace_seconds=grace_seconds,
+            Layout.of(root), hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
         )
 
     def bind(self, identity: Mapping[str, str]) -> None:
