@@ -28,7 +28,7 @@ DONE = "All as it must be"
 def start(root: Path, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "consumers.tools.demo", "--root", str(root)],
+            [sys.executable, "-m", "consumers.cli", "demo", "--root", str(root)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=file,
