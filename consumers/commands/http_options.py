@@ -78,14 +78,19 @@ HTTP_DEFAULTS = Http()
 """No flag was given."""
 
 
-def check_http(config: Config) -> Security:
-    """Return who may do what; ConfigurationError names what is wrong in the server's settings.
+def check_http(config: Config) -> None:
+    """Raise ConfigurationError, which names what is wrong in the server's settings.
 
-    It needs no log, so `commitlog up` asks before it starts anything.
+    It needs no log, so `commitlog up` asks before it starts anything. It imports what the settings
+    need: all of the server would take a second, in which nothing starts.
     """
+    _check(config)
+    if config.access_file:
+        _security(config)
+
+
+def _check(config: Config) -> None:
     from consumers.runtime.config import ConfigurationError
-    from consumers.servers.security.access_file import AccessFile
-    from consumers.servers.security.identity import Security
 
     base = config.base_path
     if base and not base.startswith("/"):
@@ -99,6 +104,13 @@ def check_http(config: Config) -> Security:
         if path and not Path(path).is_file():
             raise ConfigurationError(f"{name}: the file {path} does not exist")
     _storage(config)
+
+
+def _security(config: Config) -> Security:
+    """Return who may do what; ConfigurationError names what is wrong in the access file."""
+    from consumers.servers.security.access_file import AccessFile
+    from consumers.servers.security.identity import Security
+
     return Security(AccessFile(Path(config.access_file)) if config.access_file else None)
 
 
@@ -108,13 +120,13 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
     from consumers.servers.security.limits import LimitSettings
     from consumers.servers.server import ServerSettings, Tls
 
-    security = check_http(config)
+    _check(config)
     tls = None
     if config.tls_certificate:
         tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
     return ServerSettings(
         base_path=config.base_path.rstrip("/"),
-        security=security,
+        security=_security(config),
         limits=LimitSettings(requests_max=config.http_requests_max),
         metrics=Metrics(lambda: dict(health.statuses), health.index_lags, health.index_steps),
         tls=tls,
@@ -138,9 +150,12 @@ def namespace_settings(config: Config) -> Settings:
 def _storage(config: Config) -> tuple[StorageFile, Scoped]:
     """Return the storage file and how it hands out access, which is checked, too."""
     from commitlog.adapters.storage_options import read_storage_file
-    from consumers.servers.vending.vendor import checked
 
     storage = read_storage_file(config.storage_file)
+    if not storage.vending.by_prefix:
+        return storage, storage.vending
+    from consumers.servers.vending.vendor import checked
+
     return storage, checked(storage.vending)
 
 
@@ -156,13 +171,13 @@ def row_processes(config: Config) -> RowProcesses | None:
 
 def row_handler(config: Config) -> Callable[[Work], Done]:
     """Return what carries requests out in such a process."""
+    from consumers.servers.lean_import import import_lance_namespace
+
+    import_lance_namespace()
     from consumers.commands.options import connect_client
     from consumers.servers.namespace.row_work import NotedMetrics, handler
     from consumers.servers.namespace.service import Service
-    from consumers.servers.security.access_file import AccessFile
-    from consumers.servers.security.identity import Security
 
-    access = AccessFile(Path(config.access_file)) if config.access_file else None
     noted = NotedMetrics()
     log = connect_client(config, "http")
-    return handler(Service(log, namespace_settings(config), Security(access), noted), noted)
+    return handler(Service(log, namespace_settings(config), _security(config), noted), noted)

@@ -21,6 +21,11 @@ LINES = {
     "log = MemoryLog(MemoryCluster())\n"
     "log.create(tables_root='/nowhere')\n"
     "CommitLog(lambda: log).runtime().connection(0)": ("commitlog.core.operations",),
+    # What `commitlog up` does before its broker starts.
+    "import consumers.commands.up\n"
+    "from consumers.commands.http_options import check_http\n"
+    "from consumers.runtime.config import load\n"
+    "check_http(load({'root': '/nowhere'}))": ("lance_namespace", "starlette", "pydantic"),
     "from consumers.cli import main; main(['--help'])": ("commitlog.model.records", "google"),
     "from consumers.cli import main; main(['--version'])": ("commitlog.model.records", "google"),
 }
