@@ -43,9 +43,9 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
+from tests.service import READY_SECONDS
 from tests.waiting import wait_until
 
-START_SECONDS = 180.0
 LATE_SECONDS = 0.5
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -164,7 +164,7 @@ class World:
         )
         self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
         self._leader.start()
-        assert ready.wait(START_SECONDS)
+        assert ready.wait(READY_SECONDS)
 
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""

@@ -16,11 +16,16 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from consumers.partition import feeding
+from consumers.servers import committer
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive.log import with_archive
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 READY_SECONDS = 180.0
+
+# After so long an idle committer sees that it is to stop. Thousands of tests wait for one's end.
+committer.IDLE_SECONDS = feeding.READ_SECONDS = 0.05
 
 
 def rows(*ids: int, name: str = "a") -> pa.Table:

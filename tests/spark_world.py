@@ -25,8 +25,8 @@ from commitlog.spark import CommitLogDataSource, local_session
 from commitlog.spark.log_source import LogReader
 from commitlog.spark.options import parse_log
 from consumers.servers.committer import Committer, CommitterOptions
+from tests.service import READY_SECONDS
 
-READY_SECONDS = 180.0
 QUERY_SECONDS = 180.0
 
 
