@@ -68,8 +68,10 @@ def running() -> Running:
     tasks = "/proc/self/task"
     has_children = _has_children()
     with suppress(OSError):  # not Linux
-        for task in os.listdir(tasks) if has_children or "confluent_kafka" in sys.modules else ():
-            if _text(f"{tasks}/{task}/comm") == "rdk:main\n":
+        listed = os.listdir(tasks) if has_children or "confluent_kafka" in sys.modules else []
+        _names.keep(listed)
+        for task in listed:
+            if _names.of(task) == "rdk:main\n":
                 found[CLIENT, int(task)] = "librdkafka"
             for child in _text(f"{tasks}/{task}/children").split() if has_children else ():
                 command = _text(f"/proc/{child}/cmdline")  # a zombie's is empty
@@ -77,6 +79,30 @@ def running() -> Running:
     return {
         key: name for key, name in found.items() if not any(part in name for part in EXCEPTIONS)
     }
+
+
+class _Names:
+    """The names of this process's threads, each read until it is twice the same."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: dict[str, tuple[str, bool]] = {}
+
+    def keep(self, tasks: list[str]) -> None:
+        """Forget all threads but these; a number may be another thread's later."""
+        self._known = {task: self._known[task] for task in tasks if task in self._known}
+
+    def of(self, task: str) -> str:
+        """Return a thread's name; one that has just started may get another one."""
+        before, is_final = self._known.get(task, ("", False))
+        if is_final:
+            return before
+        now = _text(f"/proc/self/task/{task}/comm")
+        self._known[task] = now, now == before
+        return now
+
+
+_names = _Names()
 
 
 def _has_children() -> bool:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 CLOSING = "==== 2 failed, 1 passed in 3.00s ===="
 PRINTED = f"""
@@ -54,6 +56,7 @@ def run(folder: Path, printed: str, code: int, check: int = 0) -> tuple[int, lis
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_end_tells_what_failed_and_closes_as_pytest_did(tmp_path: Path) -> None:
     code, lines = run(tmp_path, PRINTED, 2)
     assert code == 2
