@@ -48,7 +48,31 @@ gc.set_threshold(20_000, 20, 20)
 
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
 """Tests with these marks run last, in this order: what can fail at once fails first. Workers beside
-each other begin with them instead, so that none is left alone with what takes long."""
+each other begin with what takes longest instead, so that none is left alone with it."""
+
+ONE_SESSION = "one Spark session"
+SHARED = {
+    f"tests/integration/test_spark_{name}.py": ONE_SESSION
+    for name in ("rows", "service", "sql", "streams", "types")
+}
+"""Modules that one worker runs, since each other worker would start the same once more."""
+
+FIRST = (
+    "tests/integration/test_demo_kills.py",
+    ONE_SESSION,
+    "tests/simulation/test_simulation.py",
+    "tests/integration/test_places.py",
+    "tests/integration/test_column_kills.py",
+    "tests/integration/test_backup.py",
+    "tests/integration/test_hostile_clients.py",
+    "tests/integration/test_up.py",
+    "tests/integration/test_move.py",
+    "tests/faults/test_faults.py",
+    "tests/integration/test_spark_sink.py",
+    "tests/integration/test_spark_cluster.py",
+    "tests/integration/test_roles.py",
+)
+"""What takes longest, as `python -m tests.costs` tells: a minute and more on a busy machine."""
 
 TIMEOUTS = (300, 600, 600, 900)
 """After so many seconds a test of that cost counts as hanging: many times what it takes on a quiet
@@ -101,10 +125,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if twice := [name for name, count in names.items() if count > 1]:
         raise pytest.UsageError(f"workers would run these once, being of one name: {twice}")
     items.sort(key=_cost, reverse=_is_worker(config))
+    if _is_worker(config):
+        items.sort(key=_turn)
     if config.getoption("timeout", None) is None:  # a search of hours gives its own
         for item in items:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUTS[_cost(item)[0]]))
+
+
+def _unit(nodeid: str) -> str:
+    """Return the name of what one worker runs as a whole: a module, or several that share."""
+    path = nodeid.partition("::")[0]
+    return SHARED.get(path, path)
+
+
+def _turn(item: pytest.Item) -> int:
+    unit = _unit(item.nodeid)
+    return FIRST.index(unit) if unit in FIRST else len(FIRST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give each worker one unit after the other, where it would get modules."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    class ByUnit(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid)
+
+    return ByUnit(config, log)
 
 
 def _cost(item: pytest.Item) -> tuple[int, int]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import FIRST, ONE_SESSION, SHARED
+
 ROOT = Path(__file__).parents[2]
 CLOSING = "==== 2 failed, 1 passed in 3.00s ===="
 PRINTED = f"""
@@ -84,3 +86,8 @@ def test_a_run_without_a_closing_line_fails_and_shows_the_errors(tmp_path: Path)
     assert code == 1
     assert "closing line" in lines[-1]
     assert "rdkafka" in lines[-2]
+
+
+def test_modules_that_workers_begin_with_exist() -> None:
+    named = {*FIRST, *SHARED} - {ONE_SESSION}
+    assert [path for path in named if not (ROOT / path).is_file()] == []
