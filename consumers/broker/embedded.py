@@ -32,6 +32,8 @@ FORMAT_LOOK_SECONDS = 1.0
 ARCHIVE_TIMEOUT_SECONDS = 120.0
 START_TRIES = 3
 LOG_TAIL_BYTES = 64 * 1024
+NOT_FORMATTED = ("log.cleaner.", "log.initial.", "log.retention.", "log.segment.")
+"""How the names of settings begin that say how topics are cleaned, and change no formatted data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +286,8 @@ def _format_once(plan: _Plan) -> None:
     home = plan.home
     if home.cluster_id() is not None:
         return
-    # A setting may be one that formatting writes down.
-    if plan.prepared is not None and not plan.settings:
+    # Any other setting may be one that formatting writes down.
+    if plan.prepared is not None and all(name.startswith(NOT_FORMATTED) for name in plan.settings):
         home.copy_formatted(plan.prepared.data, plan.cluster_id)
         return
     home.configure(port=1, controller_port=2, fsync=False, settings={})
