@@ -8,6 +8,9 @@ outcomes, never absence: an undecided id is answered once it is decided.
 A leader whose WELCOME says `appends` takes records too: what comes in an APPEND it appends to the
 transactions topic for the writer, or refuses in a reply that names the transaction. Until there is
 an outcome, the writer doesn't know whether it is in the log, and may append it by itself.
+
+Who waits until rows can be read says so with the APPEND. Such a leader holds the outcome back for a
+while, until the rows are applied, and says with ROWS, just before, what came of them.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ _WATCH = struct.Struct(">BI32s")
 _ANY_CONTENT = bytes(32)
 _OUTCOME = struct.Struct(">BQ")
 _APPEND = struct.Struct(">BH")
+_IS_TOLD, _AWAITS_ROWS = 1, 2
 
 
 @cache
@@ -55,6 +59,7 @@ class FrameKind(IntEnum):
     REQUEST = 5
     REPLY = 6
     APPEND = 7
+    ROWS = 8
     ERROR = 9
 
 
@@ -81,6 +86,8 @@ class AppendFrame:
     is_told: bool
     """Whether the writer's session is told the outcome without a WATCH."""
     record: bytes
+    awaits_rows: bool = False
+    """Whether it is told only once a version has its rows, which opens by path; with ROWS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +139,18 @@ def parse_watch(body: bytes) -> Watch:
 def append_frame(append: AppendFrame) -> bytes:
     """Encode an APPEND."""
     name = append.transaction_id.encode()
-    return frame(FrameKind.APPEND, _APPEND.pack(append.is_told, len(name)) + name + append.record)
+    flags = append.is_told * _IS_TOLD | append.awaits_rows * _AWAITS_ROWS
+    return frame(FrameKind.APPEND, _APPEND.pack(flags, len(name)) + name + append.record)
 
 
 def parse_append(body: bytes) -> AppendFrame:
     """Decode an APPEND's body."""
     try:
-        is_told, length = _APPEND.unpack_from(body)
+        flags, length = _APPEND.unpack_from(body)
         end = _APPEND.size + length
-        return AppendFrame(body[_APPEND.size : end].decode(), bool(is_told), body[end:])
+        return AppendFrame(
+            body[_APPEND.size : end].decode(), bool(flags), body[end:], bool(flags & _AWAITS_ROWS)
+        )
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptLog(f"an APPEND frame is broken: {error}") from error
 

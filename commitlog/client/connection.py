@@ -300,6 +300,8 @@ class LeaderConnection:
             self.offer(outcome, readable=answer.readable, offset=answer.offset)
         elif kind is FrameKind.REPLY:
             self._on_reply(parse_json(body))
+        elif kind is FrameKind.ROWS:
+            self._on_rows(parse_json(body))
         else:
             raise CorruptLog(f"the leader sent an unexpected {kind.name} frame")
 
@@ -332,6 +334,13 @@ class LeaderConnection:
             request.future.set_exception(error_from(reply["error"]))
         else:
             request.future.set_result(reply.get("result"))
+
+    def _on_rows(self, said: Mapping[str, Any]) -> None:
+        """What came of rows comes just before the outcome."""
+        with self._lock:
+            sent = list(self._sent.get(str(said["transaction_id"]), ()))
+        for one in sent:
+            one.ticket.applied = said["applied"]
 
     def _on_refused_record(self, reply: Mapping[str, Any]) -> None:
         """A record was not appended, or may not have been."""

@@ -196,7 +196,12 @@ class Execution:
                 expects=self._expects,
                 payloads=(payload,),
             )
-            ticket = runtime.submit(transaction, id_is_new=self._id_is_new, any_content=True)
+            ticket = runtime.submit(
+                transaction,
+                id_is_new=self._id_is_new,
+                any_content=True,
+                awaits_rows=self._wait == "readable",
+            )
             left = max(self._deadline - time.monotonic(), 1.0)
             outcome = accepted(ticket, left)
             if outcome.code is Code.MALFORMED_RECORD:
@@ -209,7 +214,7 @@ class Execution:
             if not is_full:
                 self._log.describe(self._table, fresh=True)
             self._back_off(attempt)
-        rows = settled(runtime, outcome, self._wait, self._deadline)
+        rows = settled(runtime, outcome, self._wait, self._deadline, ticket.applied)
         self.counts = rows.counts
         return rows
 

@@ -20,6 +20,8 @@ RowsWait = Literal["accepted", "committed", "readable"]
 REQUEST_SECONDS = 20.0
 """How long the leader is asked at once for what came of a write."""
 PAUSE_SECONDS = 0.1
+HELD_SECONDS_MIN = 5.0
+"""Who has less time asks for an outcome that its leader holds back, to know at least that."""
 _WRITE = WriteRows.__name__
 
 
@@ -122,11 +124,13 @@ class RowsTicket:
         """
         check_rows_wait(wait)
         deadline = time.monotonic() + timeout
-        outcome = accepted(self._ticket, timeout)
+        runtime, ticket = self._runtime, self._ticket
+        runtime.rows_hint = wait == "readable"
+        outcome = accepted(ticket, timeout, is_held=runtime.rows_hint)
         if outcome.code in (Code.WRONG_SCHEMA, Code.TABLE_REPLACED):
             with contextlib.suppress(CommitLogError):
                 self._on_stale()
-        return settled(self._runtime, outcome, wait, deadline)
+        return settled(runtime, outcome, wait, deadline, ticket.applied)
 
     def __await__(self) -> Generator[Any, None, RowsOutcome]:
         """Wait as `result()` does, without blocking the event loop."""
@@ -139,11 +143,13 @@ class RowsTicket:
         return f"RowsTicket({self.transaction_id!r}, {'accepted' if self.done() else 'pending'})"
 
 
-def accepted(ticket: Ticket, timeout: float) -> Outcome:
-    """Wait until the rows of a transaction are in the log.
+def accepted(ticket: Ticket, timeout: float, *, is_held: bool = True) -> Outcome:
+    """Wait until the rows of a transaction are in the log, or can be read if the outcome `is_held`.
 
     Who waits until files can be read is told unasked, and where there are none that is at once.
     """
+    if not is_held or timeout < HELD_SECONDS_MIN:
+        ticket.ask_at_once()
     has_files = any(not isinstance(one, WriteRows) for one in ticket.transaction.operations)
     return ticket.result(timeout, "committed" if has_files else "readable")
 
@@ -158,15 +164,27 @@ def settled_if_rows(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline
     return settled(runtime, outcome, wait, deadline) if writes_rows(outcome) else outcome
 
 
-def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:
-    """Return an outcome with what came of its rows, once a row writer has applied them."""
+def settled(
+    runtime: Runtime,
+    outcome: Outcome,
+    wait: RowsWait,
+    deadline: float,
+    applied: list[Any] | None = None,
+) -> RowsOutcome:
+    """Return an outcome with what came of its rows, once a row writer has applied them.
+
+    The leader is asked for that if it hasn't said it.
+    """
     known = {one.name: getattr(outcome, one.name) for one in fields(Outcome)}
     if outcome.code is Code.MALFORMED_RECORD:
         known["message"] = f"{outcome.message}. {NO_ROWS}"
     if outcome.status is not Status.COMMITTED or wait == "accepted":
         return RowsOutcome(**known)
     results = list(outcome.results)
-    writes = _applied(runtime, outcome, wait, deadline)
+    if applied is not None:
+        writes = [RowsApplied(*one) for one in applied]
+    else:
+        writes = _applied(runtime, outcome, wait, deadline)
     for write in writes:
         index = write.operation
         results[index] = replace(results[index], version=write.version)

@@ -176,7 +176,9 @@ class WritesRows(Host):
             payloads=payloads,
         )
         runtime = self.runtime()
-        ticket = runtime.submit(transaction, id_is_new=transaction_id is None)
+        ticket = runtime.submit(
+            transaction, id_is_new=transaction_id is None, awaits_rows=runtime.rows_hint
+        )
         # A retry after a refusal needs the table's current description.
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 

@@ -74,6 +74,8 @@ class Runtime:
         flush_at_exit(self)
         self.readable_hint = True
         """What the last wait was for: the leader is asked for that as soon as one submits."""
+        self.rows_hint = True
+        """Whether the last wait for rows was until they can be read."""
 
     def connection(self, partition: int) -> LeaderConnection:
         """Return the connection to a partition's leader, beginning to connect on first use."""
@@ -135,12 +137,14 @@ class Runtime:
         id_is_new: bool,
         any_content: bool = False,
         is_first: bool = False,
+        awaits_rows: bool = False,
     ) -> Ticket:
         """Append a transaction; what is wrong with it raises before anything is sent.
 
         With `any_content` a commit under this id counts, whatever its content. `is_first` says that
         this process has sent nothing under the id, though another one may have: whatever came of
-        that, this record's own outcome says it.
+        that, this record's own outcome says it. A caller that `awaits_rows` has the leader hold the
+        outcome of writes of rows back until they can be read, which spares it a question.
         """
         transaction = attributed(transaction)
         partition = self.partition_of(transaction)
@@ -155,6 +159,7 @@ class Runtime:
             read=connection.read_until,
             attended=connection.attended,
         )
+        ticket.awaits_rows = awaits_rows and bool(ticket.session)
         ticket.traced_from = time.monotonic() if tracing() is not None else 0.0
         # The leader knows who waits before it decides: no further round trip.
         ticket.ask_ahead(readable=self.readable_hint)

@@ -103,7 +103,10 @@ class Sending:
         if self._by_leader and connection.takes_records(GREETING_SECONDS):
             transaction = ticket.transaction
             append = AppendFrame(
-                transaction.transaction_id, bool(ticket.session), encode_to_append(transaction)
+                transaction.transaction_id,
+                bool(ticket.session),
+                encode_to_append(transaction),
+                ticket.awaits_rows,
             )
             if connection.append(append, SentRecord(ticket, partial(self._failed, ticket, tries))):
                 return

@@ -87,6 +87,10 @@ class Ticket:
         """Futures of callers that wait without reading; True: for the readable version."""
         self._asked_readable = False
         self._asked = False
+        self.awaits_rows = False
+        """Whether the leader holds the outcome back until its rows can be read."""
+        self.applied: list[Any] | None = None
+        """What came of its writes of rows, if the leader said so with the outcome."""
         self.traced_from = 0.0
         """When it was submitted, if it is traced and its span wasn't told yet."""
         self._lock = threading.Lock()
@@ -141,6 +145,12 @@ class Ticket:
                 return
             self._asked, self._asked_readable = True, readable
         self._ask(self, readable)
+
+    def ask_at_once(self) -> None:
+        """Request an outcome that is held back: somebody doesn't wait for its rows."""
+        if self.awaits_rows and not self.done():
+            self.awaits_rows = False
+            self._ask(self, True)
 
     def deliver(self, outcome: Outcome, readable: bool) -> None:
         """Take an answer from the leader or the topic."""

@@ -114,6 +114,7 @@ class Committer:
             lookup=lambda *asked: self._requests.lookup(*asked),
             finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
             taker=self._take,
+            holder=lambda event, tell: self._requests.rows.hold(event, tell),
             host=options.host,
             port=options.port,
             token=options.token,

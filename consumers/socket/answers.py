@@ -51,6 +51,9 @@ Lookup = Callable[[str, dict[str, Any], Callable[[Any], None]], bool]
 """Has a request answered by the loop, now or later; False if the handler has to answer it."""
 Taker = Callable[[RecordSent], None]
 """Has a record appended."""
+Holder = Callable[[Event, Callable[[list[Any] | None], None]], bool]
+"""Has the function called once it is known what came of a transaction's rows, or with None after a
+while; False if it has none."""
 Finder = Callable[[str, int], None]
 """Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
 
@@ -66,6 +69,7 @@ class Answers:
         finder: Finder,
         taker: Taker,
         lookup: Lookup = lambda method, params, answer: False,
+        holder: Holder = lambda event, tell: False,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
@@ -74,13 +78,14 @@ class Answers:
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
 
-        What `lookup` takes is answered without it. `connections` accepts and carries bytes; other
+        What `lookup` takes is answered without it; what `holder` takes is told by it, to those who
+        wait for rows. `connections` accepts and carries bytes; other
         requests are carried by an event `loop`.
         """
         check_address(host, token)
         self._identity = identity
         self._handler, self._lookup = handler, lookup
-        self._finder, self._taker = finder, taker
+        self._finder, self._taker, self._holder = finder, taker, holder
         self._host, self.port = host, port
         self._token = token
         self._loop = loop or asyncio.new_event_loop()
@@ -242,12 +247,30 @@ class Answers:
             due = self._watches.satisfied(answer)
             # Its writer gets the answer unasked.
             session = self._sessions.get(session_in_key(event.submitted.key)) if at_once else None
-            if session is not None and session not in due:
+            is_due = session is None or session in due
+            if session is not None and not (is_due or self._hold(session, event, answer)):
                 due.append(session)
             for connection in due:
                 pieces.setdefault(connection, []).append(answer.frame())
         for connection, frames in pieces.items():
             self._write(connection, b"".join(frames))
+
+    def _hold(self, connection: WriterConnection, event: Event, answer: Answer) -> bool:
+        """Return True if an outcome is told later, together with what came of its rows."""
+        transaction_id = event.outcome.transaction_id
+        if transaction_id not in connection.awaits_rows:
+            return False
+        connection.awaits_rows.discard(transaction_id)
+
+        def tell(applied: list[Any] | None) -> None:
+            frames = answer.frame()
+            if applied is not None:
+                said = {"transaction_id": transaction_id, "applied": applied}
+                frames = wire.json_frame(FrameKind.ROWS, said) + frames
+            with self._turn:
+                self._write(connection, frames)
+
+        return self._holder(event, tell)
 
     def _pace(self, late: Mapping[str, int], waiting_max: int, retry_after_seconds: float) -> None:
         for session, waiting in late.items():
@@ -318,6 +341,7 @@ class Answers:
 
         def refuse(error: CommitLogError, appended: bool | None) -> None:
             with self._turn:
+                connection.awaits_rows.discard(append.transaction_id)
                 frame = wire.refused_frame(append.transaction_id, error, appended)
                 self._write(connection, frame)
 
@@ -326,6 +350,8 @@ class Answers:
         except RecordTooLarge as error:
             refuse(error, False)
         else:
+            if session and append.awaits_rows:
+                connection.awaits_rows.add(append.transaction_id)
             self._taker(RecordSent(append.transaction_id, append.record, session, refuse))
 
     def _watch(self, connection: WriterConnection, watch: Watch) -> None:

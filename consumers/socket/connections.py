@@ -57,6 +57,8 @@ class WriterConnection:
     hears_quotas: bool = False
     """Whether it can tell a principal's pause from its own."""
     watches: set[str] = field(default_factory=set)
+    awaits_rows: set[str] = field(default_factory=set)
+    """Transactions of its session whose outcome it wants once their rows are applied."""
 
 
 class Connections:

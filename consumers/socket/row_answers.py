@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -28,6 +29,8 @@ from consumers.partition.session import Session
 PENDING_MAX = 5_000
 """Writes of one table that are named at once; the next ones when these are applied."""
 WAIT_SECONDS_MAX = 25.0
+HOLD_SECONDS = 1.0
+"""How long the outcome of a write of rows is held back at most, to be told with what came of it."""
 QUIET_SECONDS = 0.005
 """If nothing was accepted for so long at least, those that come one after another have come."""
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
@@ -70,6 +73,8 @@ class RowAnswers:
         self._waiting: dict[tuple[str, int, int], list[_Waiter]] = {}
         self._due_at = inf
         """When the first of them has waited for long enough, or earlier."""
+        self._now = 0.0
+        """When the loop came by last."""
         self._accepted = asyncio.Event()
         self._count = 0
         """Writes that were accepted since this process began."""
@@ -84,6 +89,7 @@ class RowAnswers:
 
     def tick(self, now: float) -> None:
         """Answer those who have waited for too long; on the loop."""
+        self._now = now
         if now < self._due_at:
             return
         for key, waiters in list(self._waiting.items()):
@@ -99,6 +105,30 @@ class RowAnswers:
         waiting, self._waiting, self._due_at = self._waiting, {}, inf
         for waiter in (waiter for waiters in waiting.values() for waiter in waiters):
             waiter.reply.give(None)
+
+    def hold(self, event: Event, tell: Callable[[list[Any] | None], None]) -> bool:
+        """Have `tell` hear what came of a transaction's writes, or None after a while; on the loop.
+
+        Each is an operation's number and an answer. Returns False if it has none to wait for.
+        """
+        outcome, came = event.outcome, dict[int, Answer | None]()
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return False
+        writes = [n for n, one in enumerate(outcome.results) if one.operation == "WriteRows"]
+
+        def take(number: int, answer: Answer | None, _: object) -> None:
+            came[number] = answer
+            if len(came) == len(writes):
+                known = [[n, *said] for n in writes if (said := came[n]) is not None]
+                tell(known if len(known) == len(writes) else None)
+
+        deadline = self._now + HOLD_SECONDS
+        self._due_at = min(self._due_at, deadline)
+        for number in writes:
+            key = (outcome.results[number].incarnation, outcome.sequence, number)
+            waiter = _Waiter(True, Reply(partial(take, number)), deadline)
+            self._waiting.setdefault(key, []).append(waiter)
+        return bool(writes)
 
     def take(self, session: Session, params: Params, answer: Callable[[Any], None]) -> bool:
         """Answer `rows_applied`, now or later, on the loop; False if the log has to be read."""

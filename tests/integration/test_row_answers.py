@@ -14,7 +14,9 @@ from commitlog.client.leader_socket import LeaderSocket
 from commitlog.client.row_tickets import RowsOutcome, RowsWait
 from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
-from commitlog.model.records import Code
+from commitlog.model.records import Code, Status
+from consumers.socket import row_answers
+from consumers.socket.answers import Answers
 from consumers.socket.requests import Requests
 from tests.integration.test_row_writer import SCHEMA, T, writing
 from tests.service import Service, service
@@ -124,10 +126,15 @@ def test_a_row_writer_that_knows_how_many_may_write_again_hears_of_them_together
     assert heard(more=9, come=0, quiet=0.001, age=0.01) == positions
 
 
-@pytest.mark.parametrize(("wait", "sent"), [("accepted", 1), ("readable", 2)])
+@pytest.mark.parametrize(
+    ("wait", "holds", "sent"),
+    [("accepted", True, 1), ("readable", True, 1), ("readable", False, 2), ("committed", True, 2)],
+)
 def test_a_write_is_told_of_without_being_asked_for(
-    running: Service, monkeypatch: pytest.MonkeyPatch, wait: RowsWait, sent: int
+    running: Service, monkeypatch: pytest.MonkeyPatch, wait: RowsWait, holds: bool, sent: int
 ) -> None:
+    if not holds:  # as an older leader
+        monkeypatch.setattr(Answers, "_hold", lambda *about: False)
     rows = [{"id": 1, "a": 1, "b": "x"}]
     with writing(running):
         running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
@@ -139,8 +146,39 @@ def test_a_write_is_told_of_without_being_asked_for(
             return send(self, frame)
 
         monkeypatch.setattr(LeaderSocket, "send", counting)
-        running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
+        outcome = running.client.write_rows(T, rows, mode="upsert").result(wait=wait)
         assert len(frames) == sent
+        assert outcome.counts["updated"] == (wait != "accepted")
+
+
+def test_an_outcome_that_is_held_back_is_told_to_who_asks_and_after_a_while(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, answers = running.client, running.running[0].committer._requests.rows
+    rows = [{"id": 1, "a": 1, "b": "x"}]
+    # Nothing applies these rows, and the client was last asked until they can be read.
+    monkeypatch.setattr(row_answers, "HOLD_SECONDS", WAIT_SECONDS * 10)
+    client.runtime().rows_hint = True
+    ticket = client.write_rows(T, rows, mode="upsert")
+    wait_until(lambda: answers._waiting, "an outcome that is held back")
+    assert not ticket.done()
+    assert ticket.result(wait="accepted").status is Status.COMMITTED
+    client.runtime().rows_hint = True
+    monkeypatch.setattr(row_answers, "HOLD_SECONDS", 0.01)
+    ticket = client.write_rows(T, rows, mode="upsert")
+    with client.runtime().connection(0).attended(ticket.done):
+        wait_until(ticket.done, "the outcome")
+    # Who waits for it hears of the end of its table.
+    monkeypatch.setattr(row_answers, "HOLD_SECONDS", WAIT_SECONDS * 10)
+    told = list[RowsOutcome]()
+    waits = threading.Thread(target=lambda: told.append(ticket.result()))
+    client.runtime().rows_hint = True
+    ticket = client.write_rows(T, rows, mode="upsert")
+    waits.start()
+    wait_until(lambda: answers._waiting, "one who waits")
+    client.drop_table(T)
+    waits.join()
+    assert [one.code for one in told] == [Code.NO_SUCH_TABLE]
 
 
 def test_a_head_that_can_be_read_is_described_by_the_loop(
