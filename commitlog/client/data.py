@@ -24,15 +24,23 @@ def rows_reader(
 
     Columns that are left out stay out; with `required`, only those that may be null.
     """
-    source = _source(data, schema, table)
-    check_columns(source.schema, schema, table, partial=not required)
-    columns = present(source.schema, schema)
-    return pa.RecordBatchReader.from_batches(columns, _conformed(source, columns, table))
+    columns, batches = _columns_and_batches(data, schema, table, required)
+    return pa.RecordBatchReader.from_batches(columns, batches)
 
 
 def rows_table(data: Any, schema: pa.Schema, table: str, *, required: bool = True) -> pa.Table:
     """Return the rows in the table's own types, in memory."""
-    return rows_reader(data, schema, table, required=required).read_all()
+    columns, batches = _columns_and_batches(data, schema, table, required)
+    return pa.Table.from_batches(list(batches), columns)
+
+
+def _columns_and_batches(
+    data: Any, schema: pa.Schema, table: str, required: bool
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    source = _source(data, schema, table)
+    check_columns(source.schema, schema, table, partial=not required)
+    columns = present(source.schema, schema)
+    return columns, _conformed(source, columns, table)
 
 
 def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:

@@ -85,9 +85,14 @@ class MergeOptions:
     @classmethod
     def taken_from(cls, options: Mapping[str, Any]) -> tuple[MergeOptions, dict[str, Any]]:
         """Return the merge's own among some options, and the others."""
+        if not options:
+            return _DEFAULTS, {}
         own = {each.name for each in fields(cls)}
         merge = cls(**{name: value for name, value in options.items() if name in own})
         return merge, {name: value for name, value in options.items() if name not in own}
+
+
+_DEFAULTS = MergeOptions()
 
 
 @names_full_storage

@@ -34,6 +34,16 @@ BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
 
 
+_NO_SETTINGS = tuple(
+    one.name
+    for one in fields(MergeOptions)
+    if one.name.startswith("when_")
+    and not one.name.startswith("when_matched_update_all")
+    and one.name != "when_not_matched_insert_all"
+)
+"""What a merge has and no write of rows."""
+
+
 class NotForTheLog(InvalidTransaction):
     """A write that the log can't take as rows, and that may go another way."""
 
@@ -59,14 +69,7 @@ def rows_mode(mode: str) -> RowsMode:
 
 def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
     """Return an upsert's settings as a record has them; reject those that no write of rows has."""
-    others = [
-        one.name
-        for one in fields(MergeOptions)
-        if one.name.startswith("when_")
-        and not one.name.startswith("when_matched_update_all")
-        and one.name != "when_not_matched_insert_all"
-        and getattr(options, one.name)
-    ]
+    others = [name for name in _NO_SETTINGS if getattr(options, name)]
     if others:
         raise NotForTheLog(
             f"{others[0]} is not supported for row writes",
@@ -162,12 +165,10 @@ def encode_write(
 def put_apart(
     info: TableInfo, operation: WriteRows, payload: bytes, transaction_id: str
 ) -> WriteRows:
-    """Write rows that are too large for a record to a file; return the operation that names it.
+    """Write rows, too large for a record, to a file; return the operation that names it.
 
     The same rows under the same id are the same file: sent again, the record is the same too.
     """
-    if len(payload) <= ROWS_INLINE_BYTES_MAX:
-        return operation
     name = hashlib.blake2b(transaction_id.encode() + operation.sha256, digest_size=16).hexdigest()
     path = f"{ROWS_DIRECTORY}{name}.arrow"
     store_for(info.location).create(path, payload)
@@ -278,5 +279,6 @@ def made_write(
             raise
         info = asked
         operation, payload = encode_write(info, data, kind, on, **settings)
-    operation = put_apart(info, operation, payload, transaction_id or str(uuid4()))
-    return operation, () if operation.path else (payload,)
+    if len(payload) <= ROWS_INLINE_BYTES_MAX:
+        return operation, (payload,)
+    return put_apart(info, operation, payload, transaction_id or str(uuid4())), ()
