@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commitlog.adapters.storage import store_for
+from commitlog.codecs.avro import decode_log_record
 from commitlog.codecs.payloads import inline_rows
 from commitlog.errors import Unavailable
 from commitlog.model.operations import WriteRows
@@ -48,6 +50,8 @@ class Waiting:
     """Positions and operations of those with a column that was dropped since."""
     awaited: int = 0
     """How many clients wait for what comes of their writes."""
+    records: tuple[tuple[int, str, str], ...] = ()
+    """Transactions that the leader handed over: offset, key and record, in base64."""
 
     @classmethod
     def of(cls, body: Any) -> Waiting:
@@ -59,6 +63,7 @@ class Waiting:
             tuple((sequence, offset, tuple(ops)) for sequence, offset, ops in body["pending"]),
             frozenset((sequence, index) for sequence, index in body.get("stale", ())),
             body.get("awaited", 0),
+            tuple(map(tuple, body.get("records", ()))),
         )
 
 
@@ -69,6 +74,20 @@ class Tail:
         self._log, self._partition = log, partition
         self._reader: Reader[Submitted] | None = None
         self._known: dict[int, Transaction] = {}
+
+    @property
+    def next_offset(self) -> int:
+        """From where on transactions aren't known."""
+        return max(self._known, default=-1) + 1
+
+    def take(self, waiting: Sequence[Waiting]) -> None:
+        """Take what the leader handed over; if that is all there is, nothing is read by itself."""
+        for offset, key, value in (record for one in waiting for record in one.records):
+            record = decode_log_record(key.encode(), base64.b64decode(value))
+            if isinstance(record, Transaction):
+                self._known[offset] = record
+        if all(offset in self._known for one in waiting for _, offset, _ in one.pending):
+            self.close()
 
     def read(self, offsets: Iterable[int]) -> dict[int, Transaction]:
         """Return the transactions at these offsets; forget all others but those after them."""

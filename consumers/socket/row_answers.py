@@ -7,6 +7,7 @@ asks later is told from the state, and, for what that holds no more, from the lo
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from commitlog.codecs.avro import encode_transaction
 from commitlog.core.decisions import ChangeKind
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import Table
@@ -31,8 +33,14 @@ PENDING_MAX = 5_000
 WAIT_SECONDS_MAX = 25.0
 HOLD_SECONDS = 1.0
 """How long the outcome of a write of rows is held back at most, to be told with what came of it."""
+HANDED_BYTES_MAX = 32 * 1024 * 1024
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Of rows that wait, so many are kept to be handed to row writers, and so many handed over at once;
+they read others from the log."""
 QUIET_SECONDS = 0.005
 """If nothing was accepted for so long at least, those that come one after another have come."""
+_RECORD_BYTES = 2_000
+"""What a record takes in memory beside its rows, about."""
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 
 Answer = list[Any]
@@ -80,6 +88,9 @@ class RowAnswers:
         """Writes that were accepted since this process began."""
         self._wanted = inf
         """At which count row writers are told."""
+        self._records: dict[int, Submitted] = {}
+        """By position, of those that wait; the newest."""
+        self._records_bytes = 0
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
         """Take events that are acknowledged, or readable; on the loop."""
@@ -103,6 +114,7 @@ class RowAnswers:
     def end(self) -> None:
         """Have everybody ask again: the term is over, and so is the loop."""
         waiting, self._waiting, self._due_at = self._waiting, {}, inf
+        self._records, self._records_bytes = {}, 0
         for waiter in (waiter for waiters in waiting.values() for waiter in waiters):
             waiter.reply.give(None)
 
@@ -143,7 +155,8 @@ class RowAnswers:
         """Return what waits for a row writer, by table; waits up to `seconds` for something.
 
         With `more`, so many writes are awaited at first for up to `age` seconds, unless some have
-        come and for `quiet` seconds no other one.
+        come and for `quiet` seconds no other one. The transactions `from_offset` on are handed
+        over, as far as they are in memory.
         """
         self._loop = asyncio.get_running_loop()
         quiet = max(QUIET_SECONDS, _seconds(params, "quiet"))
@@ -152,6 +165,7 @@ class RowAnswers:
         until = self._loop.time() + _seconds(params)
         limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
         position = int(params.get("position") or 0)
+        from_offset = params.get("from_offset")
 
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
@@ -169,11 +183,26 @@ class RowAnswers:
             found = await self._ask(look)
             left = until - self._loop.time()
             if any(one["pending"] for one in found) or left <= 0:
+                if from_offset is not None:
+                    self._hand_over(found, int(from_offset))
                 return found
             try:
                 await asyncio.wait_for(self._accepted.wait(), left)
             except TimeoutError:
                 return found
+
+    def _hand_over(self, found: list[dict[str, Any]], from_offset: int) -> None:
+        """Add the records of what is pending, as far as they are known here."""
+        left = ANSWER_BYTES_MAX
+        for one in found:
+            one["records"] = []
+            for sequence, offset, _ in one["pending"]:
+                known = self._records.get(sequence) if offset >= from_offset else None
+                record = known.record if known is not None else None
+                if known is not None and isinstance(record, Transaction) and left > 0:
+                    value = encode_transaction(record)
+                    left -= len(value)
+                    one["records"].append([offset, known.key.decode(), _base64(value)])
 
     async def _gather(self, more: int, seconds: float, quiet: float) -> None:
         loop, first = asyncio.get_running_loop(), self._count
@@ -273,13 +302,27 @@ class RowAnswers:
             for operation in record.operations:
                 if isinstance(operation, WriteRows) and not readable:
                     self._count += 1
+                    self._keep_record(event.outcome.sequence, event.submitted)
                 elif isinstance(operation, ApplyRows):
                     self._tell_applied(event, operation, readable or not event.awaits_files)
+
+    def _keep_record(self, sequence: int, submitted: Submitted) -> None:
+        if sequence in self._records:
+            return
+        self._records[sequence] = submitted
+        self._records_bytes += _bytes_of(submitted)
+        while self._records_bytes > HANDED_BYTES_MAX:
+            self._forget_record(next(iter(self._records)))
+
+    def _forget_record(self, sequence: int) -> None:
+        if (known := self._records.pop(sequence, None)) is not None:
+            self._records_bytes -= _bytes_of(known)
 
     def _tell_applied(self, event: Event, operation: ApplyRows, readable: bool) -> None:
         made = [r for r in event.outcome.results if r.incarnation == operation.incarnation]
         version = max((r.version or r.read_version for r in made), default=0)
         for write in operation.writes:
+            self._forget_record(write.sequence)
             key = (operation.incarnation, write.sequence, write.operation)
             waiters = self._waiting.get(key)
             if waiters is None:
@@ -373,6 +416,14 @@ def _answer(writes: Sequence[AppliedWrite], params: Params, version: int) -> Ans
 def _described(write: AppliedWrite, version: int) -> Answer:
     counts = (write.inserted, write.updated, write.deleted)
     return [version, *counts, write.refused, write.problem]
+
+
+def _bytes_of(submitted: Submitted) -> int:
+    return sum(map(len, getattr(submitted.record, "payloads", ()))) + _RECORD_BYTES
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _seconds(params: Params, name: str = "seconds") -> float:

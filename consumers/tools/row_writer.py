@@ -163,8 +163,10 @@ class RowWriter:
         patience = 0.0 if busy else seconds
         # What takes this process long takes others long, too.
         gather = {"more": more, "age": max(self._options.age_seconds, took), "quiet": took / 4}
-        body = self._log.runtime().request(partition, "rows_pending", seconds=patience, **gather)
+        asked = {"seconds": patience, "from_offset": tail.next_offset, **gather}
+        body = self._log.runtime().request(partition, "rows_pending", **asked)
         waiting = [Waiting.of(one) for one in body]
+        tail.take(waiting)
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
         now, waits = time.monotonic(), False
         for one in waiting:

@@ -11,6 +11,7 @@ import pytest
 
 from commitlog.client import row_tickets
 from commitlog.client.leader_socket import LeaderSocket
+from commitlog.client.row_tail import Tail
 from commitlog.client.row_tickets import RowsOutcome, RowsWait
 from commitlog.client.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
@@ -179,6 +180,30 @@ def test_an_outcome_that_is_held_back_is_told_to_who_asks_and_after_a_while(
     client.drop_table(T)
     waits.join()
     assert [one.code for one in told] == [Code.NO_SUCH_TABLE]
+
+
+def test_rows_are_handed_over_to_row_writers(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, read = running.running[0].committer._requests.rows, list[set[int]]()
+    look = Tail._read
+    monkeypatch.setattr(
+        Tail, "_read", lambda self, wanted: read.append(wanted) or look(self, wanted)
+    )
+
+    def write(number: int) -> None:
+        rows = [{"id": number, "a": 1, "b": "x"}]
+        running.client.write_rows(T, rows, mode="upsert").result()
+
+    with writing(running):
+        write(1)
+        assert not read
+        assert not answers._records
+        assert not answers._records_bytes
+        # What has no place there is read from the log.
+        monkeypatch.setattr(row_answers, "HANDED_BYTES_MAX", 0)
+        write(2)
+        assert len(read) == 1
 
 
 def test_a_head_that_can_be_read_is_described_by_the_loop(
