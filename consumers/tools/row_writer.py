@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from commitlog import CommitLog
-from commitlog.client.row_groups import ReadBase, read_base
+from commitlog.client.row_groups import ReadBase
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.errors import (
     CommitLogError,
@@ -27,6 +27,7 @@ from commitlog.errors import (
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers.tools.row_attempt import Attempt
+from consumers.tools.row_keys import KnownKeys
 
 ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""
@@ -67,12 +68,15 @@ class RowWriter:
         log: CommitLog,
         options: RowWriterOptions | None = None,
         *,
-        read: ReadBase = read_base,
+        read: ReadBase | None = None,
     ) -> None:
-        """Act through a client of the log; `read` finds the rows that have a group's keys."""
+        """Act through a client of the log; `read` finds the rows that have a group's keys.
+
+        By default this process remembers where they are.
+        """
         self._log = log
         self._options = options or RowWriterOptions()
-        self._read = read
+        self._read = read or KnownKeys().read
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self._due: dict[str, float] = {}
