@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from commitlog.core.decisions import Change
 from commitlog.errors import CommitLogError
@@ -32,8 +33,8 @@ class Event:
     began_at: float | None = None
     """When its writer submitted it, by the loop's clock; None: unknown, or another process read
     it."""
-    counted_as: tuple[str, tuple[str, ...]] | None = None
-    """The principal and the tables as the meters name them, once it is counted for them."""
+    counted_as: Any = None
+    """Where the meters count it for its principal and its tables, once they do."""
 
     @property
     def awaits_files(self) -> bool:

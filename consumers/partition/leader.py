@@ -49,7 +49,7 @@ from consumers.partition.events import (
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Mailbox
-from consumers.partition.meters import DECIDE, Meters
+from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
 from consumers.partition.others import OnlyRetained, Others
 from consumers.partition.readable import Readable
@@ -270,9 +270,7 @@ class Leader:
         if self._acknowledged:
             group, self._acknowledged = self._acknowledged, []
             self._replica.outcomes_position = self._next_offset
-            now = self._clock()
-            for event in group:
-                self._meters.acknowledged(event, now)
+            self._meters.acknowledged(group, self._clock())
             self._on_acknowledged(group)
 
     def _pause_when_due(self) -> None:
@@ -305,7 +303,6 @@ class Leader:
         self._replica.decide(submitted)
         now = self._clock()
         read_at = self._read_at.pop(submitted.offset, now)
-        self._meters.steps.took(now - read_at, DECIDE)
         if not self._in_flight:
             self._heard_at = now
         event = Event(submitted, outcome, record, changes, read_at=read_at, decided_at=now)

@@ -22,11 +22,15 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
 NAMES_MAX = 100
+SERIES_MAX = 1_000
+"""Of principals with tables, so many are kept as they are counted."""
 OTHERS = "(others)"
 BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends of the histograms' buckets, in seconds."""
 COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """The same for a table's or a principal's steps, of which there are a hundred times as many."""
+_COARSE = [*[bisect_left(COARSE_BOUNDS, bound) for bound in BOUNDS], len(COARSE_BOUNDS)]
+"""In which of the coarse buckets each of the others lies."""
 
 SUBMIT, QUEUE, DECIDE = "submit", "queue", "decide"
 ACKNOWLEDGE, FILES = "acknowledge", "files"
@@ -55,31 +59,53 @@ class Names:
         return name
 
 
+class Histogram:
+    """How many transactions took how long, by bucket, and how long they took together."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self, buckets: int) -> None:
+        """Begin empty."""
+        self.counts = [0] * buckets
+        self.seconds = 0.0
+
+
 class Durations:
     """A histogram for each name: of a step, a table or a principal."""
 
     def __init__(self, names: Iterable[str] = (), bounds: Sequence[float] = BOUNDS) -> None:
         """Begin empty, with these names."""
         self._bounds = bounds
-        self._counts = {name: [0] * (len(bounds) + 1) for name in names}
-        self._sums = dict.fromkeys(self._counts, 0.0)
+        self._by_name: dict[str, Histogram] = {}
+        for name in names:
+            self.of(name)
+
+    def of(self, name: str) -> Histogram:
+        """Return a name's histogram, which stays the same."""
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = Histogram(len(self._bounds) + 1)
+        return found
 
     def took(self, seconds: float, *names: str) -> None:
         """Count one transaction under each of these names."""
-        seconds = seconds if seconds > 0 else 0.0
-        bucket = bisect_left(self._bounds, seconds)
-        for name in names:
-            if name not in self._counts:
-                self._counts[name], self._sums[name] = [0] * (len(self._bounds) + 1), 0.0
-            self._counts[name][bucket] += 1
-            self._sums[name] += seconds
+        count_in(map(self.of, names), self._bounds, seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return per name the counts by bucket, not cumulated, and the sum."""
         return {
-            name: {"counts": list(counts), "sum": round(self._sums[name], 6)}
-            for name, counts in self._counts.items()
+            name: {"counts": list(one.counts), "sum": round(one.seconds, 6)}
+            for name, one in self._by_name.items()
         }
+
+
+def count_in(histograms: Iterable[Histogram], bounds: Sequence[float], seconds: float) -> None:
+    """Count one transaction in histograms that all have these bounds."""
+    seconds = seconds if seconds > 0 else 0.0
+    bucket = bisect_left(bounds, seconds)
+    for one in histograms:
+        one.counts[bucket] += 1
+        one.seconds += seconds
 
 
 class OfKind:
@@ -101,6 +127,33 @@ class OfKind:
         return {step: found.to_json() for step, found in self.steps.items()}
 
 
+class Series:
+    """Where transactions are counted that have the same principal and tables."""
+
+    __slots__ = ("commits", "steps")
+
+    def __init__(self, whole: Durations, by: Sequence[tuple[OfKind, Sequence[str]]] = ()) -> None:
+        """Count in `whole`, and of each kind of label under these values."""
+        labels = [(kind, name) for kind, names in by for name in names]
+        self.steps = {
+            step: (whole.of(step), [kind.steps[step].of(name) for kind, name in labels])
+            for step in STEPS
+        }
+        self.commits = [whole.of(COMMIT), *[kind.commits.of(name) for kind, name in labels]]
+
+    def took(self, steps: Mapping[str, float]) -> None:
+        """Count how long the steps of a transaction took, in seconds."""
+        for step, seconds in steps.items():
+            whole, labels = self.steps[step]
+            bucket = bisect_left(BOUNDS, seconds)
+            whole.counts[bucket] += 1
+            whole.seconds += seconds
+            bucket = _COARSE[bucket]
+            for one in labels:
+                one.counts[bucket] += 1
+                one.seconds += seconds
+
+
 class Meters:
     """One session's counters."""
 
@@ -111,6 +164,10 @@ class Meters:
         self._tables, self._principals = OfKind(), OfKind()
         self._owned: dict[TableId, str] = {}
         """The names of tables that have one of their own: each commit asks for them often."""
+        self._series: dict[tuple[object, ...], Series] = {}
+        """Of commits, by principal and tables."""
+        self._refusals = Series(self.steps)
+        """Of all other transactions."""
         self._rules: Counter[str] = Counter()
         self._tracing = tracing()
         self.looked_at: dict[str, tuple[int, int]] = {}
@@ -150,68 +207,71 @@ class Meters:
                     self._tables.rebased[self._own(result.table)] += 1
                     self._principals.rebased[principal] += 1
 
-    def acknowledged(self, event: Event, now: float) -> None:
-        """Count how long it took until Kafka had the outcome."""
-        event.acknowledged_at = now
-        took = {ACKNOWLEDGE: now - event.decided_at}
-        record, appended = event.submitted.record, event.submitted.append_time_ms / 1e3
-        if event.read_at:
-            # It stood in the log for so long before this process had read it.
-            queued = self._wall_clock() - (now - event.read_at) - appended
-            took[QUEUE] = queued if queued > 0 else 0.0
-        if isinstance(record, Transaction) and record.submitted_at_ms > 0:
-            submitted = appended - record.submitted_at_ms / 1e3
-            took[SUBMIT] = submitted if submitted > 0 else 0.0
-            if event.read_at:
-                event.began_at = event.read_at - took[QUEUE] - took[SUBMIT]
-        for step, seconds in took.items():
-            self.steps.took(seconds, step)
-        if event.read_at:  # the leader counts its decisions itself
-            took[DECIDE] = event.decided_at - event.read_at
-        self._took(event, took)
-        if self._tracing is not None:
-            name, waited = event.outcome.transaction_id, now - event.decided_at
-            facts = {"status": str(event.outcome.status), "sequence": event.outcome.sequence}
-            read_at = event.read_at or event.decided_at
-            self._tracing.part(name, DECIDE, event.decided_at - read_at, ago=waited, **facts)
-            self._tracing.part(name, ACKNOWLEDGE, waited)
+    def acknowledged(self, events: Iterable[Event], now: float) -> None:
+        """Count how long it took until Kafka had these outcomes."""
+        wall_now = self._wall_clock()
+        for event in events:
+            event.acknowledged_at = now
+            waited, read_at = max(0.0, now - event.decided_at), event.read_at
+            took = {ACKNOWLEDGE: waited}
+            record, appended = event.submitted.record, event.submitted.append_time_ms / 1e3
+            if read_at:
+                took[DECIDE] = max(0.0, event.decided_at - read_at)
+                # It stood in the log for so long before this process had read it.
+                took[QUEUE] = max(0.0, wall_now - (now - read_at) - appended)
+            if isinstance(record, Transaction) and record.submitted_at_ms > 0:
+                took[SUBMIT] = max(0.0, appended - record.submitted_at_ms / 1e3)
+                if read_at:
+                    event.began_at = read_at - took[QUEUE] - took[SUBMIT]
+            self._series_of(event).took(took)
+            if self._tracing is not None:
+                name = event.outcome.transaction_id
+                facts = {"status": str(event.outcome.status), "sequence": event.outcome.sequence}
+                self._tracing.part(name, DECIDE, took.get(DECIDE, 0.0), ago=waited, **facts)
+                self._tracing.part(name, ACKNOWLEDGE, waited)
 
-    def filed(self, event: Event, now: float) -> None:
-        """Count how long its files took; events of another term aren't counted."""
-        if not event.acknowledged_at:
-            return
-        self.steps.took(now - event.acknowledged_at, FILES)
-        self._took(event, {FILES: now - event.acknowledged_at})
-        outcome = event.outcome
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-            return
-        if event.began_at is not None:
-            seconds = now - event.began_at
-            self.steps.took(seconds, COMMIT)
-            if event.counted_as is not None:
-                principal, tables = event.counted_as
-                self._principals.commits.took(seconds, principal)
-                self._tables.commits.took(seconds, *tables)
-        if self._tracing is not None:
-            versions = ", ".join(
-                f"{format_table_id(one.table)} {one.version}" for one in outcome.results
-            )
-            took = now - event.acknowledged_at
-            self._tracing.part(outcome.transaction_id, FILES, took, versions=versions)
+    def filed(self, events: Iterable[Event], now: float) -> None:
+        """Count how long their files took; events of another term aren't counted."""
+        for event in events:
+            if not event.acknowledged_at:
+                continue
+            took, series = max(0.0, now - event.acknowledged_at), self._series_of(event)
+            series.took({FILES: took})
+            outcome = event.outcome
+            if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+                continue
+            if event.began_at is not None:
+                count_in(series.commits, BOUNDS, now - event.began_at)
+            if self._tracing is not None:
+                versions = ", ".join(
+                    f"{format_table_id(one.table)} {one.version}" for one in outcome.results
+                )
+                self._tracing.part(outcome.transaction_id, FILES, took, versions=versions)
 
-    def _took(self, event: Event, steps: Mapping[str, float]) -> None:
-        """Count the steps of a committed transaction for its tables and its principal."""
+    def _series_of(self, event: Event) -> Series:
+        """Return where an event is counted: a commit for its principal and its tables, too."""
+        if event.counted_as is not None:
+            found: Series = event.counted_as
+            return found
         record, outcome = event.submitted.record, event.outcome
+        series = self._refusals
         is_committed = outcome.status is Status.COMMITTED and outcome.answers is None
-        if not (is_committed and isinstance(record, Transaction)):
-            return
-        if event.counted_as is None:
+        if is_committed and isinstance(record, Transaction):
+            series = self._commits_of(record)
+        event.counted_as = series
+        return series
+
+    def _commits_of(self, record: Transaction) -> Series:
+        key = (record.principal, *map(target, record.operations))
+        found = self._series.get(key)
+        if found is None:
             principal = self._principals.names.of(record.principal, is_new=True)
-            event.counted_as = principal, tuple([self._own(one) for one in _tables_of(record)])
-        principal, tables = event.counted_as
-        for step, seconds in steps.items():
-            self._principals.steps[step].took(seconds, principal)
-            self._tables.steps[step].took(seconds, *tables)
+            tables = [self._own(one) for one in _tables_of(record)]
+            by = ((self._principals, [principal]), (self._tables, tables))
+            if len(self._series) >= SERIES_MAX:
+                self._series.clear()
+            found = self._series[key] = Series(self.steps, by)
+        return found
 
     def _written(self, record: Transaction, event: Event, principal: str) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
@@ -223,9 +283,9 @@ class Meters:
             elif isinstance(operation, IcebergChange):
                 made = read_changes(operation).summary
             if made is not None:
-                said.add(target(operation))
-                name = self._own(target(operation))
-                self._wrote(name, principal, made.bytes_added, made.rows_added)
+                table = target(operation)
+                said.add(table)
+                self._wrote(self._own(table), principal, made.bytes_added, made.rows_added)
         for change in event.changes:
             if change.delta is not None and change.table not in said:
                 name = self._own(change.table)

@@ -332,9 +332,9 @@ class Session:
             self.on_stranger(format_table_id(table), version, target)
         for incarnation, version in filed.versions:
             self.readable.written(incarnation, version)
-        done, now = [], self._clock()
+        self.meters.filed(filed.events, self._clock())
+        done = []
         for event in filed.events:
-            self.meters.filed(event, now)
             # A duplicate's record made no file; those that it names belong to the first commit.
             versions = () if event.outcome.answers is None else versions_of(event.outcome)
             if self.readable.has(versions):

@@ -105,8 +105,8 @@ def test_ten_thousand_names_have_no_more_series_than_a_hundred() -> None:
     for number in range(wanted):
         one = event(f"t{number}", f"p{number}", over=1)
         meters.count(one)
-        meters.acknowledged(one, 10.01)
-        meters.filed(one, 10.02)
+        meters.acknowledged([one], 10.01)
+        meters.filed([one], 10.02)
         meters.count(event(f"t{number}", f"p{number}", Status.RETRYABLE))
     found = meters.to_json()
     for what in ("tables", "principals", "table_rules", "principal_rules"):
@@ -159,8 +159,8 @@ def test_steps_are_counted_in_their_buckets() -> None:
     # Acknowledged 25 ms after it was read, which was 50 ms after Kafka had it.
     meters = Meters(wall_clock=lambda: 1.004 + 0.05 + 0.025)
     one = event("t", over=2)
-    meters.acknowledged(one, 10.015)
-    meters.filed(one, 10.515)
+    meters.acknowledged([one], 10.015)
+    meters.filed([one], 10.515)
     meters.count(one)
     steps = meters.to_json()["steps"]
     for step, seconds in (
