@@ -87,8 +87,8 @@ def restored(once: Deduplication, random_: random.Random) -> Deduplication:
     again = Deduplication()
     again.forgotten_ms = once.forgotten_ms
     for number, _ in list(once.chunks()):
-        hint = once.encode_hint(number) if random_.random() < 0.8 else None
-        again.restore_chunk(number, once.encode_chunk(number), hint)
+        data, hint = once.encode_with_hint(number)
+        again.restore_chunk(number, data, hint if random_.random() < 0.8 else None)
     return again
 
 
@@ -99,7 +99,8 @@ def check_same(once: Deduplication, plain: Plain, asked: list[str]) -> None:
     assert once.forgotten_ms == plain.forgotten_ms
     found = {}
     for number, changed in once.chunks():
-        data, (names, lengths) = once.encode_chunk(number), json.loads(once.encode_hint(number))
+        data, hint = once.encode_with_hint(number)
+        names, lengths = json.loads(hint)
         assert data == to_json(json.loads(data)), "canonical"
         assert len(data) == len(b'{"changed":%d,"ids":[]}' % changed) + sum(lengths) + max(
             0, len(lengths) - 1

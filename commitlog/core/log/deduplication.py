@@ -123,20 +123,17 @@ class Deduplication:
 
     def encode_chunk(self, number: int) -> bytes:
         """Return a chunk's ids as JSON, in the order in which they were decided last."""
-        if number in self._sealed:
-            return self._sealed[number].data
-        return b'{"changed":%d,"ids":[%b]}' % (
-            self._changed[number],
-            b",".join(self._rows(number)),
-        )
+        return self.encode_with_hint(number)[0]
 
-    def encode_hint(self, number: int) -> bytes:
-        """Return what lets `restore_chunk` take a chunk back without reading its rows."""
+    def encode_with_hint(self, number: int) -> tuple[bytes, bytes]:
+        """Return also what lets `restore_chunk` take a chunk back without reading its rows."""
         if number in self._sealed:
-            return to_json([self._sealed[number].ids, self._sealed[number].lengths])
+            sealed = self._sealed[number]
+            return sealed.data, to_json([sealed.ids, sealed.lengths])
         rows = list(self._rows(number))
+        data = b'{"changed":%d,"ids":[%b]}' % (self._changed[number], b",".join(rows))
         ids = self._open[number] if number in self._open else map(id_of, rows)
-        return to_json([list(ids), list(map(len, rows))])
+        return data, to_json([list(ids), list(map(len, rows))])
 
     def restore_chunk(self, number: int, data: bytes, hint: bytes | None = None) -> None:
         """Restore a chunk, the oldest first; a sealed one with a hint of what is in it."""

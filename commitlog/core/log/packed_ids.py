@@ -73,10 +73,16 @@ class PackedIds:
 
     def rows(self) -> Iterator[bytes]:
         """Return all rows in their order."""
+        keys, hashes = self._keys.hex(), self._hashes.hex()
         for number, block in enumerate(self._blocks):
             for i, text in enumerate(zlib.decompress(block).split(_END), number * _BLOCK_ROWS):
                 if self._gone is None or not self._gone[i]:
-                    yield self._whole(i, text)
+                    key, digest = i * 2 * _KEY_BYTES, i * 2 * _HASH_BYTES
+                    yield _whole(
+                        text,
+                        keys[key : key + 2 * _KEY_BYTES],
+                        hashes[digest : digest + 2 * _HASH_BYTES],
+                    )
 
     def _place_of(self, transaction_id: str) -> int | None:
         key = _key(transaction_id)
@@ -92,17 +98,10 @@ class PackedIds:
 
     def _row(self, place: int) -> bytes:
         number, within = divmod(place, _BLOCK_ROWS)
-        return self._whole(place, zlib.decompress(self._blocks[number]).split(_END)[within])
-
-    def _whole(self, place: int, text: bytes) -> bytes:
-        if text.startswith(_ID):
-            at = place * _KEY_BYTES
-            digits = self._keys[at : at + _KEY_BYTES].hex()
-            parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-            text = f'"{"-".join(parts)}"'.encode() + text[1:]
-        at = place * _HASH_BYTES
-        digest = f'"{self._hashes[at : at + _HASH_BYTES].hex()}"'.encode()
-        return b"[" + text.replace(_HASH, digest, 1)
+        text = zlib.decompress(self._blocks[number]).split(_END)[within]
+        key = self._keys[place * _KEY_BYTES : (place + 1) * _KEY_BYTES]
+        digest = self._hashes[place * _HASH_BYTES : (place + 1) * _HASH_BYTES]
+        return _whole(text, key.hex(), digest.hex())
 
 
 class IdIndex:
@@ -176,6 +175,16 @@ _ENTRY_BYTES = _MARK_BYTES + 4
 
 def _entry(mark: int, chunk: int) -> bytes:
     return (mark << 32 | chunk).to_bytes(_ENTRY_BYTES)
+
+
+def _whole(text: bytes, key: str, digest: str) -> bytes:
+    """Return a row, of which its text, its id's key and its hash are kept."""
+    if text.startswith(_ID):
+        named = f'["{key[:8]}-{key[8:12]}-{key[12:16]}-{key[16:20]}-{key[20:]}"'.encode()
+        text = text[1:]
+    else:
+        named = b"["
+    return named + text.replace(_HASH, f'"{digest}"'.encode(), 1)
 
 
 def _key(transaction_id: str) -> bytes:

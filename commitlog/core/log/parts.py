@@ -22,8 +22,8 @@ class Part(NamedTuple):
 
     counter: int
     encode: Callable[[], bytes]
-    hint: Callable[[], bytes] | None = None
-    """What is known of the bytes besides, which spares a restore to find it in them."""
+    encode_with_hint: Callable[[], tuple[bytes, bytes]] | None = None
+    """Returns also what is known of the bytes, which spares a restore to find it in them."""
     digests: dict[int, bytes] | None = None
     """The hashes of a table's chunks, of which the one with this counter is this part, as long as
     they don't change. None: another counter tells that a part changed."""
@@ -41,8 +41,11 @@ class Part(NamedTuple):
 
     def saved(self) -> Saved:
         """Return it as it is kept."""
-        data = self.encode()
-        hint = self.hint() if self.hint is not None else None
+        hint: bytes | None = None
+        if self.encode_with_hint is not None:
+            data, hint = self.encode_with_hint()
+        else:
+            data = self.encode()
         return Saved(self.counter, data, self._digest_of(data), hint)
 
     def _digest_of(self, data: bytes) -> bytes:

@@ -66,8 +66,9 @@ def to_parts(machine: PartitionState) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
     for chunk, changed in machine.deduplication.chunks():
-        encode, hint = machine.deduplication.encode_chunk, machine.deduplication.encode_hint
-        parts[f"{IDS}{chunk}"] = Part(changed, partial(encode, chunk), partial(hint, chunk))
+        ids = machine.deduplication
+        encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
+        parts[f"{IDS}{chunk}"] = Part(changed, encode, with_hint)
     for table in machine.tables.values():
         parts.update(table_parts(table, machine.rules.protocol))
     for name, changed in machine.iceberg.changed_at.items():

@@ -9,7 +9,7 @@ table is one part.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -40,21 +40,29 @@ def table_parts(table: Table, protocol: int) -> Iterator[tuple[str, Part]]:
     """Yield a table's parts by name."""
     name, history, manifest = table.incarnation, table.history, table.manifest
     if protocol < TABLES_IN_CHUNKS_SINCE:
-        encode, hint = partial(_whole, table), partial(_features, manifest)
-        yield f"{WHOLE}{name}", Part(table.changed_at, encode, hint)
+        yield f"{WHOLE}{name}", _part(table.changed_at, partial(_whole, table), manifest)
         return
     newest = manifest.fragments.last_id // CHUNK_FRAGMENTS if manifest is not None else 0
-    encode, hint = partial(_rest, table, newest), partial(_features, manifest, newest)
-    yield f"{REST}{name}", Part(table.changed_at, encode, hint)
+    rest = partial(_rest, table, newest)
+    yield f"{REST}{name}", _part(table.changed_at, rest, manifest, newest)
     for chunk in history.chunks():
         encode = partial(_versions, history, chunk)
         yield f"{HISTORY}{name}/{chunk}", Part(chunk, encode, digests=history.digests)
     for chunk in manifest.fragments.chunks() if manifest is not None else ():
         if chunk != newest:
             assert manifest is not None
-            encode, hint = partial(_fragments, manifest, chunk), partial(_features, manifest, chunk)
-            part = Part(chunk, encode, hint, manifest.fragments.digests)
-            yield f"{FRAGMENTS}{name}/{chunk}", part
+            part = _part(chunk, partial(_fragments, manifest, chunk), manifest, chunk)
+            yield f"{FRAGMENTS}{name}/{chunk}", part._replace(digests=manifest.fragments.digests)
+
+
+def _part(
+    counter: int,
+    encode: Callable[[], bytes],
+    manifest: ManifestState | None,
+    chunk: int | None = None,
+) -> Part:
+    """Return a part with a hint: which of its fragments ask for feature flags."""
+    return Part(counter, encode, lambda: (encode(), _features(manifest, chunk)))
 
 
 def tables_of(parts: Mapping[str, Saved]) -> Iterator[Table]:
