@@ -59,6 +59,8 @@ class Deduplication:
         """The ids of chunks that are open or sealed."""
         self._index = IdIndex()
         """The ids of chunks that are packed."""
+        self._unknown: str | None = None
+        """The id that was looked for last and isn't known: a new one is looked for three times."""
         self._oldest_ms = 0
         """A time at or before which nothing was decided that is still known; 0: look."""
         self.forgotten_ms = -1
@@ -139,6 +141,7 @@ class Deduplication:
         """Restore a chunk, the oldest first; a sealed one with a hint of what is in it."""
         if hint is not None:
             ids, lengths = json.loads(hint)
+            self._unknown = None
             self._changed[number] = int(data[len(_BEFORE_CHANGED) : data.index(b",")])
             self._sealed[number] = _Sealed(data, ids, lengths)
             self._chunk_of.update(dict.fromkeys(ids, number))
@@ -153,12 +156,15 @@ class Deduplication:
             self._note(row[0], to_json(row), row[NOTED], chunk["changed"])
 
     def _find(self, transaction_id: str) -> tuple[int, bytes] | None:
+        if transaction_id == self._unknown:
+            return None
         number = self._chunk_of.get(transaction_id)
         if number is None:
             for number in self._index.find(transaction_id):
                 row = self._packed[number].get(transaction_id)
                 if row is not None:
                     return number, row
+            self._unknown = transaction_id
             return None
         if number in self._open:
             return number, self._open[number][transaction_id]
@@ -177,6 +183,7 @@ class Deduplication:
 
     def _note(self, transaction_id: str, row: bytes, noted: int, changed: int) -> None:
         number = noted // CHUNK_OUTCOMES
+        self._unknown = None
         self._opened(number)[transaction_id] = row
         self._chunk_of[transaction_id] = number
         self._changed[number] = changed
