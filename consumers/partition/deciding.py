@@ -278,6 +278,8 @@ class Deciding:
         the content of some files. Then they are written again while no other transaction is
         decided, for a time that grows until it is enough.
         """
+        if not decision.files and not decision.recordings:
+            return True
         missing = {
             (file.location, file.path): file
             for file in decision.files

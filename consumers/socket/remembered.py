@@ -59,19 +59,27 @@ class Remembered:
     def add(self, answer: Answer) -> None:
         """Keep what was decided for an id: mostly one answer, more for retries and reused ids."""
         transaction_id = answer.outcome.transaction_id
-        known = self._by_id.get(transaction_id, [])
-        # A request that names no content gets the commit, if there is one.
-        others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
-        others.append(answer)
-        others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
-        self._by_id[transaction_id] = others[:ANSWERS_PER_ID_MAX]
-        self._bytes += _bytes_of(self._by_id[transaction_id]) - _bytes_of(known)
+        known = self._by_id.get(transaction_id)
+        if known is None:
+            self._by_id[transaction_id] = [answer]
+            self._bytes += len(answer.record)
+        else:
+            self._add_to(known, answer)
         while len(self._by_id) > REMEMBERED_MAX or self._bytes > REMEMBERED_BYTES_MAX:
             _, forgotten = self._by_id.popitem(last=False)
             self._bytes -= _bytes_of(forgotten)
             # An id that was retried holds an outcome later than those of its neighbours.
             newest = max(one.outcome.sequence for one in forgotten)
             self.none_through = max(self.none_through, newest)
+
+    def _add_to(self, known: list[Answer], answer: Answer) -> None:
+        # A request that names no content gets the commit, if there is one.
+        others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
+        others.append(answer)
+        others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
+        before = _bytes_of(known)
+        known[:] = others[:ANSWERS_PER_ID_MAX]
+        self._bytes += _bytes_of(known) - before
 
 
 def _bytes_of(answers: list[Answer]) -> int:

@@ -338,6 +338,7 @@ class RowAnswers:
                 waiter.reply.give(_GONE)
 
 
+_ABOUT_ROWS = frozenset({"WriteRows", "ApplyRows"})
 _GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]
 
 
@@ -345,10 +346,13 @@ def _is_about_rows(event: Event) -> bool:
     outcome = event.outcome
     if outcome.status is not Status.COMMITTED or outcome.answers is not None:
         return False
-    names = {"WriteRows", "ApplyRows"}
-    return any(result.operation in names for result in outcome.results) or any(
-        change.kind in _ENDS for change in event.changes
-    )
+    for result in outcome.results:
+        if result.operation in _ABOUT_ROWS:
+            return True
+    for change in event.changes:  # noqa: SIM110 - a generator's frames cost more than this
+        if change.kind in _ENDS:
+            return True
+    return False
 
 
 def _pending(
