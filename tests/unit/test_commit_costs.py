@@ -46,9 +46,9 @@ DECIDE_CALLS_MAX = 270
 CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (81, 87) if lane() == NATIVE else (93, 99)
 """79 with many in flight, 85 with one: of Python's functions, from `submit` to the answer; 92 and
 98 without machine code for records."""
-LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = 420, 620
-"""525 for a commit that has each turn of each thread to itself, up to 575 on a busy machine, whose
-turns are more; 362 in company."""
+LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = 320, 540
+"""484 for a commit that has each turn of each thread to itself, more on a busy machine, whose
+turns are more; 288 in company."""
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
 
 
