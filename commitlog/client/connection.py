@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
+from commitlog.client.leader_errors import error_from
+from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import ChainPlace

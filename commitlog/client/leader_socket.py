@@ -23,10 +23,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from commitlog import errors
 from commitlog.adapters.places import heed
+from commitlog.client.leader_errors import error_from
 from commitlog.client.moved import Moving, where_moved
-from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
+from commitlog.client.socket_times import have_system_wait
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
 
@@ -37,7 +38,7 @@ BACKOFF_SECONDS = (0.02, 1.0)
 SILENCE_SECONDS = 2.0
 """After this long without a byte, while something is awaited, the leader is pinged."""
 _DEAD_AFTER_SECONDS = 3 * SILENCE_SECONDS
-_RECEIVE_BYTES = 1 << 18
+_RECEIVE_BYTES = 1 << 16
 _SLICE_SECONDS = 0.25
 """How long a caller reads before it looks whether its answer came another way."""
 _WRITERS_ASKED_MAX = 8
@@ -302,7 +303,9 @@ class LeaderSocket:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.settimeout(SILENCE_SECONDS)
             opened.sendall(json_frame(FrameKind.HELLO, self._hello))
-            return opened, self._welcome(opened, self._buffer)
+            rest = self._welcome(opened, self._buffer)
+            have_system_wait(opened, receive_seconds=_SLICE_SECONDS, send_seconds=SILENCE_SECONDS)
+            return opened, rest
         except BaseException:
             opened.close()
             raise
@@ -354,14 +357,24 @@ class LeaderSocket:
 
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Take what comes within a time (with `_reading` held); OSError when the socket ended."""
-        if not self._is_readable(opened, timeout_seconds):
+        data = self._received(opened, timeout_seconds)
+        if data is None:
             self._note_silence()
             return
-        data = opened.recv(_RECEIVE_BYTES)
         if not data:
             raise ConnectionResetError("the leader closed the connection")
         self._heard = time.monotonic()
         self._take(self._buffer.feed(data))
+
+    def _received(self, opened: socket.socket, timeout_seconds: float) -> bytes | None:
+        """Return what comes within a time, None if nothing does."""
+        # For a slice `recv` waits by itself, which saves a call to the system per answer.
+        if timeout_seconds != _SLICE_SECONDS and not self._is_readable(opened, timeout_seconds):
+            return None
+        try:
+            return opened.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
 
     def _is_readable(self, opened: socket.socket, timeout_seconds: float) -> bool:
         poller = select.poll()
@@ -383,18 +396,3 @@ class LeaderSocket:
         elif now - max(self._heard, self._pinged) > SILENCE_SECONDS:
             self._pinged = now
             self.send(json_frame(FrameKind.REQUEST, {"request": 0, "method": "ping"}))
-
-
-def error_from(body: Mapping[str, Any]) -> CommitLogError:
-    """Make the error that the leader names."""
-    kind = getattr(errors, str(body.get("type", "")), None)
-    message = str(body.get("message", "")) or "the leader refused without a reason"
-    if kind is errors.Overloaded:
-        return errors.Overloaded(message, float(body.get("retry_after_seconds", 1)))
-    if kind is OutcomeUnknown:
-        return OutcomeUnknown(message, str(body.get("transaction_id", "")))
-    if isinstance(kind, type) and issubclass(kind, CommitLogError):
-        if issubclass(kind, errors.CommitConflict):
-            return Unavailable(message)
-        return kind(message)
-    return Unavailable(f"{body.get('type')}: {message}")

@@ -22,7 +22,7 @@ from consumers.runtime.loopback import is_loopback
 
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""
-RECEIVE_BYTES = 1 << 18
+RECEIVE_BYTES = 1 << 16
 
 logger = logging.getLogger(__name__)
 

@@ -97,9 +97,9 @@ class Link:
                 end.inbox.clear()
                 end.is_open = False
 
-    def settimeout(self, seconds: float) -> None:
+    def settimeout(self, seconds: float | None) -> None:
         """Wait so long."""
-        self.patience_seconds = seconds
+        self.patience_seconds = float("inf") if seconds is None else seconds
 
     def setblocking(self, flag: bool) -> None:
         """Wait or don't."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from commitlog.client.leader_socket import error_from
+from commitlog.client.leader_errors import error_from
 from commitlog.client.reach import check_leader_reaches
 from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidRequest

@@ -1,0 +1,24 @@
+"""The errors that a leader names in its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from commitlog import errors
+from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
+
+
+def error_from(body: Mapping[str, Any]) -> CommitLogError:
+    """Make the error that the leader names."""
+    kind = getattr(errors, str(body.get("type", "")), None)
+    message = str(body.get("message", "")) or "the leader refused without a reason"
+    if kind is errors.Overloaded:
+        return errors.Overloaded(message, float(body.get("retry_after_seconds", 1)))
+    if kind is OutcomeUnknown:
+        return OutcomeUnknown(message, str(body.get("transaction_id", "")))
+    if isinstance(kind, type) and issubclass(kind, CommitLogError):
+        if issubclass(kind, errors.CommitConflict):
+            return Unavailable(message)
+        return kind(message)
+    return Unavailable(f"{body.get('type')}: {message}")
