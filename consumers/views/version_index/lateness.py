@@ -16,8 +16,16 @@ from typing import Any
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
 from commitlog.model.records import Status, Transaction
-from commitlog.model.table import TableId, format_table_id
-from consumers.partition.meters import BOUNDS, COARSE_BOUNDS, Durations, Names
+from commitlog.model.table import format_table_id
+from consumers.partition.meters import (
+    BOUNDS,
+    COARSE_BOUNDS,
+    SERIES_MAX,
+    Durations,
+    Histogram,
+    Names,
+    count_in,
+)
 from consumers.views.version_index.layout import Layout
 
 INDEX = "index"
@@ -31,9 +39,12 @@ class Lateness:
     def __init__(self, layout: Layout, wall_clock: Callable[[], float] = time.time) -> None:
         self._path = layout.folder / FILE
         self._wall_clock = wall_clock
-        self._unshown: list[tuple[float, str, set[TableId]]] = []
+        self._unshown: list[tuple[float, list[Histogram]]] = []
+        """When each was appended, in milliseconds, and where it counts for its labels."""
         self._all = Durations((INDEX,))
         self._by = {kind: (Names(), Durations(bounds=COARSE_BOUNDS)) for kind in _KINDS}
+        self._labels: dict[tuple[object, ...], list[Histogram]] = {}
+        """By principal and tables."""
 
     def took(self, decided: Iterable[Decided]) -> None:
         """Remember what the next publication will show."""
@@ -41,21 +52,34 @@ class Lateness:
             record, outcome = one.submitted.record, one.outcome
             is_commit = outcome.status is Status.COMMITTED and outcome.answers is None
             if is_commit and isinstance(record, Transaction):
-                tables = {table for operation in record.operations if (table := target(operation))}
-                self._unshown.append((one.submitted.append_time_ms, record.principal, tables))
+                labels = self._labels_of(record)
+                self._unshown.append((one.submitted.append_time_ms, labels))
+
+    def _labels_of(self, record: Transaction) -> list[Histogram]:
+        tables = [table for operation in record.operations if (table := target(operation))]
+        key = (record.principal, *tables)
+        found = self._labels.get(key)
+        if found is None:
+            named = {"principal": [record.principal], "table": map(format_table_id, tables)}
+            found = []
+            for kind, values in named.items():
+                names, durations = self._by[kind]
+                known = dict.fromkeys(names.of(value, is_new=True) for value in values)
+                found += map(durations.of, known)
+            if len(self._labels) >= SERIES_MAX:
+                self._labels.clear()
+            self._labels[key] = found
+        return found
 
     def shown(self) -> None:
         """Count what was published just now."""
         if not self._unshown:
             return
-        now = self._wall_clock()
-        for append_time_ms, principal, tables in self._unshown:
+        now, of_all = self._wall_clock(), [self._all.of(INDEX)]
+        for append_time_ms, labels in self._unshown:
             seconds = now - append_time_ms / 1e3
-            self._all.took(seconds, INDEX)
-            named = {"principal": [principal], "table": map(format_table_id, tables)}
-            for kind, values in named.items():
-                names, durations = self._by[kind]
-                durations.took(seconds, *{names.of(value, is_new=True) for value in values})
+            count_in(of_all, BOUNDS, seconds)
+            count_in(labels, COARSE_BOUNDS, seconds)
         self._unshown = []
         staged = self._path.with_suffix(".tmp")
         # A full disk is no reason to stop for a metric: the next publication tells of all.
