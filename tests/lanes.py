@@ -19,6 +19,7 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -44,15 +45,18 @@ if TYPE_CHECKING:
 COMPILED = ("transaction-v1", "transaction-v2", "outcome-v1", "outcome-v2")
 
 
-def load(path: Path) -> tuple[type[Codec], type[Chain]]:
-    """Return the classes of a module that was built at a path."""
+EncodeAppend = Callable[[Any, Any, Any], Any]
+
+
+def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend]:
+    """Return what a module has that was built at a path."""
     name = "commitlog.codecs._native"
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Codec, module.Chain
+    return module.Codec, module.Chain, module.encode_append
 
 
 def shape(value: Any) -> Any:
@@ -265,10 +269,70 @@ def search(lanes: Lanes, records: Iterable[bytes], seconds: float, seed: int) ->
     return tried, read
 
 
+_NUMBERS = (0, 0, 1, 2, 127, 128, 10_000, 2**31 - 1, 2**32 - 1, 2**63 - 1)
+_ODD_NUMBERS = (-1, 2**31, 2**32, 2**63, 2**64 - 1, 2**64, 2**70, None, True, 1.0, "1", b"")
+
+
+def a_number(chance: random.Random) -> Any:
+    """Return a number, or now and then what is none."""
+    return chance.choice(_ODD_NUMBERS if chance.random() < 0.01 else _NUMBERS)
+
+
+def numbers(chance: random.Random) -> Any:
+    """Return ids of fields, or columns."""
+    found = [chance.choice((0, 1, 2, -1, -2, 300, 2**31 - 1, -(2**31))) for _ in range(3)]
+    found += [a_number(chance)] if chance.random() < 0.1 else []
+    return chance.choice((found, found, found, [], tuple(found), None))
+
+
+def an_append(chance: random.Random, fragment: Any, file: Any) -> list[Any]:
+    """Return fragments made by `fragment` of files made by `file`: plain ones, mostly."""
+
+    def rarely(value: Any, plain: Any) -> Any:
+        return value if chance.random() < 0.02 else plain
+
+    def a_file() -> Any:
+        path = chance.choice(("a.lance", "b" * 200, "\u00e9/\U0001f600", "c"))
+        made = file(path=path, fields=numbers(chance))
+        made._path = rarely(chance.choice(("", "\ud800", 1, None)), path)
+        made.column_indices = numbers(chance)
+        made.file_major_version, made.file_minor_version = a_number(chance), a_number(chance)
+        made.file_size_bytes = rarely(None, a_number(chance))
+        made.base_id = rarely(chance.choice((0, 1)), None)
+        return made
+
+    def a_fragment() -> Any:
+        files = [a_file() for _ in range(chance.choice((1, 1, 1, 0, 2, 12)))]
+        made = fragment(id=0, files=rarely(tuple(files), files), physical_rows=a_number(chance))
+        made.id = rarely(a_number(chance), 0)
+        made.overlays = rarely(chance.choice((None, ())), [])
+        made.deletion_file = rarely([], None)
+        made.row_id_meta = made.created_at_version_meta = made.last_updated_at_version_meta = None
+        if chance.random() < 0.02:
+            setattr(made, chance.choice(("row_id_meta", "created_at_version_meta")), object())
+        if chance.random() < 0.01:
+            del made.overlays
+        return made
+
+    return [a_fragment() for _ in range(chance.choice((1, 1, 1, 0, 3)))]
+
+
+def search_appends(encode: EncodeAppend, seconds: float, seed: int) -> int:
+    """Encode appends for so long; return how many machine code took."""
+    chance, taken = random.Random(seed), 0
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        fragments = an_append(chance, SimpleNamespace, SimpleNamespace)
+        version = a_number(chance)
+        taken += encode(fragments, version, chance.choice(("u", "", "\ud800", 1))) is not None
+    return taken
+
+
 def main() -> None:
     """Hold a module against Python."""
     path, seconds, seed = sys.argv[1:]
-    codec, chain = load(Path(path))
+    codec, chain, encode = load(Path(path))
+    print(f"{search_appends(encode, float(seconds), int(seed))} appends encoded")
     lanes = Lanes(codec)
     records = [one for each in golden_records().values() for one in each]
     whole = sum(map(lanes.read, records))

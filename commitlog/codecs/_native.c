@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Grows with each change of the plans or of the class: a module of another one isn't used. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 enum Kind { LONG, STRING, BYTES, BOOLEAN, ENUM, ARRAY, UNION, RECORD };
 
@@ -678,6 +678,7 @@ static PyType_Spec codec_spec = {
     "commitlog.codecs._native.Codec", sizeof(Codec), 0, Py_TPFLAGS_DEFAULT, codec_slots};
 
 #include "_native_chain.h"
+#include "_native_appends.h"
 
 /* --- The module --------------------------------------------------------------------------------- */
 
@@ -691,7 +692,9 @@ static int add_class(PyObject *module, PyType_Spec *spec, const char *name)
 
 static int module_exec(PyObject *module)
 {
-    int failed = add_class(module, &codec_spec, "Codec") ||
+    int failed = make_append_names() < 0 ||
+                 PyModule_AddFunctions(module, append_methods) < 0 ||
+                 add_class(module, &codec_spec, "Codec") ||
                  add_class(module, &chain_spec, "Chain") ||
                  PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0;
     return failed ? -1 : 0;

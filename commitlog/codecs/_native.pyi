@@ -4,6 +4,10 @@ from commitlog.ports import RawRecord
 
 INTERFACE: int
 
+def encode_append(
+    fragments: object, read_version: int, uuid: str, /
+) -> tuple[bytes, int, int, list[tuple[str, int, list[int]]]] | None: ...
+
 class Codec:
     def __init__(self, plan: tuple[Any, ...], prefix: bytes) -> None: ...
     def write(self, value: object) -> bytes | None: ...

@@ -21,6 +21,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
 from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
+from commitlog.codecs.lanes import ENCODE_APPEND, EncodedAppend
 from commitlog.core.manifest.deletion_vectors import from_portable, portable
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import (
@@ -62,6 +63,13 @@ def to_transaction_bytes(
         operation, read_version=read_version, uuid=uuid, properties=properties
     )
     return EncodedTransaction(message.SerializeToString(deterministic=True), schema_metadata)
+
+
+def to_append(operation: Any, *, read_version: int, uuid: str) -> EncodedAppend | None:
+    """Encode an append of plain new fragments in machine code; None: `to_transaction` has to."""
+    if ENCODE_APPEND is None or type(operation) is not LanceOperation.Append:
+        return None
+    return ENCODE_APPEND(operation.fragments, read_version, uuid)
 
 
 def to_transaction(

@@ -7,6 +7,7 @@ decision tells which lane ran. COMMITLOG_LANE=python chooses Python for a proces
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import InvalidRequest
@@ -14,8 +15,12 @@ from commitlog.errors import InvalidRequest
 if TYPE_CHECKING:
     from commitlog.codecs._native import Chain, Codec
 
+EncodedAppend = tuple[bytes, int, int, list[tuple[str, int, list[int]]]]
+"""A message, the rows and bytes that it adds, and its files: path, size in bytes (0: unknown), and
+ids of fields."""
+
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 2
+INTERFACE = 3
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -58,6 +63,11 @@ CODEC: type[Codec] | None = _module and _module.Codec
 """What reads and writes records in machine code; None where Python does it."""
 CHAIN: type[Chain] | None = _module and _module.Chain
 """What follows the chain of hashes in machine code; None where Python does it."""
+
+ENCODE_APPEND: Callable[[Any, int, str], EncodedAppend | None] | None = (
+    _module and _module.encode_append
+)
+"""What makes the message of an append in machine code; None where Python does it."""
 
 
 def lane() -> str:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from lance import LanceOperation
+from lance.fragment import DataFile, FragmentMetadata
 
+from commitlog.client.contents import contents, summary
 from commitlog.codecs import lanes as installed
 from commitlog.codecs.avro import PREFIX_BYTES
+from commitlog.codecs.lance_objects import to_transaction
 from commitlog.model.operations import ROW_OPERATIONS
 from commitlog.model.records import Outcome, Transaction
 from infra.native import MODULE, NoCompiler, build
-from tests.lanes import COMPILED, Lanes, golden_records, load, search
+from tests.lanes import COMPILED, Lanes, a_number, an_append, golden_records, load, search
 from tests.properties.test_avro import TRANSACTIONS, dataclass_of
 from tests.verified import INDEXED_SECONDS
 
-SECONDS, SEED = 2.0, 1
+SECONDS, SEED, APPENDS = 2.0, 1, 2_000
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
 WHICH = "from commitlog.codecs.lanes import lane; print(lane())"
 
@@ -165,6 +171,44 @@ def test_an_address_sanitizer_finds_nothing_in_mutated_records(tmp_path: Path) -
         },
     )
     assert done.returncode == 0, done.stderr[-5000:]
+
+
+def test_an_append_is_encoded_as_python_does_it_or_left_to_it(module: Path) -> None:
+    encode, chance, taken = load(module)[2], random.Random(SEED), 0
+    for _ in range(APPENDS):
+        fragments = an_append(chance, FragmentMetadata, DataFile)
+        version, uuid = a_number(chance), chance.choice(("u-1", "u-1", "", "\ud800"))
+        found = encode(fragments, version, uuid)
+        if found is None:
+            continue
+        taken += 1
+        append = LanceOperation.Append(fragments)
+        message, metadata = to_transaction(append, read_version=version, uuid=uuid)
+        assert metadata is None
+        which, added, updated, removed = contents(message)
+        assert (which, list(updated), list(removed)) == ("append", [], [])
+        data, rows, size, files = found
+        assert data == message.SerializeToString(deterministic=True)
+        said = summary(added, (), (), ())
+        assert (rows, size) == (said.rows_added, said.bytes_added)
+        brought = [file for fragment in added for file in fragment.files]
+        assert files == [(one.path, one.file_size_bytes, list(one.fields)) for one in brought]
+        assert not any(fragment.id for fragment in added)
+    assert taken > APPENDS // 8
+
+
+def test_encoding_appends_keeps_no_memory(module: Path) -> None:
+    encode = load(module)[2]
+
+    def work() -> None:
+        chance = random.Random(SEED)
+        for _ in range(APPENDS):
+            encode(an_append(chance, SimpleNamespace, SimpleNamespace), a_number(chance), "u")
+
+    work()
+    before = sys.getallocatedblocks()
+    work()
+    assert sys.getallocatedblocks() - before < 100
 
 
 def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:
