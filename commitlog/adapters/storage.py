@@ -131,6 +131,10 @@ def store_for(location: str) -> LocalStore | RemoteStore:
     return LocalStore(path)
 
 
+_PLAIN_PATH = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*", re.ASCII)
+"""Most paths: they are as they would be resolved."""
+
+
 def _beside(path: str) -> str:
     """Return a unique name for a file that is still being written."""
     return f"{path}.tmp-{os.getpid()}-{next(_counter)}"
@@ -147,6 +151,8 @@ class LocalStore:
         self._is_durable = _is_durable
 
     def _resolve(self, path: str) -> str:
+        if _PLAIN_PATH.fullmatch(path) and self._root != os.sep:
+            return f"{self._root}{os.sep}{path}"
         full = os.path.normpath(os.path.join(self._root, path))
         if os.path.isabs(path) or not full.startswith(self._root + os.sep):
             raise InvalidTransaction(

@@ -142,7 +142,7 @@ class Deciding:
     def _look(self, item: Undecided, wanted: Iterable[Wanted]) -> bool:
         """Have looked at what wasn't yet; return whether everything is known."""
         for one in wanted:
-            if one in item.observed or isinstance(one, BuildWanted):
+            if (item.observed and one in item.observed) or isinstance(one, BuildWanted):
                 continue
             known = self._observer.known(one)
             if known is None and self._is_quick(item, one):
