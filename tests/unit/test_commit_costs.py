@@ -43,9 +43,9 @@ FRAGMENT_BYTES_MAX = 75
 """Of a manifest, for a fragment of one file with three columns and a name of 38 bytes."""
 DECIDE_CALLS_MAX = 270
 """248 at the head, 266 five versions behind: of Python's functions and the interpreter's own."""
-CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (81, 87) if lane() == NATIVE else (93, 99)
-"""79 with many in flight, 85 with one: of Python's functions, from `submit` to the answer; 92 and
-98 without machine code for records."""
+CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (73, 80) if lane() == NATIVE else (93, 99)
+"""71 with many in flight, 78 with one: of Python's functions, from `submit` to the answer; 92 and
+98 without machine code."""
 LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = 320, 540
 """484 for a commit that has each turn of each thread to itself, more on a busy machine, whose
 turns are more; 288 in company."""
