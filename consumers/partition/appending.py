@@ -28,6 +28,11 @@ READ_ON_SECONDS = 1.0
 """For so long the topic is read after a record that another appended: more may come."""
 QUIET_SECONDS = 0.1
 """After so long without a record from the socket the topic is read."""
+PARTS, PACE_SECONDS, WRITERS_SECONDS = 3, 0.01, 0.2
+"""What costs is requests, in Kafka's client and in the broker. So the next group waits until it has
+records of a third of the busy writers, for so long at most: then a third of them waits for Kafka, a
+third for files, and a third writes. Busy are those who wrote more than once within a while; up to
+six of them wait for nothing."""
 UNDECIDED_MAX = 5_000
 BYTES_MAX = 64 * 1024 * 1024
 """Of records that writers sent, so many may be undecided, or so much on its way; more are refused
@@ -62,6 +67,13 @@ class Appending:
         self._partition, self._writer = partition, writer
         self._replica, self._post, self._clock = replica, post, clock
         self._own: dict[bytes, _Own] = {}
+        self._on_their_way = 0
+        """How many of them Kafka's client was told to send; the others wait for the next group."""
+        self._next_at = 0.0
+        self._heard: set[str] = set()
+        self._busy: set[str] = set()
+        """The sessions that sent a record since `_busy_since`, and those that sent several."""
+        self._busy_since, self._busy_before = 0.0, 0
         self._bytes = 0
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
@@ -79,6 +91,14 @@ class Appending:
     def is_waiting(self) -> bool:
         """Whether anything is on its way to Kafka."""
         return bool(self._own)
+
+    @property
+    def held_until(self) -> float:
+        """Until when a group waits for more records; 0 if none does."""
+        if self._on_their_way or not self._own:
+            return 0.0
+        busy = max(self._busy_before, len(self._busy))
+        return self._next_at if PARTS * len(self._own) < busy - PARTS else 0.0
 
     @property
     def wants_reading(self) -> bool:
@@ -113,6 +133,7 @@ class Appending:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
         self._own[key] = _Own(sent, content)
+        (self._busy if sent.session in self._heard else self._heard).add(sent.session)
         self._bytes += len(sent.record)
         post = self._post
         self._writer.append(
@@ -123,8 +144,18 @@ class Appending:
 
     def poll(self, timeout_seconds: float) -> None:
         """Send what waits and have acknowledgements posted, waiting for one at most so long."""
-        if self._writer is not None:
-            self._writer.poll(timeout_seconds)
+        if self._writer is None:
+            return
+        if not self._on_their_way and self._own:
+            now = self._clock()
+            if now < self.held_until:
+                return
+            self._on_their_way, self._next_at = len(self._own), now + PACE_SECONDS
+            if now > self._busy_since + WRITERS_SECONDS:
+                self._busy_since, self._busy_before = now, len(self._busy)
+                self._busy.clear()
+                self._heard.clear()
+        self._writer.poll(timeout_seconds)
 
     def end(self, why: str) -> None:
         """Append nothing more."""
@@ -147,6 +178,7 @@ class Appending:
         if own is None:
             return  # told twice
         self._bytes -= len(own.sent.record)
+        self._on_their_way = max(0, self._on_their_way - 1)
         self._heard_at = self._clock()
         if event.error is not None:
             self._fail(own.sent, event.error)

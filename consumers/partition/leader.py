@@ -198,12 +198,13 @@ class Leader:
         if self._paused_since is not None:
             # What it waits for are events.
             pause_at = inf if self._is_ending else self._paused_since + PAUSE_SECONDS_MAX
-        return min(self._deciding.due_at, pause_at)
+        return min(self._deciding.due_at, pause_at, self.appending.held_until or inf)
 
     @property
     def awaits_kafka(self) -> bool:
         """Whether an acknowledgement is due."""
-        return bool(self._in_flight) or self.appending.is_waiting
+        sent = self.appending.is_waiting and not self.appending.held_until
+        return bool(self._in_flight) or sent
 
     def poll(self, timeout_seconds: float = 0.0) -> None:
         """Send what waits and have acknowledgements posted; wait for one at most so long."""

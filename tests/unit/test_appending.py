@@ -16,7 +16,13 @@ from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import DeliveryFailed
 from commitlog.protocol import session_in_key
 from consumers.partition import appending
-from consumers.partition.appending import QUIET_SECONDS, READ_ON_SECONDS, Appending
+from consumers.partition.appending import (
+    PACE_SECONDS,
+    QUIET_SECONDS,
+    READ_ON_SECONDS,
+    WRITERS_SECONDS,
+    Appending,
+)
 from consumers.partition.events import RecordLanded, RecordSent
 from tests.contract.worlds import append_all, transaction, transactions_of
 
@@ -221,6 +227,55 @@ def test_no_more_is_taken_than_can_be_decided(
     monkeypatch.setattr(appending, "BYTES_MAX", 1)
     world.send(b"d", b"e")
     assert len(world.refused) == 2
+    world.land()
+    world.check()
+
+
+def send_each(world: World, writers: range) -> None:
+    """Send a record of each of some writers."""
+    for number in writers:
+        world.send(b"%d" % number, session=f"{number:04x}")
+
+
+def test_with_many_busy_writers_a_group_waits_for_a_third_of_them(world: World) -> None:
+    for _ in range(3):
+        send_each(world, range(12))
+        world.land()
+    assert len(world.taken) == 37, "who wrote once is not known as busy"
+    send_each(world, range(2))
+    assert world.appending.held_until > world.now
+    world.land()
+    assert len(world.taken) == 37
+    send_each(world, range(2, 3))
+    assert not world.appending.held_until
+    world.land()
+    assert len(world.taken) == 40
+    send_each(world, range(1))
+    world.now += PACE_SECONDS
+    world.land()
+    assert len(world.taken) == 41, "for no longer than that"
+    world.check()
+
+
+def test_few_busy_writers_wait_for_none(world: World) -> None:
+    for _ in range(3):
+        for number in range(6):
+            send_each(world, range(number, number + 1))
+            assert not world.appending.held_until
+            world.land()
+    world.check()
+
+
+def test_who_is_busy_no_more_is_waited_for_no_more(world: World) -> None:
+    for _ in range(3):
+        send_each(world, range(12))
+        world.land()
+    for _ in range(3):
+        world.now += 1.01 * WRITERS_SECONDS
+        send_each(world, range(1))
+        world.land()
+    send_each(world, range(1))
+    assert not world.appending.held_until
     world.land()
     world.check()
 
