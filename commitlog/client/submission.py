@@ -189,7 +189,7 @@ def _plain_append(
 def _is_there(root: str, path: str, size_bytes: int) -> bool:
     try:
         found = os.stat(f"{root}/{_DATA_DIRECTORY}/{path}").st_size
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return False
     return found == (size_bytes or found)
 
