@@ -7,9 +7,12 @@ there, and its parser keeps what came.
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from consumers.servers.server_answers import Outgoing
 
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_SECONDS_MAX = 60.0
@@ -33,12 +36,17 @@ class LimitedHeads(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
         super().connection_made(transport)
+        self._outgoing = Outgoing(transport, self.loop, self._all_outgoing)
+        self.transport = cast(Transport, self._outgoing)
         self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._stop_timer()
         super().connection_lost(exc)
+
+    def _all_outgoing(self) -> Iterator[Outgoing]:
+        return (one._outgoing for one in self.connections if isinstance(one, LimitedHeads))
 
     def _give_up(self) -> None:
         if self._is_in_head and not self.transport.is_closing():

@@ -1,0 +1,204 @@
+"""Do answers leave in one piece, and not wait for ever for clients that don't take them?"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from uvicorn.server import ServerState
+
+from consumers.servers import server_answers
+from consumers.servers.server_answers import PIECE_BYTES_MAX
+from consumers.servers.server_heads import LimitedHeads
+from tests.namespace_world import World
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+MIB = 1024 * 1024
+
+
+class Sent(asyncio.Transport):
+    """A connection that keeps what is sent on it, and whose client takes as much as it is told."""
+
+    def __init__(self, takes: int = 2**60) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.is_closed = self.is_aborted = False
+        self.takes = takes
+
+    def write(self, data: Any) -> None:
+        self.pieces.append(bytes(data))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
+        self.takes = 2**60
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return max(0, sum(map(len, self.pieces)) - self.takes)
+
+
+class Served:
+    """Connections to a server that gives one answer to everything."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._state = ServerState()
+
+    def ask(self, request: bytes = REQUEST, takes: int = 2**60) -> Sent:
+        config = uvicorn.Config(self._response, lifespan="off", log_config=None)
+        protocol, transport = LimitedHeads(config, self._state, {}), Sent(takes)
+        protocol.connection_made(transport)
+        protocol.data_received(request)
+        return transport
+
+    def end(self) -> None:
+        for protocol in list(self._state.connections):
+            protocol.connection_lost(None)
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def sent(
+    response: Response,
+    request: bytes = REQUEST,
+    until: Callable[[Sent], Awaitable[None]] | None = None,
+) -> Sent:
+    """Return what a server sends that gives this answer."""
+
+    async def work() -> Sent:
+        served = Served(response)
+        transport = served.ask(request)
+        if until is not None:
+            await until(transport)
+        await turns()
+        served.end()
+        return transport
+
+    return asyncio.run(work())
+
+
+def test_head_and_body_are_one_piece() -> None:
+    (piece,) = sent(PlainTextResponse("body")).pieces
+    head, body = piece.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert body == b"body"
+
+
+def test_a_connection_closes_once_all_of_it_is_sent() -> None:
+    found = sent(PlainTextResponse("body", headers={"Connection": "close"}))
+    assert found.is_closed
+    assert found.pieces[0].endswith(b"body")
+    found = sent(PlainTextResponse("body"), b"no request\r\n\r\n")
+    assert found.is_closed
+    assert found.pieces[0].startswith(b"HTTP/1.1 400")
+
+
+def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
+    goes_on = asyncio.Event()
+
+    async def events() -> Any:
+        await goes_on.wait()
+        yield b"later"
+
+    async def until(transport: Sent) -> None:
+        while not transport.pieces:
+            await asyncio.sleep(0)
+        goes_on.set()
+
+    first, *_ = sent(StreamingResponse(events()), until=until).pieces
+    assert first.startswith(b"HTTP/1.1 200 OK")
+    assert b"later" not in first
+
+
+@pytest.mark.parametrize("size", [1000, PIECE_BYTES_MAX])
+def test_a_long_body_is_not_gathered(size: int) -> None:
+    async def parts() -> Any:
+        for _ in range(10):
+            yield b"x" * size
+
+    pieces = sent(StreamingResponse(parts())).pieces
+    assert max(map(len, pieces)) < 2 * PIECE_BYTES_MAX + 1000
+    assert b"".join(pieces).count(b"x") == 10 * size
+
+
+@pytest.mark.parametrize(("takes", "is_cut"), [(0, True), (MIB, False)])
+def test_who_takes_nothing_is_cut_off(
+    takes: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.05)
+
+    async def work() -> bool:
+        served = Served(PlainTextResponse("x" * 4 * MIB))
+        transport = served.ask(takes=0)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            transport.takes += takes // 10
+            if transport.is_aborted:
+                break
+        served.end()
+        return transport.is_aborted
+
+    assert asyncio.run(work()) is is_cut
+
+
+def test_the_slowest_are_cut_off_if_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_answers, "UNSENT_BYTES_MAX", 10 * MIB)
+
+    async def work() -> list[bool]:
+        served = Served(PlainTextResponse("x" * 4 * MIB))
+        clients = []
+        for takes in (MIB, 0, 2 * MIB, MIB):
+            clients.append(served.ask())
+            clients[-1].takes = 0
+            await turns()
+            clients[-1].takes = takes
+        await turns()
+        served.end()
+        return [client.is_aborted for client in clients]
+
+    assert asyncio.run(work()) == [False, True, False, False]
+
+
+def test_a_stranger_who_reads_no_answer_loses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.5)
+    world = World(tmp_path)
+    try:
+        world.write(["n", "t"], pa.table({"id": range(2000), "s": ["x" * 16_384] * 2000}))
+        body = json.dumps({"vector": {"single_vector": []}, "k": 2000, "columns": None}).encode()
+        with socket.create_connection(("127.0.0.1", int(world.uri.rsplit(":", 1)[1]))) as stranger:
+            head = f"POST /v1/table/n$t/query HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+            stranger.sendall(head.encode() + b"\r\n\r\n" + body)
+            stranger.settimeout(60)
+            answer = stranger.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            connection = http.client.HTTPConnection(world.uri.removeprefix("http://"), timeout=60)
+            time.sleep(3)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+            connection.close()
+            read = len(answer)
+            with contextlib.suppress(ConnectionError):
+                while piece := stranger.recv(1 << 20):
+                    read += len(piece)
+        assert read < 20 * MIB, "the rest was dropped"
+    finally:
+        world.close()
