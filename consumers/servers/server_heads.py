@@ -19,6 +19,8 @@ HEAD_SECONDS_MAX = 60.0
 """How long a request line and its headers may take to arrive."""
 CONNECTION = "commitlog.connection"
 """In a request's scope: what is kept about its connection, as long as that is open."""
+REQUESTS = "requests"
+"""What is kept: how many requests came."""
 
 
 class LimitedHeads(HttpToolsProtocol):
@@ -31,7 +33,7 @@ class LimitedHeads(HttpToolsProtocol):
         self._began_now = False
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
-        self._kept: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {REQUESTS: 0}
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -73,6 +75,7 @@ class LimitedHeads(HttpToolsProtocol):
         """Note that the body comes next."""
         self._is_in_head, self._head_bytes = False, 0
         self._stop_timer()
+        self._kept[REQUESTS] += 1
         self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
         super().on_headers_complete()
 

@@ -21,6 +21,7 @@ from commitlog.wire import FrameBuffer, FrameKind
 from consumers.servers.namespace import landings, versions
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
+from tests.waiting import wait_until
 
 WRITERS, APPENDS = 6, 8
 
@@ -56,6 +57,12 @@ class Connection:
         self._connection.request("POST", where, json.dumps(body), self._headers)
         response = self._connection.getresponse()
         return response.status, json.loads(response.read())
+
+    def read_table(self) -> None:
+        """Ask for the table, as who reads it does first."""
+        where = f"/v1/table/{'$'.join(self._table)}/describe"
+        self._connection.request("POST", where, b"{}", self._headers)
+        assert self._connection.getresponse().read()
 
     def path_of(self, version: int) -> str:
         """Return the name of the manifest that a version's description gives."""
@@ -98,6 +105,7 @@ def test_a_stale_append_commits_at_its_first_try(world: World, table: list[str])
 def test_only_who_staged_it_is_told(world: World, table: list[str]) -> None:
     with closing(Connection(world, table)) as its, closing(Connection(world, table)) as another:
         loser = lose(world, table, its)
+        another.read_table()
         assert its.path_of(2) == name_of(2), "it hasn't given its own up yet"
         assert another.path_of(2) == name_of(2)
         os.remove(f"/{loser['manifest_path']}")
@@ -168,6 +176,7 @@ def test_a_reader_that_asks_meanwhile_is_not_taken_for_the_client(
     world: World, table: list[str]
 ) -> None:
     with closing(Connection(world, table)) as its, closing(Connection(world, table)) as reader:
+        reader.read_table()
         loser = lose(world, table, its)
         assert reader.path_of(2) == name_of(2)
         os.remove(f"/{loser['manifest_path']}")
@@ -179,6 +188,95 @@ def test_a_reader_that_asks_meanwhile_is_not_taken_for_the_client(
         os.remove(f"/{loser['manifest_path']}")
         assert reader.path_of(4) == name_of(4), "not its version of another number"
         assert its.path_of(4) == name_of(5)
+
+
+def test_a_client_is_told_on_a_connection_that_it_just_opened(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "NEW_WAITS_SECONDS", 0.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as new:
+        loser = lose(world, table, its)
+        assert new.path_of(2) == name_of(2)
+        os.remove(f"/{loser['manifest_path']}")
+        assert new.path_of(2) == name_of(3)
+        assert its.path_of(2) == name_of(2), "it has been told"
+        for asks in (its, new):
+            (loser, winner), head = (
+                (stage(world, table), stage(world, table)),
+                its_head(world, table),
+            )
+            assert world.post(path(table, "create"), winner)[0] == 200
+            assert new.post("create", loser)[0] == 303
+            os.remove(f"/{loser['manifest_path']}")
+            assert asks.path_of(head + 1) == name_of(head + 2), "both are known"
+        loser, winner = stage(world, table), stage(world, table)
+        assert world.post(path(table, "create"), winner)[0] == 200
+        assert its.post("create", loser)[0] == 303
+        os.remove(f"/{loser['manifest_path']}")
+        asked = loser["version"]
+        with closing(Connection(world, table)) as last:
+            assert last.path_of(asked) == name_of(asked + 1), "it asks there first"
+
+
+def its_head(world: World, table: list[str]) -> int:
+    return world.log.table(table).version
+
+
+def test_a_reader_on_a_new_connection_waits_for_the_client(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "NEW_WAITS_SECONDS", 60.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    with (
+        closing(Connection(world, table)) as its,
+        closing(Connection(world, table)) as reader,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        loser = lose(world, table, its)
+        os.remove(f"/{loser['manifest_path']}")
+        read = threads.submit(reader.path_of, 2)
+        assert its.path_of(2) == name_of(3)
+        assert read.result(120) == name_of(2)
+
+
+def test_who_waits_for_a_version_is_not_taken_for_the_client(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "NEW_WAITS_SECONDS", 0.0)
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as waits:
+        assert waits.post("describe", {"version": 2})[0] == 404
+        loser = lose(world, table, its)
+        assert waits.path_of(2) == name_of(2)
+        os.remove(f"/{loser['manifest_path']}")
+        assert waits.path_of(2) == name_of(2)
+        assert its.path_of(2) == name_of(3)
+
+
+def test_clients_that_staged_the_same_version_are_told_one_after_another(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    losers, winner = [stage(world, table) for _ in range(2)], stage(world, table)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    with (
+        closing(Connection(world, table)) as one,
+        closing(Connection(world, table)) as new,
+        closing(Connection(world, table)) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        assert one.post("create", losers[0])[0] == 303
+        answer = threads.submit(other.post, "create", losers[1])
+        wait_until(lambda: its_head(world, table) == 4, "both commits")
+        assert not answer.done()
+        assert new.path_of(2) == name_of(2)
+        os.remove(f"/{losers[0]['manifest_path']}")
+        assert not answer.done()
+        assert new.path_of(2) == name_of(3)
+        assert answer.result(120)[0] == 303
+        os.remove(f"/{losers[1]['manifest_path']}")
+        assert other.path_of(2) == name_of(4)
 
 
 def test_who_comes_back_is_told_on_any_connection_of_what_nobody_has(

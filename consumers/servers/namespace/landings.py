@@ -15,12 +15,20 @@ again yet, so those on which one transaction was staged count as one client's. A
 N was only asked for may be a reader's, who must not get M for N. A client that isn't recognized
 gets N described; an appending one comes back with the same transaction, seconds later, and is
 answered the same way again. With any other operation it finds its own commit in its way and fails.
-So an unknown connection that asks for such an N, once the staged manifest is gone, waits for a
-moment: if the client asks on a known connection, the other one is a reader. If no other connection
-asks, it is the client. If a second unknown one asks, it can't be told which is the client, and
-neither waits: however many readers ask, one thread of the server waits for one commit, and few for
-all. If an appending client asks for a version that doesn't exist yet, it is
-answered whichever client it seems to be: told that the version is missing, Lance would give up.
+
+Nearly always the unknown connection is one that the client just opened. Such a connection begins
+with the question for N; a reader's begins with the table. So its question is the client's if the
+staged manifest was there when it first asked and is gone when it asks again. If it was gone by the
+first question, the client may still ask on a known connection, which takes milliseconds; the server
+waits a moment for that. Several clients may have staged N, so until a client has a second known
+connection, or was told a few times on its first, its answer waits for those of others like it.
+
+An older connection that asks for an N whose client doesn't come back, once the staged manifest is
+gone, waits longer: if the client asks on a known connection, the other one is a reader. If no other
+connection asks, it is the client. If a second unknown one asks, it can't be told which is the
+client, and neither waits: however many readers ask, one thread of the server waits for one commit,
+and few for all. If an appending client asks for a version that doesn't exist yet, it is answered
+whichever client it seems to be: told that the version is missing, Lance would give up.
 """
 
 from __future__ import annotations
@@ -36,15 +44,28 @@ from lance_namespace.errors import ErrorCode
 
 from commitlog.adapters.storage import store_for
 from consumers.servers.namespace.status import HttpError
+from consumers.servers.server_heads import REQUESTS
 
 ASKS_WITHIN_SECONDS = 5.0
 """How long a client may take to ask; one that is later comes back with its transaction."""
 LANDINGS_MAX = 10_000
 UNKNOWN_WAITS_SECONDS = 1.0
 """How long an unknown connection waits for a known one to ask, which takes milliseconds."""
+NEW_WAITS_SECONDS = 0.1
+"""The same for one that was just opened, if the client comes back otherwise."""
 WAITING_MAX = 8
 """So many unknown connections may wait at once; each holds a thread of the server."""
+TURN_SECONDS = 1.0
+"""How long one client's answer waits for those of others; a client that is missed pauses longer."""
+TURNS_WAITING_MAX = 40
+TOLD_MIN = 3
+"""A client that was told so often on its only connection opens no other."""
 _CLIENT = "namespace.client"
+_FIRST = "namespace.first"
+
+
+_Asked = tuple[str, int]
+"""An incarnation and a version of it."""
 
 
 class Landed(HttpError):
@@ -72,6 +93,18 @@ class Landing:
     """A client that isn't told sends the same transaction again."""
     unknown: int = 0
     """How many asked for it on connections that aren't known to be its client's."""
+    client: Client = field(default_factory=lambda: Client())
+    """Who is told, once it is added."""
+
+    @property
+    def key(self) -> _Asked:
+        """What its client asks for."""
+        return self.incarnation, self.asked
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its client may still ask."""
+        return self.is_open and self.expires > time.monotonic()
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +112,18 @@ class Client:
     """The client behind one connection, or several."""
 
     landings: list[Landing] = field(default_factory=list)
+    connections: int = 1
+    told: int = 0
+
+
+@dataclass(slots=True)
+class _First:
+    """The first version that was asked for on a connection, and how often."""
+
+    key: _Asked
+    standing: set[Landing]
+    """Those whose staged manifests were there at the first question."""
+    asks: int = 0
 
 
 class Landings:
@@ -88,60 +133,67 @@ class Landings:
         """Nothing has landed."""
         self._lock = threading.Lock()
         self._is_told = threading.Condition(self._lock)
-        self._known: OrderedDict[str, tuple[Landing, Client]] = OrderedDict()
-        self._ahead: dict[tuple[str, int], Landing] = {}
-        """By incarnation and version, clients that asked again for a version that isn't there."""
-        self._once: dict[tuple[str, int], list[Landing]] = {}
-        """By incarnation and version, those whose clients don't come back."""
+        self._known: OrderedDict[str, Landing] = OrderedDict()
+        self._due: OrderedDict[_Asked, list[Landing]] = OrderedDict()
+        """Those of which clients weren't told yet, by what they ask for."""
+        self._turns: dict[_Asked, Landing] = {}
+        """Whose client may be asking on a new connection now."""
+        self._turns_waiting = 0
         self._waiting = 0
         """Connections that wait in `_of_unknown`."""
 
     def version_of(self, transaction_id: str, incarnation: str) -> int | None:
         """Return the version that a transaction became through this process, if it is known."""
         found = self._known.get(transaction_id)
-        if found is None or found[0].incarnation != incarnation:
-            return None
-        return found[0].version
+        return found.version if found is not None and found.incarnation == incarnation else None
 
     def add(self, connection: MutableMapping[str, Any], landing: Landing) -> None:
-        """Note what a client will ask for on this connection, or on another of its own."""
-        with self._lock:
+        """Note what a client will ask for on this connection, or on another of its own.
+
+        Waits while another client that has one known connection may ask for the same.
+        """
+        with self._is_told:
             client = client_of(connection)
             assert client is not None
             before = self._known.pop(landing.transaction_id, None)
             if before is not None:
-                before[0].is_open = False
-                if before[1] is not client:
-                    before[1].landings.extend(client.landings)
-                    client = connection[_CLIENT] = before[1]
-            now = time.monotonic()
-            client.landings[:] = [
-                one for one in client.landings if one.is_open and one.expires > now
-            ]
-            client.landings.append(landing)
-            self._ahead = {
-                key: one for key, one in self._ahead.items() if one.is_open and one.expires > now
-            }
-            for key, several in list(self._once.items()):
-                several[:] = [one for one in several if one.is_open and one.expires > now]
-                if not several:
-                    del self._once[key]
-            if not landing.comes_back:
-                self._once.setdefault((landing.incarnation, landing.asked), []).append(landing)
-            if landing.version < landing.asked:
-                self._ahead[landing.incarnation, landing.asked] = landing
-            self._known[landing.transaction_id] = (landing, client)
+                before.is_open = False
+                client = _join(connection, before.client)
+            landing.client = client
+            self._known[landing.transaction_id] = landing
             if len(self._known) > LANDINGS_MAX:
                 self._known.popitem(last=False)
+            if client.connections == 1 and client.told < TOLD_MIN:
+                self._take_turn(landing)
+            landing.expires = time.monotonic() + ASKS_WITHIN_SECONDS
+            client.landings[:] = [one for one in client.landings if one.is_due]
+            client.landings.append(landing)
+            while self._due and not any(one.is_due for one in next(iter(self._due.values()))):
+                self._due.popitem(last=False)
+            self._due.setdefault(landing.key, []).append(landing)
+            self._due.move_to_end(landing.key)
+
+    def _take_turn(self, landing: Landing) -> None:
+        """Wait until no other client may ask for the same version on a new connection."""
+        self._turns = {key: one for key, one in self._turns.items() if one.is_due}
+        if self._turns_waiting < TURNS_WAITING_MAX:
+            self._turns_waiting += 1
+            end = time.monotonic() + TURN_SECONDS
+            while (left := end - time.monotonic()) > 0:
+                other = self._turns.get(landing.key)
+                if other is None or not other.is_due:
+                    break
+                self._is_told.wait(left)
+            self._turns_waiting -= 1
+        self._turns[landing.key] = landing
 
     def awaited(
         self, connection: MutableMapping[str, Any] | None, asked: int | None
     ) -> Landing | None:
         """Return the commit that this connection's client is to hear of when it asks."""
         client = client_of(connection)
-        now = time.monotonic()
         for landing in client.landings if client is not None else ():
-            if landing.asked == asked and landing.is_open and landing.expires > now:
+            if landing.asked == asked and landing.is_due:
                 return landing
         return None
 
@@ -153,14 +205,14 @@ class Landings:
         None: of the one that it asks for.
         """
         client = client_of(connection)
-        if client is None:
+        if connection is None or client is None:
             return None
-        now, mine = time.monotonic(), False
+        key, mine = (incarnation, asked), False
         for landing in list(client.landings):
-            if (landing.incarnation, landing.asked) != (incarnation, asked):
+            if landing.key != key:
                 continue
             mine = True
-            if not landing.is_open or landing.expires <= now:
+            if not landing.is_due:
                 continue
             is_second = not _exists(landing)
             if is_second:
@@ -169,11 +221,21 @@ class Landings:
                 return landing.version
         if mine:
             return None
-        once = self._once.get((incarnation, asked), ())
-        if len(once) == 1:
-            return self._of_unknown(once[0])
-        ahead = self._ahead.get((incarnation, asked)) if asked > head else None
-        if ahead is None or not ahead.is_open or ahead.expires <= now:
+        due = [one for one in self._due.get(key, ()) if one.is_due]
+        removed = [one for one in due if not _exists(one)]
+        first = connection.setdefault(_FIRST, _First(key, set(due) - set(removed)))
+        first.asks += first.key == key
+        is_new = first.key == key and first.asks == connection.get(REQUESTS)
+        its = [one for one in removed if is_new and one in first.standing]
+        if len(its) == 1:
+            self._close(its[0])
+            return self._told(connection, its[0])
+        if not (is_new and first.asks == 1):
+            removed = [one for one in removed if not one.comes_back]
+        if len(removed) == 1:
+            return self._of_unknown(connection, removed[0])
+        ahead = next((one for one in due if one.version < asked), None) if asked > head else None
+        if ahead is None:
             return None
         # No other client asks for a version before it is there; told that it isn't, Lance gives up.
         ahead.is_open = _exists(ahead)
@@ -182,13 +244,13 @@ class Landings:
     def _close(self, landing: Landing) -> None:
         with self._is_told:
             landing.is_open = False
+            landing.client.told += 1
             self._is_told.notify_all()
 
-    def _of_unknown(self, landing: Landing) -> int | None:
+    def _of_unknown(self, connection: MutableMapping[str, Any], landing: Landing) -> int | None:
         """Return the version if who asks on an unknown connection can only be the client."""
-        if _exists(landing):
-            return None
-        until = min(time.monotonic() + UNKNOWN_WAITS_SECONDS, landing.expires)
+        seconds = NEW_WAITS_SECONDS if landing.comes_back else UNKNOWN_WAITS_SECONDS
+        until = min(time.monotonic() + seconds, landing.expires)
         with self._is_told:
             landing.unknown += 1
             if landing.unknown > 1 or self._waiting >= WAITING_MAX:
@@ -201,7 +263,24 @@ class Landings:
             if not landing.is_open or landing.unknown > 1:
                 return None
             landing.is_open = False
-            return landing.version
+            self._is_told.notify_all()
+        return self._told(connection, landing)
+
+    def _told(self, connection: MutableMapping[str, Any], landing: Landing) -> int:
+        """Note whose connection it is on which a client was told."""
+        with self._lock:
+            _join(connection, landing.client)
+        return landing.version
+
+
+def _join(connection: MutableMapping[str, Any], client: Client) -> Client:
+    """Note that a connection is another one of a client's; return the client."""
+    other = client_of(connection)
+    if other is not None and other is not client:
+        client.landings.extend(other.landings)
+        client.connections += 1
+        connection[_CLIENT] = client
+    return client
 
 
 def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:
