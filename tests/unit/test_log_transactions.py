@@ -68,6 +68,38 @@ def test_many_tables_are_one_record(world: World, tables: tuple[str, str]) -> No
     assert world.send("GET", f"{PATH}/{done['transaction_id']}") == (200, done)
 
 
+RECORDS = {
+    PATH: {"operations": [{"append": {"table": "TABLE", "rows": [{"id": 5}]}}]},
+    "/v1/log/properties": {"table": "TABLE", "values": {"mine": "yes"}},
+    "/v1/log/restore": {"tables": ["TABLE"], "position": "2020-01-01T00:00:00Z"},
+    "/v1/log/undrop": {"table": "TABLE"},
+}
+
+
+@pytest.mark.parametrize("path", RECORDS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("commitlog.erasure", '{"reason": "none", "writes": [[0, 1]]}'),
+        ("commitlog.principal", "somebody"),
+        ("commitlog.rows.3", "many"),
+        ("identity.method", "token"),
+        ("context.ticket", "4711"),
+        ("http.body_sha256", "00"),
+    ],
+)
+def test_what_the_log_itself_says_of_a_record_no_request_says(
+    world: World, tables: tuple[str, str], path: str, name: str, value: str
+) -> None:
+    """A writer could make a record look like an act of erasure, or like another caller's."""
+    body = json.loads(json.dumps(RECORDS[path]).replace("TABLE", tables[0]))
+    before = world.log.runtime().request(0, "status")["sequence"]
+    status, answer = world.post(path, {**body, "properties": {"job": "nightly", name: value}})
+    assert (status, answer["code"]) == (400, 13), answer
+    assert f"'{name}'" in answer["error"]
+    assert world.log.runtime().request(0, "status")["sequence"] == before
+
+
 def test_rows_are_changed_in_each_way(world: World, tables: tuple[str, str]) -> None:
     one, two = tables
     body = {

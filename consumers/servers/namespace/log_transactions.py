@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from lance_namespace import InvalidInputError
 from lance_namespace.errors import TransactionNotFoundError
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.client.catalogue import default_location
@@ -37,6 +37,22 @@ from consumers.servers.security.places import of_update
 TIMEOUT_SECONDS_MAX = 300.0
 
 TableName = StrictStr | list[StrictStr]
+_SAID_BY_THE_LOG = ("commitlog.", "context.", "http.", "identity.")
+"""What properties of a record begin with that tell who asked for it, and what it is."""
+
+
+def _check_said(properties: dict[str, str]) -> dict[str, str]:
+    for name in properties:
+        if name.startswith(_SAID_BY_THE_LOG):
+            raise ValueError(
+                f"{name!r} is the log's own to say; choose a name that begins with none of "
+                f"{', '.join(_SAID_BY_THE_LOG)}"
+            )
+    return properties
+
+
+Said = Annotated[dict[StrictStr, StrictStr], AfterValidator(_check_said)]
+"""What a request has its record say besides."""
 
 
 class Strict(BaseModel):
@@ -202,7 +218,7 @@ class LogTransactionRequest(Strict):
     """A transaction: all of it commits, or nothing."""
 
     operations: Annotated[list[Operation], Field(min_length=1)]
-    properties: dict[StrictStr, StrictStr] = {}
+    properties: Said = {}
     wait: Literal["committed", "readable"] = "readable"
     timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 30.0
     identity: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ from commitlog.model.table import parse_table_id
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.log_transactions import (
     TIMEOUT_SECONDS_MAX,
+    Said,
     Strict,
     TableName,
     described,
@@ -21,7 +22,7 @@ from consumers.servers.security.grants import Access
 class OneRecord(Strict):
     """A request that becomes one record."""
 
-    properties: dict[StrictStr, StrictStr] = {}
+    properties: Said = {}
     timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 120.0
     identity: dict[str, Any] | None = None
     context: dict[str, Any] | None = None
