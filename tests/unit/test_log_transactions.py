@@ -100,6 +100,34 @@ def test_what_the_log_itself_says_of_a_record_no_request_says(
     assert world.log.runtime().request(0, "status")["sequence"] == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "is_kept"),
+    [
+        (pa.int64(), 1.5, False),
+        (pa.int64(), 2.0, True),
+        (pa.int64(), float("nan"), False),
+        (pa.timestamp("us"), 1.5, False),
+        (pa.float32(), True, False),
+        (pa.float32(), 0.1, True),
+        (pa.list_(pa.int32()), [1, 1.5], False),
+        (pa.list_(pa.float32(), 2), [1, 1.5], True),
+        (pa.struct([("a", pa.list_(pa.int8()))]), {"a": [1.5]}, False),
+        (pa.struct([("a", pa.int8())]), {"a": 2}, True),
+    ],
+    ids=str,
+)
+def test_no_part_of_a_number_is_lost(
+    world: World, kind: pa.DataType, value: Any, is_kept: bool
+) -> None:
+    table = f"{world.fresh_name()}$t"
+    assert world.rows(f"/v1/table/{table}/create", pa.table({"v": pa.nulls(1, kind)}))[0] == 200
+    body = {"operations": [{"append": {"table": table, "rows": [{"v": value}]}}]}
+    status, answer = world.post(PATH, body)
+    assert status == (200 if is_kept else 400), answer
+    assert is_kept or "column 'v'" in answer["error"]
+    assert count(world, table) == 1 + is_kept
+
+
 def test_rows_are_changed_in_each_way(world: World, tables: tuple[str, str]) -> None:
     one, two = tables
     body = {

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from lance_namespace import InvalidInputError
 from lance_namespace.errors import TransactionNotFoundError
+from pyarrow import types
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from commitlog.adapters.lance_datasets import check_gate
@@ -316,4 +317,28 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
             if rows
             else "no rows are given"
         )
+    for name in names:
+        kind = schema.field(name).type
+        wrong = next((row[name] for row in rows if name in row and _loses(row[name], kind)), None)
+        if wrong is not None:
+            raise InvalidInputError(
+                f"column {name!r} is {kind}, which can't hold all of {str(wrong)[:100]}"
+            )
     return pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _loses(value: Any, kind: pa.DataType) -> bool:
+    """Say whether Arrow would keep less than JSON says: it cuts fractions off without a word."""
+    if isinstance(value, float):
+        return not value.is_integer() and (types.is_integer(kind) or types.is_temporal(kind))
+    if isinstance(value, bool):
+        return types.is_floating(kind)
+    if types.is_struct(kind) and isinstance(value, dict):
+        known = {field.name: field.type for field in kind}
+        return any(_loses(part, known[name]) for name, part in value.items() if name in known)
+    if types.is_map(kind) and isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else value
+        return any(_loses(pair[-1], kind.item_type) for pair in pairs if pair)
+    if types.is_nested(kind) and isinstance(value, list):
+        return any(_loses(part, kind.value_type) for part in value)
+    return False
