@@ -25,6 +25,7 @@ from commitlog.client.lance_request import LanceRequest, parse_message, read_req
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
+from commitlog.core.manifest.data_files import leads_out
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
@@ -316,9 +317,16 @@ def _check_fields(info: TableInfo, file: DataFile) -> None:
 def _check_file(info: TableInfo, root: str, file: DataFile) -> None:
     if file.HasField("base_id"):
         return
+    if leads_out(file.path):
+        raise InvalidTransaction(
+            f"the path {file.path!r} leads out of the data files of {info.name}",
+            field="files",
+            value=file.path,
+            advice="Name a file below the table's folder of data",
+        )
     try:
         size = os.stat(f"{root}/{_DATA_DIRECTORY}/{file.path}").st_size
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         raise MissingDataFile(
             f"data file {file.path} isn't in {root}/{_DATA_DIRECTORY}",
             field="files",

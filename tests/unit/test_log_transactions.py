@@ -9,10 +9,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from consumers.servers.feed import feed_routes
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
@@ -66,6 +68,28 @@ def test_many_tables_are_one_record(world: World, tables: tuple[str, str]) -> No
     assert (count(world, one), count(world, two)) == (7, 8)
     assert dict(world.record(done["transaction_id"]).properties)["job"] == "nightly"
     assert world.send("GET", f"{PATH}/{done['transaction_id']}") == (200, done)
+
+
+@pytest.mark.parametrize(
+    "path", ["{up}SECRET", "a/{up}SECRET", "./SECRET", "", "x.lance\0", "\\x", "x" * 5000]
+)
+def test_no_data_file_is_looked_for_elsewhere(
+    world: World, tables: tuple[str, str], path: str, tmp_path: Path
+) -> None:
+    """Whoever may write to a table could ask whether any file is there, and how long it is."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x" * 4711)
+    named = path.replace("{up}", "../" * 30).replace("SECRET", str(secret)[1:])
+    made = LanceTransaction(read_version=1, uuid=str(uuid4()))
+    fragment = made.append.fragments.add(physical_rows=5)
+    fragment.files.add(
+        path=named, fields=[0, 1], column_indices=[0, 1], file_major_version=2, file_size_bytes=100
+    )
+    message = base64.b64encode(made.SerializeToString()).decode()
+    body = {"operations": [{"lance_commit": {"table": tables[0], "message": message}}]}
+    status, answer = world.post(PATH, body)
+    assert (status, answer["code"]) == (400, 13), answer
+    assert "4711" not in answer["error"]
 
 
 RECORDS = {
