@@ -17,7 +17,6 @@ from lance_namespace import (
     TableColumnNotFoundError,
     TableIndexAlreadyExistsError,
     TableIndexNotFoundError,
-    UnsupportedOperationError,
 )
 
 from consumers.servers.namespace.branch_rows import opened_for
@@ -42,7 +41,7 @@ _TEXT_FIELDS = {
 _REMOTE_TEXT_FIELDS = {
     *("block_size", "min_ngram_length", "max_ngram_length", "prefix_only", "lance_tokenizer"),
     *("preserve_original", "split_identifiers", "split_on_numerics"),
-    "index_operators",
+    *("index_operators", "custom_stop_words"),
 }
 """What LanceDB's client asks for besides; the protocol's model has no such fields."""
 SMALL_FRAGMENT_ROWS = 1024 * 1024
@@ -67,9 +66,6 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
         if getattr(request, name) is not None
     }
     if kind in TEXT and call.is_remote:
-        if call.fields.get("custom_stop_words"):
-            # pylance passes over them in silence.
-            raise UnsupportedOperationError("custom_stop_words is not supported yet; leave it out")
         fields |= {
             name: value
             for name, value in call.fields.items()

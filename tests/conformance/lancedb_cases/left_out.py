@@ -78,7 +78,6 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         _SERVICES: """test_fts_jieba_tokenizer test_fts_lindera_tokenizer
             test_fts_jieba_missing_language_model_note
             test_fts_jieba_missing_language_model_note_async""",
-        _NOT_SERVED: "test_custom_stop_words_list",
     },
     "python/tests/test_hybrid_query.py": {
         _CLIENT: """test_hybrid_phrase_query_is_preserved_in_analyze_plan test_normalize_scores""",

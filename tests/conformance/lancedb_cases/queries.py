@@ -363,6 +363,18 @@ def _words_that_follow_each_other(db: Any, new: str) -> Any:
     return sorted(row["id"] for row in found)
 
 
+@WORDS.named("test_custom_stop_words_list")
+def _words_that_nobody_finds_are_the_callers_to_choose(db: Any, new: str) -> Any:
+    made = db.create_table(new, pa.table({"id": [1, 2], "text": ["the cool puppy", "a cool cat"]}))
+    counts = []
+    for words in (None, ["cool"], ["cool", "puppy"]):
+        made.create_index("text", config=indices.FTS(custom_stop_words=words))
+        asked = ("the", "cool", "puppy", "cat")
+        counts.append([len(ids(made.search(one, query_type="fts"))) for one in asked])
+    assert counts == [[0, 2, 1, 1], [1, 0, 1, 1], [1, 0, 0, 1]], "they take the place of the usual"
+    return counts
+
+
 @WORDS.named("test_search_order_by_descending", "test_search_order_by_ascending")
 def _what_words_find_is_put_in_order(db: Any, new: str) -> Any:
     made = texts(db, new, "text")
