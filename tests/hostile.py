@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ import pyarrow as pa
 CONNECTIONS = 500
 WAITING = 440
 """Of the connections, those that send slowly, half, or nothing."""
+AT_WORK = "at work"
+"""The crowd's first line, once it has made what takes it long."""
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 POLITE = ["polite", "t"]
 REQUEST_SECONDS = 60.0
@@ -80,6 +83,24 @@ def mutated(chance: random.Random, data: bytes) -> bytes:
     if chance.random() < 0.2:
         del found[chance.randrange(len(found)) :]
     return bytes(found * 2 if chance.random() < 0.1 else found)
+
+
+@cache
+def unfolding_json() -> bytes:
+    """Return little that becomes 256 MiB."""
+    return gzip.compress(b'{"id":"' + b" " * (256 * MIB) + b'"}', 1)
+
+
+@cache
+def unfolding_rows() -> bytes:
+    """Return little that becomes 1.6 GB."""
+    batch = pa.record_batch({"id": pa.array([0] * 2_000_000, pa.int64())})
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        for _ in range(100):
+            writer.write_batch(batch)
+    return sink.getvalue()
 
 
 @dataclass(slots=True)
@@ -161,18 +182,11 @@ class Crowd:
         await self._send("/v1/table/hostile$rows/insert", data, kind=ARROW_STREAM)
 
     async def _unfolding_json(self, chance: random.Random) -> None:
-        body = gzip.compress(b'{"id":"' + b" " * (256 * MIB) + b'"}', 1)
-        await self._send(chance.choice(_JSON_PATHS), body, encoding="gzip")
+        await self._send(chance.choice(_JSON_PATHS), unfolding_json(), encoding="gzip")
 
     async def _unfolding_rows(self, chance: random.Random) -> None:
-        batch = pa.record_batch({"id": pa.array([0] * 2_000_000, pa.int64())})
-        sink = io.BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-            for _ in range(100):
-                writer.write_batch(batch)
         path = f"/v1/table/hostile$t{chance.randrange(4)}/create?mode=overwrite"
-        await self._send(path, sink.getvalue(), kind=ARROW_STREAM)
+        await self._send(path, unfolding_rows(), kind=ARROW_STREAM)
 
     async def _begin(self, data: bytes) -> None:
         """Send something, and wait until the server has had enough."""
@@ -291,9 +305,12 @@ def forget_peak(pid: int) -> None:
 
 
 def crowd(uri: str, seconds: float, seed: int) -> subprocess.Popen[str]:
-    """Start a crowd in a process of its own."""
+    """Start a crowd in a process of its own; return once it is at work."""
     command = [sys.executable, "-m", "tests.hostile", uri, "--seconds", str(seconds)]
-    return subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    assert started.stdout.readline() == f"{AT_WORK}\n"
+    return started
 
 
 def main() -> None:
@@ -304,6 +321,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     given = parser.parse_args()
     host, _, port = given.uri.removeprefix("http://").partition(":")
+    unfolding_json(), unfolding_rows()
+    print(AT_WORK, flush=True)
     answers = asyncio.run(Crowd(host, int(port), given.seed).run(given.seconds))
     print(json.dumps({"seed": given.seed, "answers": dict(answers)}))
 
