@@ -33,7 +33,7 @@ def run_ending(world: World) -> None:
     scheduler = world.scheduler
     for node in world.nodes:
         scheduler.kill(node.process, "the end")
-    scheduler.tasks.clear()
+    scheduler.stop()
     world.expects_refusal = True
     ending = ENDINGS[world.seed % len(ENDINGS)]
     if world.archivist is not None:

@@ -58,7 +58,7 @@ class SimulatedLanes(Lanes):
             world.count("store hangs")
             due += self._scheduler.random.choice((1.0, 4.0, 8.0))
         self._jobs.append((due, job))
-        self._task.wakes_at = min(self._task.wakes_at, due)
+        self._task.wake(due)
 
     def step(self) -> bool:
         """Do a job that is due; return whether there was one."""
@@ -157,7 +157,7 @@ class Node:
     def wake(self) -> None:
         """Let the loop see what was posted."""
         if self._task is not None:
-            self._task.wakes_at = 0.0
+            self._task.wake()
 
     def _main(self) -> bool:
         try:

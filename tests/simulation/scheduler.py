@@ -2,13 +2,13 @@
 
 A task is a function that does a little and returns. Wherever the code under test touches the world
 (the log, a store, its disk, the clock), it passes a point: there the process may be killed, or be
-held up while all others go on. Being held up is a nested run of the scheduler on top of the
-caller's stack, so that no thread is needed and the order of everything follows from the seed. What
-it cannot do is let two held-up tasks overlap otherwise than nested.
+held up while all others go on. Each step runs in a greenlet, so a task that is held up keeps its
+stack, any number of them overlap in any way, and the order of everything follows from the seed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import random
@@ -17,7 +17,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-DEPTH_MAX = 5
+from greenlet import getcurrent, greenlet
+
 IDLE_SECONDS = 0.05
 STEP_SECONDS = (0.0002, 0.0005, 0.001, 0.003)
 
@@ -48,8 +49,16 @@ class Task:
     name: str
     step: Callable[[], object]
     """Returns False if there was nothing to do."""
-    is_running: bool = False
     wakes_at: float = 0.0
+    wakes_after: int = 0
+    """The scheduler's step after which it goes on, where others come first."""
+    held_up: greenlet | None = None
+    """Its step, which is held up or waits."""
+
+    def wake(self, at: float = 0.0) -> None:
+        """Let it begin its next step at a time, if that is earlier."""
+        if self.held_up is None:
+            self.wakes_at = min(self.wakes_at, at)
 
 
 @dataclass
@@ -75,9 +84,8 @@ class Scheduler:
         self.random = random.Random(self.seed)
         self.now = 0.0
         self.steps = 0
-        self.depth = 0
         self.tasks: list[Task] = []
-        self.running: Process | None = None
+        self._task: Task | None = None
         """Whose step it is."""
         self.counters: Counter[str] = Counter()
         self.after_step: Callable[[], None] = lambda: None
@@ -88,11 +96,27 @@ class Scheduler:
         self.listing: list[str] | None = None
         """Every traced line, when somebody wants to read the run."""
 
+    @property
+    def running(self) -> Process | None:
+        """The process whose step it is."""
+        return None if self._task is None else self._task.process
+
     def close(self) -> None:
-        """End what a kill overtook before it began: Python warns of coroutines never awaited."""
+        """End all tasks, and what a kill overtook before it began.
+
+        Python warns of coroutines never awaited.
+        """
+        self.stop()
         for coroutine in self.coroutines:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
+
+    def stop(self) -> None:
+        """End all tasks where they stand."""
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            task.process.is_alive = False
+        self._end(tasks)
 
     def clock(self) -> float:
         """Return the present time in seconds, as `time.monotonic` does."""
@@ -128,8 +152,10 @@ class Scheduler:
         if process.is_alive:
             process.is_alive = False
             self.trace("kill", process.name, why)
+            tasks = [task for task in self.tasks if task.process is process]
             self.remove(process)
             self.on_killed(process)
+            self._end(tasks)
 
     def point(self, process: Process, what: str) -> None:
         """Pass a point where the code under test touches the world."""
@@ -144,74 +170,90 @@ class Scheduler:
             self.counters[f"kill at {what.split()[0]}"] += 1
             self.counters["kill"] += 1
             self.kill(process, what)
-        elif chance < rates.kill + rates.pause and self.depth < DEPTH_MAX:
+            raise Killed(process.name)
+        task = self._task
+        if task is None or chance >= rates.kill + rates.pause + rates.preempt:
+            return
+        if chance < rates.kill + rates.pause:
             self.counters["pause"] += 1
             seconds = self.random.choice((0.05, 0.5, 5.0))
             self.trace("pause", process.name, what, seconds)
             process.paused_until = self.now + seconds
-            self._run_until(process.paused_until)
+            self._hold_up(task, process)
             self.trace("wakes", process.name, what)
-        elif chance < rates.kill + rates.pause + rates.preempt and self.depth < DEPTH_MAX:
+        else:
             self.counters["preempt"] += 1
-            self._run_steps(self.random.randrange(1, 6))
-        if not process.is_alive:
-            raise Killed(process.name)
+            task.wakes_after = self.steps + self.random.randrange(1, 6)
+            self._hold_up(task, process)
 
     def sleep(self, process: Process, seconds: float) -> None:
         """Let others run while a task waits."""
         if not process.is_alive:
             raise Killed(process.name)
-        if self.depth < DEPTH_MAX:
-            self._run_until(self.now + seconds)
-        else:
-            self.now += seconds
-        if not process.is_alive:
-            raise Killed(process.name)
+        if self._task is not None:
+            self._task.wakes_at = self.now + seconds
+            self._hold_up(self._task, process)
+            return
+        until = self.now + seconds
+        while self.now < until:
+            self.step()
 
     def step(self) -> bool:
         """Run one step of a task that is ready, or let time pass; return whether one ran."""
-        self.steps += 1
+        self.steps = steps = self.steps + 1
         self.now = now = self.now + STEP_SECONDS[int(self.random.random() * len(STEP_SECONDS))]
         ready = [
             task
             for task in self.tasks
-            if task.wakes_at <= now and not task.is_running and task.process.paused_until <= now
+            if task.wakes_at <= now
+            and task.process.paused_until <= now
+            and task.wakes_after <= steps
         ]
         if not ready:
-            times = [
-                max(task.wakes_at, task.process.paused_until)
-                for task in self.tasks
-                if not task.is_running
-            ]
-            self.now = max(self.now, min(times, default=self.now + 0.01))
+            times = [max(task.wakes_at, task.process.paused_until) for task in self.tasks]
+            self.now = max(now, min(times, default=now + 0.01))
             return False
         task = ready[int(self.random.random() * len(ready))]
-        task.is_running = True
-        held_up, self.running = self.running, task.process
+        step, task.held_up = task.held_up, None
+        self._task = task
+        try:
+            if step is None:
+                greenlet(self._run).switch(task)
+            else:
+                step.switch()
+        finally:
+            self._task = None
+        self.after_step()
+        return True
+
+    def _run(self, task: Task) -> None:
         try:
             if task.step() is False:
                 task.wakes_at = self.now + self.random.random() * IDLE_SECONDS
         except Killed:
             if task.process.is_alive:
                 raise
-        finally:
-            task.is_running = False
-            self.running = held_up
-        self.after_step()
-        return True
 
-    def _run_until(self, time: float) -> None:
-        self.depth += 1
+    def _hold_up(self, task: Task, process: Process) -> None:
+        """Go on with the others; return when the task's turn has come again."""
+        task.held_up = getcurrent()
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
         try:
-            while self.now < time:
-                self.step()
+            task.held_up.parent.switch()
         finally:
-            self.depth -= 1
+            asyncio._set_running_loop(loop)
+        if not process.is_alive:
+            raise Killed(process.name)
 
-    def _run_steps(self, count: int) -> None:
-        self.depth += 1
-        try:
-            for _ in range(count):
-                self.step()
-        finally:
-            self.depth -= 1
+    def _end(self, tasks: list[Task]) -> None:
+        """Let steps that are held up end where they stand: their processes are dead."""
+        running, loop = self._task, asyncio._get_running_loop()
+        for task in tasks:
+            step, task.held_up = task.held_up, None
+            if step is not None:
+                # It comes back here.
+                step.parent, self._task = getcurrent(), task
+                step.throw(Killed(task.process.name))
+        self._task = running
+        asyncio._set_running_loop(loop)

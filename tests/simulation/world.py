@@ -90,6 +90,7 @@ IN_STEPS: dict[str, object] = {
     "commitlog.client.connection.LeaderSocket": SimulatedLeaderSocket,
     "commitlog.client.runtime.Fallback": SimulatedFallback,
     "commitlog.client.runtime.Ticket": JudgedTicket,
+    "commitlog.client.runtime.flush_at_exit": lambda runtime: None,
 }
 """What stands in for parts of the client that have threads of their own."""
 
