@@ -116,7 +116,7 @@ class SimulatedLeaderSocket(LeaderSocket):
         self.was_tried.set()
 
     def _begin(self) -> threading.Thread:
-        self._world.scheduler.add(self._process, "socket", self._step)
+        self._world.scheduler.add(self._process, "socket", self._step, 0.15)
         return threading.current_thread()
 
     def _connect(self, address: tuple[str, int]) -> Any:
@@ -164,7 +164,7 @@ class SimulatedFallback(Fallback):
     def _begin(self) -> None:
         log = cast(ClientsLog, self._log)
         self._world, self._due = log.world, 0.0
-        self._world.scheduler.add(log.process, "fallback", self.step)
+        self._world.scheduler.add(log.process, "fallback", self.step, 0.2)
 
     def step(self) -> bool:
         """Read on, if that is due."""
@@ -204,7 +204,7 @@ class SimulatedSending(Sending):
             self._deliver()
             return False
 
-        self._world.scheduler.add(self._process, "deliveries", step)
+        self._world.scheduler.add(self._process, "deliveries", step, 0.2)
         return threading.current_thread()
 
 

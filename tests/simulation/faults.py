@@ -242,6 +242,8 @@ class Faults:
         if append.writer in self._behind:
             return Fate.HOLD, "append held back"
         if fate is Fate.HOLD:
+        for node in world.nodes:
+            node.wake()
             self._behind.add(append.writer)
             self._later(self.world.scheduler.random.random(), self._release_in_order)
         return fate, name

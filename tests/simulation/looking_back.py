@@ -24,7 +24,7 @@ from tests.simulation.scheduler import Process
 if TYPE_CHECKING:
     from tests.simulation.node import Node
 
-ASKED = 0.02
+ASKED = 0.2
 """How often a node is asked, per step."""
 
 

@@ -65,6 +65,7 @@ class Link:
         if peer.inbox:
             due = max(due, peer.inbox[-1][0])
         peer.inbox.append((due, bytes(taken)))
+        peer.wake(due)
         return len(taken)
 
     def sendall(self, data: bytes) -> None:
@@ -90,12 +91,18 @@ class Link:
             self.inbox.appendleft((scheduler.now, data[size:]))
         return data[:size]
 
+    def wake(self, at: float = 0.0) -> None:
+        """Have its process look at it."""
+        for name in ("socket", "answers"):
+            self.network.scheduler.wake(self.process, name, at)
+
     def cut(self) -> None:
         """Lose the connection with all that is on its way."""
         for end in (self, self.peer):
             if end is not None:
                 end.inbox.clear()
                 end.is_open = False
+                end.wake()
 
     def settimeout(self, seconds: float | None) -> None:
         """Wait so long."""
@@ -110,11 +117,13 @@ class Link:
 
     def shutdown(self, how: int) -> None:
         """End it; what is on its way arrives."""
-        self.is_open = False
+        self.close()
 
     def close(self) -> None:
         """End it; what is on its way arrives."""
         self.is_open = False
+        if self.peer is not None:
+            self.peer.wake()
 
     def fileno(self) -> int:
         """Return the number by which a selector knows it."""
@@ -182,6 +191,7 @@ class Network:
         self._links = [link for link in self._links if link.is_open]
         self._links += ends
         listening.waiting.append(ends[1])
+        ends[1].wake()
         return ends[0]
 
     def go_down(self) -> None:
@@ -259,9 +269,9 @@ class SimulatedEventLoop:
     It has those of an asyncio loop's methods that the program needs.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, process: Process) -> None:
         """Begin with nothing to do."""
-        self._scheduler = scheduler
+        self._scheduler, self._process = scheduler, process
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._jobs: list[tuple[float, Callable[[], object]]] = []
@@ -296,6 +306,7 @@ class SimulatedEventLoop:
         """Have something done a while later, as an executor does."""
         due = self._scheduler.now + self._scheduler.random.random() * 0.02
         self._jobs.append((due, partial(work, *given)))
+        self._scheduler.wake(self._process, "finding", due)
 
     def run_in_executor(self, executor: object, work: Callable[..., Any], *given: Any) -> Any:
         """Have something done a while later; await its result."""
@@ -320,6 +331,7 @@ class SimulatedEventLoop:
         """Run a callback at the next step."""
         handle = asyncio.Handle(callback, given, self._this, context)
         self._ready.append(handle)
+        self._scheduler.wake(self._process, "answers")
         return handle
 
     call_soon_threadsafe = call_soon

@@ -31,7 +31,7 @@ from tests.simulation.disk import MemoryFolder, SimulatedStore
 from tests.simulation.log import SimulatedLog
 from tests.simulation.looking_back import LookingBack, old_versions_of
 from tests.simulation.network import SimulatedConnections, SimulatedEventLoop
-from tests.simulation.scheduler import Process, Task
+from tests.simulation.scheduler import IDLE_SECONDS, QUIET_SECONDS, Process, Task
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -47,7 +47,7 @@ class SimulatedLanes(Lanes):
         scheduler = node.world.scheduler
         super().__init__("workers", post, clock=scheduler.clock)
         self._scheduler, self._jobs = scheduler, list[tuple[float, Job]]()
-        self._task = scheduler.add(process, "workers", self.step)
+        self._task = scheduler.add(process, "workers", self.step, QUIET_SECONDS)
         self._node = node
 
     def _hand_out(self, job: Job) -> None:
@@ -151,7 +151,7 @@ class Node:
         if self.world.versions is not None:
             self.world.versions.install(self)
         self.session = self.leader = self._answers = None
-        self._task = self.world.scheduler.add(self.process, "main", self._main)
+        self._task = self.world.scheduler.add(self.process, "main", self._main, 0.15)
         self.world.scheduler.trace("boot", self.process.name)
 
     def wake(self) -> None:
@@ -213,17 +213,18 @@ class Node:
         self.session = session
         if self._answers is None:
             self._answers = self._listen(log)
-        self._add(process, "files", lambda: session.materializer.step(0), lambda: False)
+        self._add(process, "files", lambda: session.materializer.step(0), lambda: False, 0.2)
         session.catch_up()
         chain = session.follower.replica.chain
         world.auditor.digest(chain.sequence, session.follower.machine.digest(), process.name)
         back = LookingBack(self, process, log, session)
-        self._add(process, "past", lambda: self._look_back(session, back), lambda: False)
+        look_back = partial(self._look_back, session, back)
+        self._add(process, "past", look_back, lambda: False, QUIET_SECONDS)
 
     def _listen(self, log: SimulatedLog) -> Answers:
         """Open the process's socket."""
         world, process = self.world, self.process
-        loop = SimulatedEventLoop(world.scheduler)
+        loop = SimulatedEventLoop(world.scheduler, process)
         checks: Any = SimpleNamespace(status=dict)
         old = old_versions_of(self, process, log, lambda: self.session)
         answers = Answers(
@@ -250,10 +251,13 @@ class Node:
 
         def attend() -> bool:
             answers.poll(0)
-            return loop.step()
+            if loop.step():
+                self.wake()
+                return True
+            return False
 
-        world.scheduler.add(process, "answers", attend)
-        world.scheduler.add(process, "finding", loop.work)
+        world.scheduler.add(process, "answers", attend, 0.1)
+        world.scheduler.add(process, "finding", loop.work, QUIET_SECONDS)
         return answers
 
     def _look_back(self, session: Session, back: LookingBack) -> bool:
@@ -267,6 +271,7 @@ class Node:
         name: str,
         step: Callable[[], bool],
         is_busy: Callable[[], bool] = lambda: True,
+        rests_seconds: float = IDLE_SECONDS,
     ) -> None:
         """Add a task that ends by itself."""
         scheduler = self.world.scheduler
@@ -276,12 +281,14 @@ class Node:
                 scheduler.tasks.remove(task)
             return is_busy()
 
-        task = scheduler.add(process, name, run)
+        task = scheduler.add(process, name, run, rests_seconds)
 
     def _follow(self, session: Session) -> bool:
         world, scheduler = self.world, self.world.scheduler
         session.follow(0)
         chain = session.follower.replica.chain
+        if session.written_sequence < chain.sequence:
+            self._wake("files")
         leader = chain.leader
         is_silent = leader is None or not world.answers_at(leader.node)
         if not is_silent and not scheduler.chance(world.spurious_campaigns):
@@ -378,7 +385,12 @@ class Node:
             leader.close()
         session.close()
 
+    def _wake(self, name: str) -> None:
+        self.world.scheduler.wake(self.process, name)
+
     def _committed(self, events: list[Event]) -> None:
+        self._wake("answers")
+        self._wake("files")
         if self.leader is not None:
             self.world.auditor.committed(events)
             self.world.answer(self, events)
@@ -387,5 +399,6 @@ class Node:
 
     def _readable(self, events: list[Event]) -> None:
         self.world.auditor.files_written(events)
+        self._wake("answers")
         if self.leader is not None and self._answers is not None:
             self._answers.readable(events)

@@ -14,14 +14,14 @@ from commitlog.client.folds import Folds
 from commitlog.client.positions import positions_of
 from commitlog.errors import CommitLogError, Unavailable
 from tests.simulation.clients import SimulatedRuntime
-from tests.simulation.scheduler import Process
+from tests.simulation.scheduler import QUIET_SECONDS, Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-LEFT = 0.01
+LEFT = 0.03
 """How often a subscription is left, per step, to be taken up again from its token."""
-LOOKED = 0.02
+LOOKED = 0.2
 PATIENCE_SECONDS = 3.0
 
 
@@ -44,8 +44,8 @@ class Reader:
         self._runtime = SimulatedRuntime(world, self.process)
         self._folds = Folds()
         self._feed: Subscription | None = None
-        world.scheduler.add(self.process, "feed", self._follow)
-        world.scheduler.add(self.process, "snapshots", self._look)
+        world.scheduler.add(self.process, "feed", self._follow, 0.15)
+        world.scheduler.add(self.process, "snapshots", self._look, QUIET_SECONDS)
 
     def is_behind(self) -> bool:
         """Say whether there is something that it wasn't told."""

@@ -19,7 +19,8 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-IDLE_SECONDS = 0.05
+IDLE_SECONDS, QUIET_SECONDS = 0.05, 0.5
+"""How long a task rests at most that had nothing to do; and one that is woken if there is."""
 STEP_SECONDS = (0.0002, 0.0005, 0.001, 0.003)
 
 
@@ -49,14 +50,18 @@ class Task:
     name: str
     step: Callable[[], object]
     """Returns False if there was nothing to do."""
+    rests_seconds: float = IDLE_SECONDS
     wakes_at: float = 0.0
     wakes_after: int = 0
     """The scheduler's step after which it goes on, where others come first."""
     held_up: greenlet | None = None
     """Its step, which is held up or waits."""
+    woken: list[float] = field(default_factory=list)
+    """When there will be something to do."""
 
     def wake(self, at: float = 0.0) -> None:
-        """Let it begin its next step at a time, if that is earlier."""
+        """Let it begin a step at a time."""
+        self.woken.append(at)
         if self.held_up is None:
             self.wakes_at = min(self.wakes_at, at)
 
@@ -137,11 +142,23 @@ class Scheduler:
         """Say yes with a probability."""
         return probability > 0 and self.random.random() < probability
 
-    def add(self, process: Process, name: str, step: Callable[[], object]) -> Task:
+    def add(
+        self,
+        process: Process,
+        name: str,
+        step: Callable[[], object],
+        rests_seconds: float = IDLE_SECONDS,
+    ) -> Task:
         """Add a task of a process."""
-        task = Task(process, name, step)
+        task = Task(process, name, step, rests_seconds)
         self.tasks.append(task)
         return task
+
+    def wake(self, process: Process, name: str, at: float = 0.0) -> None:
+        """Let a process's task of this name begin a step at a time."""
+        for task in self.tasks:
+            if task.process is process and task.name == name:
+                task.wake(at)
 
     def remove(self, process: Process) -> None:
         """Forget a process's tasks."""
@@ -227,9 +244,13 @@ class Scheduler:
         return True
 
     def _run(self, task: Task) -> None:
+        began = self.now
         try:
-            if task.step() is False:
-                task.wakes_at = self.now + self.random.random() * IDLE_SECONDS
+            is_idle = task.step() is False
+            task.woken = [at for at in task.woken if at > began]
+            if is_idle:
+                rested = self.now + self.random.random() * task.rests_seconds
+                task.wakes_at = min(rested, *task.woken) if task.woken else rested
         except Killed:
             if task.process.is_alive:
                 raise

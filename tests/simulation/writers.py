@@ -73,7 +73,8 @@ class Writer:
         wants_more = len(self.pending) < PENDING_MAX and world.wants_more
         if wants_more and scheduler.chance(0.3):
             self._submit_new()
-        return bool(wants_more or inbox)
+            return True
+        return bool(inbox)
 
     def _hear(self, outcome: Outcome) -> None:
         pending = self.pending.get(outcome.transaction_id)
