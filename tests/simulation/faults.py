@@ -20,12 +20,13 @@ from commitlog.codecs.avro import (
     encode_transaction,
     seal_outcome,
 )
-from commitlog.model.limits import BOUNDED_CLOCK_SINCE, Rules
+from commitlog.model.limits import BOUNDED_CLOCK_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import LeaderStarted, Outcome, ProtocolVersion, Status, Transaction
 from tests.simulation.archivist import has_archive
 from tests.simulation.auditor import manifest_path
 from tests.simulation.scheduler import Process, Rates
 
+from tests.simulation.versions import has_two_versions
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
@@ -78,6 +79,11 @@ FATES = {
 
 
 class Faults:
+def is_upgraded(seed: int) -> bool:
+    """Say whether a seed's log, if it begins with an older protocol, may get a newer one."""
+    return seed // 8 % 2 == 0 and not has_two_versions(seed)
+
+
     """The faults of one run."""
 
     def __init__(self, world: World) -> None:
@@ -126,6 +132,7 @@ class Faults:
             # Under an older protocol one such append has all later ones refused as too old.
             *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
         ]
+            *([self._upgrade] if is_upgraded(world.seed) else []),
         surely = kinds[world.seed % len(kinds)]
         self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
         if has_archive(world.seed):
@@ -469,6 +476,20 @@ class Faults:
     def _release(self) -> None:
         """What was held back lands, late."""
         if self.world.cluster.release(self.world.scheduler.random.choice((1, 3, None))):
+    def _upgrade(self) -> None:
+        """The log goes on by a newer protocol, which all programs know."""
+        world, rules = self.world, Rules()
+        if world.protocol == PROTOCOL_SUPPORTED:
+            return
+        world.protocol = min(
+            world.protocol + self.world.scheduler.random.choice((1, 5)), PROTOCOL_SUPPORTED
+        )
+        uuid = world.requests.uuid()
+        numbers = (rules.id_horizon_ms, rules.history_versions, rules.operations_max)
+        record = encode_protocol_version(ProtocolVersion(uuid, world.protocol, *numbers))
+        self._append_raw(False, f"{uuid}/x".encode(), record)
+        self.count("log upgraded")
+
             self.count("held back records land late")
 
 

@@ -50,6 +50,7 @@ FAULTS = (
     "leader of another version",
     "leader's socket is away",
     "manifest written around the log",
+    "log upgraded",
     "new rules",
     "offset without a record",
     "older program stops at the record",

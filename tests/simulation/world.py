@@ -64,6 +64,8 @@ STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
 
+OLDER_EVERY = 4
+"""Of so many logs one begins with an older protocol."""
 SMALL: dict[str, float] = {
     "consumers.partition.offset_index.EVERY": 5,
     "consumers.partition.session.EVERY": 5,
@@ -121,6 +123,19 @@ class World:
     """Everything that a seed makes."""
 
     def __init__(
+def first_protocol(seed: int) -> int:
+    """Return what a seed's log begins with: most as logs are made now, a quarter as before.
+
+    Under the first one pylance builds the Updates that move rows.
+    """
+    if has_two_versions(seed):
+        return older_protocol(seed)
+    if has_row_writers(seed) or seed % OLDER_EVERY:
+        return PROTOCOL_SUPPORTED
+    number = seed // OLDER_EVERY
+    return 1 + (number // 2 % (PROTOCOL_SUPPORTED - 1) if number % 2 else 0)
+
+
         self, seed: int, *, transactions: int = TRANSACTIONS, archive: Path | None = None
     ) -> None:
         """Build it; nothing has run yet. With a folder for it, the log is archived."""
@@ -150,10 +165,7 @@ class World:
         self.requests = Requests(chance)
         self.cluster = MemoryCluster(now_ms=self.brokers_ms)
         self.log = MemoryLog(self.cluster)
-        # Logs of before, whose Updates pylance builds, and every fourth one as they are made now.
-        self.protocol = PROTOCOL_SUPPORTED if seed % 4 == 3 else 1
-        if has_two_versions(seed):
-            self.protocol = older_protocol(seed)
+        self.protocol = first_protocol(seed)
         self.requests.protocol = self.protocol
         with mock.patch.object(log_start, "PROTOCOL_SUPPORTED", self.protocol):
             self.genesis = self.log.create(tables_root=ROOT)
