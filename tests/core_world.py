@@ -243,9 +243,14 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
         }
         removed = [i for i in state.fragments if i not in changed]
     elif field_name == "rewrite":
+        # Ids that were reserved are kept.
         for group in transaction.rewrite.groups:
             removed += [old.id for old in group.old_fragments]
-            new += group.new_fragments
+            for fragment in group.new_fragments:
+                if fragment.id:
+                    changed[fragment.id] = fragment.SerializeToString(deterministic=True)
+                else:
+                    new.append(fragment)
     else:
         assert field_name == "update", field_name
         removed = list(transaction.update.removed_fragment_ids)

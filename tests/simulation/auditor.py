@@ -36,6 +36,7 @@ from tests.simulation.log import Decoders, SimulatedLog
 from tests.simulation.requests import View
 from tests.simulation.rows import Asked, Entry, Spec
 from tests.simulation.scheduler import Process
+from tests.simulation.standing import Standing
 
 VIEWS_KEPT = 12
 
@@ -124,6 +125,8 @@ class Auditor:
         self.digests: dict[int, bytes] = {}
         self.rogue: set[bytes] = set()
         """sha256 of what strangers put under canonical names."""
+        self.standing: Standing | None = None
+        """If tables are maintained: what may not be removed."""
         self.readable: dict[str, int] = {}
         """The newest version that somebody was told is readable, by incarnation."""
         self._deletions: dict[str, bytes] = {}
@@ -216,9 +219,7 @@ class Auditor:
         table = self.tables.get(incarnation)
         if table is None or table.is_dropped or not version or table.policy is not Policy.EVERY:
             return
-        is_there = version not in table.hashes or (
-            manifest_path(table.location, version) in self._objects.bytes
-        )
+        is_there = version not in table.hashes or self._stands(incarnation, version)
         self._complain(is_there, f"I10 {said} as readable; version {version} isn't there")
 
     def _complain(self, is_so: bool, what: str) -> None:
@@ -236,9 +237,17 @@ class Auditor:
                 self.readable[change.incarnation] = newest
                 if table.policy is Policy.EVERY:
                     path = manifest_path(table.location, change.version)
-                    self.expect(
-                        path in self._objects.bytes, f"I10 {path} was told, and isn't there"
-                    )
+                    is_there = self._stands(change.incarnation, change.version)
+                    self.expect(is_there, f"I10 {path} was told, and isn't there")
+
+    def _stands(self, incarnation: str, version: int) -> bool:
+        """Say whether a version has its file, or was deleted by a record."""
+        path = manifest_path(self.tables[incarnation].location, version)
+        return path in self._objects.bytes or self.is_expired(incarnation, version)
+
+    def is_expired(self, incarnation: str, version: int) -> bool:
+        """Say whether a record deleted a version."""
+        return self.standing is not None and self.standing.is_expired(incarnation, version)
 
     def _take(self, event: Event) -> None:
         outcome, record = event.outcome, event.submitted.record
@@ -254,6 +263,14 @@ class Auditor:
         self.spec.judge(entry)
         for change in event.changes:
             self._change(change)
+            self._count_carried(asked, change)
+        if self.standing is not None and outcome.status is Status.COMMITTED:
+            self.standing.announced(event)
+            for intent in asked.intents if asked is not None and outcome.answers is None else ():
+                if intent.kind == "expire":
+                    self.standing.deleted(
+                        intent, self.tables[outcome.results[0].incarnation].location
+                    )
         self.stood[outcome.sequence] = {
             format_table_id(table_id): (table.incarnation, table.version)
             for table_id, table in self.machine.tables.items()
@@ -264,6 +281,14 @@ class Auditor:
         if outcome.sequence % 50 == 0:
             self.digest(outcome.sequence, self.machine.digest(), "the auditor")
 
+    def _count_carried(self, asked: Asked | None, change: Change) -> None:
+        """Count Rewrites that came over deletions of rows that they had read."""
+        is_rewrite = asked is not None and any(intent.groups for intent in asked.intents)
+        if is_rewrite and change.delta is not None:
+            made = (DataFragment.FromString(encoded) for _, encoded in change.delta.fragments)
+            if any(fragment.HasField("deletion_file") for fragment in made):
+                self._scheduler.counters["rows deleted under a compaction"] += 1
+
     def _change(self, change: Change) -> None:
         table = self.tables.get(change.incarnation)
         if table is None or change.kind is ChangeKind.CREATED:
@@ -272,6 +297,8 @@ class Auditor:
             self.by_location[change.location] = change.incarnation
         if change.kind is ChangeKind.DROPPED:
             table.is_dropped = True
+        if self.standing is not None:
+            self.standing.note(change)
         if change.delta is None:
             return
         apply_delta(table.state, change.delta)
@@ -362,12 +389,17 @@ class Auditor:
         self.expect(whole, f"I9 {path} names {named}, which doesn't stand there (whole)")
 
     def _on_gone(self, process: Process, path: str, data: bytes) -> None:
+        if self.standing is not None and not process.is_spared:
+            self.standing.removed(path)
         folder, _, name = path.rpartition("/")
         location, _, kind = folder.rpartition("/")
         parsed = parse_manifest_name(name) if kind == "_versions" else None
         incarnation = self.by_location.get(location, "")
         is_rogue = hashlib.sha256(data).digest() in self.rogue
         if parsed is None or parsed.staged_by or is_rogue or incarnation not in self.tables:
+            return
+        self.follow()
+        if self.standing is not None and self.standing.may_go(incarnation, parsed.version):
             return
         told = self.readable.get(incarnation, 0)
         stands = self._objects.bytes.get(path)
@@ -404,4 +436,5 @@ def _entry(event: Event, asked: Asked | None, machine: Machine) -> Entry:
         machine.rules.history_versions,
         getattr(event.submitted.record, "submitted_at_ms", 0),
         event.submitted.append_time_ms,
+        machine.rules.protocol,
     )

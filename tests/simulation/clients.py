@@ -41,10 +41,6 @@ class ClientsLog(SimulatedLog):
         super().__init__(world.log, world.auditor.decoders, world.scheduler, process)
         self.world, self.process = world, process
 
-    def partitions(self) -> int:
-        """Return the number of partitions."""
-        return self._log.partitions()
-
     def transactions_writer(self) -> ClientsWriter:
         """Return a writer."""
         return ClientsWriter(self)

@@ -13,6 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from commitlog.adapters.storage import FileFound
 from tests.simulation.scheduler import Killed, Process, Scheduler
 
 
@@ -27,6 +28,9 @@ class Objects:
         self.stale_rate = 0.0
         self.bytes: dict[str, bytes] = {}
         self.put_at: dict[str, float] = {}
+        self.now_ms: Callable[[], int] = lambda: 0
+        self.modified_ms: dict[str, int] = {}
+        """When each was put, by the store's clock."""
         self.failing: set[str] = set()
         """Locations at which every call fails."""
         self.hidden: dict[str, float] = {}
@@ -43,9 +47,14 @@ class Objects:
     def put(self, process: Process, path: str, data: bytes) -> None:
         """Put an object whole."""
         self.scheduler.trace("put", process.name, path, len(data), hash_of(data))
+        self.keep(path, data)
+        self.on_put(process, path, data)
+
+    def keep(self, path: str, data: bytes) -> None:
+        """Have an object, whoever put it."""
         self.bytes[path] = data
         self.put_at[path] = self.scheduler.now
-        self.on_put(process, path, data)
+        self.modified_ms[path] = self.now_ms()
 
     def remove(self, process: Process, path: str) -> None:
         """Remove an object."""
@@ -140,6 +149,18 @@ class SimulatedStore:
             if is_inside and objects.put_at[full] <= since and objects.is_visible(full):
                 yield full[len(prefix) :]
 
+    def files(self, below: str = "") -> Iterator[FileFound]:
+        """Yield all files in a folder."""
+        self._before("list", below)
+        objects, start = self._objects, self._root + (f"{below}/" if below else "")
+        for full in sorted(objects.bytes):
+            if full.startswith(start) and objects.is_visible(full):
+                path, data = full[len(self._root) :], objects.bytes.get(full, b"")
+                yield FileFound(path, len(data), objects.modified_ms.get(full, 0))
+
+    def prune(self, folder: str = "") -> None:
+        """Do nothing: such a store has no folders."""
+
     def _before(self, what: str, path: str) -> None:
         objects = self._objects
         objects.scheduler.point(self._process, f"{what} {self._root}{path}")
@@ -168,8 +189,7 @@ class SimulatedStore:
             objects.torn += 1
             objects.counters["torn write"] += 1
             torn = f"{full}.tmp-{objects.torn}"
-            objects.bytes[torn] = data[: len(data) // 2]
-            objects.put_at[torn] = objects.scheduler.now
+            objects.keep(torn, data[: len(data) // 2])
             raise
         if is_exclusive and full in objects.bytes:
             return False

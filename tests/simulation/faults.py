@@ -24,9 +24,10 @@ from commitlog.model.limits import BOUNDED_CLOCK_SINCE, PROTOCOL_SUPPORTED, Rule
 from commitlog.model.records import LeaderStarted, Outcome, ProtocolVersion, Status, Transaction
 from tests.simulation.archivist import has_archive
 from tests.simulation.auditor import manifest_path
+from tests.simulation.maintainer import is_maintained
 from tests.simulation.scheduler import Process, Rates
-
 from tests.simulation.versions import has_two_versions
+
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
@@ -78,12 +79,12 @@ FATES = {
 }
 
 
-class Faults:
 def is_upgraded(seed: int) -> bool:
     """Say whether a seed's log, if it begins with an older protocol, may get a newer one."""
     return seed // 8 % 2 == 0 and not has_two_versions(seed)
 
 
+class Faults:
     """The faults of one run."""
 
     def __init__(self, world: World) -> None:
@@ -131,10 +132,12 @@ def is_upgraded(seed: int) -> bool:
             self._cut_a_client_off,
             # Under an older protocol one such append has all later ones refused as too old.
             *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
-        ]
             *([self._upgrade] if is_upgraded(world.seed) else []),
+        ]
         surely = kinds[world.seed % len(kinds)]
         self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
+        if is_maintained(world.seed):
+            self.kinds.append(self._weeks_pass)
         if has_archive(world.seed):
             # The archive takes outcomes of this term that do not follow for tampering, and stops.
             forged = (self._forge_leader, self._forge_outcome)
@@ -239,6 +242,8 @@ def is_upgraded(seed: int) -> bool:
         if name:
             self.count(name)
         scheduler.trace("append", append.topic, append.key.decode(), fate.value)
+        for node in world.nodes:
+            node.wake()
         return fate
 
     def _in_order(self, append: AppendCall, fate: Fate, name: str) -> tuple[Fate, str]:
@@ -249,8 +254,6 @@ def is_upgraded(seed: int) -> bool:
         if append.writer in self._behind:
             return Fate.HOLD, "append held back"
         if fate is Fate.HOLD:
-        for node in world.nodes:
-            node.wake()
             self._behind.add(append.writer)
             self._later(self.world.scheduler.random.random(), self._release_in_order)
         return fate, name
@@ -473,9 +476,6 @@ def is_upgraded(seed: int) -> bool:
         )
         self._append_raw(False, f"{uuid}/x".encode(), encode_protocol_version(record))
 
-    def _release(self) -> None:
-        """What was held back lands, late."""
-        if self.world.cluster.release(self.world.scheduler.random.choice((1, 3, None))):
     def _upgrade(self) -> None:
         """The log goes on by a newer protocol, which all programs know."""
         world, rules = self.world, Rules()
@@ -490,6 +490,9 @@ def is_upgraded(seed: int) -> bool:
         self._append_raw(False, f"{uuid}/x".encode(), record)
         self.count("log upgraded")
 
+    def _release(self) -> None:
+        """What was held back lands, late."""
+        if self.world.cluster.release(self.world.scheduler.random.choice((1, 3, None))):
             self.count("held back records land late")
 
 

@@ -242,6 +242,13 @@ class SimulatedLog:
         topic = (transactions_topic if is_transactions else outcomes_topic)(self.name)
         return self._read(topic, partition, offset, to_raw)
 
+    def partitions(self) -> int:
+        """Return the number of partitions."""
+        return self._log.partitions()
+
+    def close(self) -> None:
+        """Do nothing: its readers are closed by those who read."""
+
     def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
         """Name transactions that compaction may remove."""
         for key in keys:

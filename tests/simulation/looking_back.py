@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError, NoSuchVersion, Unavailable
 from consumers.partition.catalogue import Head
 from consumers.partition.follower import Recordings
 from consumers.partition.old_versions import OldVersions
@@ -123,7 +123,14 @@ class LookingBack:
         head = world.scheduler.random.choice(heads)
         newest = session.readable.newest(head.incarnation)
         version = world.scheduler.random.randrange(1, newest + 1)
-        path = self._old.materialize(head, version)
+        try:
+            path = self._old.materialize(head, version)
+        except NoSuchVersion:
+            world.auditor.follow()
+            is_so = world.auditor.is_expired(head.incarnation, version)
+            world.auditor.expect(is_so, f"I16 version {version} of {head.location} isn't found")
+            world.count("answer: version expired")
+            return
         data = self._open(head.location).read(path)
         digest = hashlib.sha256(data).digest()
         world.auditor.follow()

@@ -73,7 +73,8 @@ def swap_two_outcomes(history: History, chance: random.Random) -> History | None
         second = first + 1
         if second in history.first_commits():
             a, b = history.entries[first], history.entries[second]
-            if {r[1] for r in a.results} & {r[1] for r in b.results}:
+            made = [{r[1] for r in one.results if r[2]} for one in (a, b)]
+            if made[0] & made[1]:
                 entries = list(history.entries)
                 entries[first] = replace(b, sequence=a.sequence, time_ms=a.time_ms)
                 entries[second] = replace(a, sequence=b.sequence, time_ms=b.time_ms)

@@ -64,6 +64,7 @@ def operations(history: History) -> Operations:
         effects = [
             _effect(intent, position, entry, incarnations)
             for position, intent in enumerate(entry.asked.intents)
+            if intent.kind not in {"alter", "expire"}
         ]
         invoked, answered, sequence = history.told.get(
             (entry.transaction_id, entry.attempt), (-1, -1, -1)
@@ -102,6 +103,7 @@ def _effect(
         _, incarnation, version, _ = entry.results[position]
     rows = [f"r{f}/{o}" for f, offsets in (*intent.removes, *intent.drops) for o in offsets]
     fragments = [f"f{f}" for f, _ in (*intent.removes, *intent.drops)]
+    fragments += [f"f{f}" for olds, _ in intent.groups for f in olds]
     config = [f"c{intent.config}"] if intent.config else []
     added = ["added"] if intent.adds else []
     keys = [f"k{row[0]}" for rows in intent.adds for row in rows]

@@ -7,7 +7,7 @@ Files that a transaction names are put into the store before it is appended, as 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -83,6 +83,8 @@ class Requests:
         self.random = chance
         self.protocol = PROTOCOL_SUPPORTED
         """The log's, as it is made."""
+        self.properties: Callable[[], tuple[tuple[str, str], ...]] = tuple
+        """Return those that a new table gets."""
         self._made = 0
 
     def uuid(self) -> str:
@@ -116,6 +118,7 @@ class Requests:
             policy=self.random.choice((Policy.EVERY, Policy.EVERY, Policy.LATEST)),
             stable_row_ids=self.random.random() < 0.2,
             data_storage_version=STORAGE_VERSIONS[0],
+            properties=self.properties(),
         )
         meant = Intent("create", name, incarnation, has_key=has_key, location=location)
         request.add(operation, meant)

@@ -6,6 +6,7 @@ What it accepts becomes its state. Problems are sentences that begin with an inv
 
 I4 dense sequences and versions   I5 an id has one effect     I6 outcomes follow the rules
 I7 nothing is skipped             I8 time and real-time order  I14 row truth   I17 all or nothing
+I21 what is held isn't deleted
 """
 
 from __future__ import annotations
@@ -13,10 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from commitlog.core.catalogue.version_deletion import HOLD
+from commitlog.model.limits import HOLDS_SINCE
+
 Row = tuple[int, int]
 """(key, value)"""
 Rows = dict[int, Row]
 """Living rows of a fragment by offset."""
+Place = tuple[int, int]
+"""(fragment id, offset)"""
+Group = tuple[tuple[int, ...], tuple[tuple[int, tuple[Place, ...]], ...]]
+"""Fragments that are rewritten, and the new ones with their rows' former places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,8 @@ class Intent:
     """What one operation is meant to do."""
 
     kind: str
-    """create, drop, rename, append, delete, update, config, write, rows or apply."""
+    """create, drop, rename, append, delete, update, config, write, rows, apply, reserve, rewrite,
+    expire or alter."""
     table: str
     incarnation: str = ""
     read_version: int = 0
@@ -51,6 +60,21 @@ class Intent:
     """apply: sequence and operation of each write, and whether it is refused."""
     after: int = 0
     """apply: through which sequence writes were applied before."""
+    count: int = 0
+    """reserve: how many fragment ids."""
+    groups: tuple[Group, ...] = ()
+    """rewrite: the old fragments of each group, and where each row of its new ones was."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """expire: versions, both ends included."""
+    planned_at: float = 0.0
+    """expire: when somebody began to look what may be deleted."""
+    sets: tuple[tuple[str, str], ...] = ()
+    """alter: properties; one that is to be removed has an empty value."""
+
+    @property
+    def expires(self) -> set[int]:
+        """The versions that are to be deleted."""
+        return {v for first, last in self.ranges for v in range(first, last + 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +110,7 @@ class Entry:
     history_versions: int = 0
     submitted_at_ms: int = 0
     append_ms: int = 0
+    protocol: int = 0
 
 
 @dataclass
@@ -116,6 +141,21 @@ class TableRows:
     """Writes of rows that wait to be applied, by sequence and operation."""
     applied: int = 0
     """The sequence through which writes of rows are applied."""
+    expired: set[int] = field(default_factory=set)
+    """Versions that a record deleted."""
+    holds: dict[str, str] = field(default_factory=dict)
+    """Versions that may not be deleted, as `commitlog.hold.NAME` says it."""
+
+    def held(self, time_ms: int) -> set[int]:
+        """Return the versions that are held at a time."""
+        found = set()
+        for said in self.holds.values():
+            versions, _, until = said.partition(" until ")
+            first = int(versions.removesuffix("-"))
+            last = self.version if versions.endswith("-") else first
+            if not until or int(until) > time_ms:
+                found |= set(range(first, last + 1))
+        return found
 
     def is_next(self, intent: Intent) -> bool:
         """Say whether an application names the next writes, whole transactions of them."""
@@ -221,7 +261,7 @@ class Spec:
         if len(entry.results) != len(asked.intents):
             self._problem(entry, "I17 some of its operations have no result")
         for index, result in enumerate(entry.results[: len(asked.intents)]):
-            for what in self._apply(asked.intents[index], result):
+            for what in self._apply(asked.intents[index], result, entry):
                 self._problem(entry, what)
             for what in self._rows(entry.sequence, index, asked):
                 self._problem(entry, what)
@@ -240,7 +280,9 @@ class Spec:
             if found != version:
                 yield f"{name} is at {found} and {version} was expected"
 
-    def _apply(self, intent: Intent, result: tuple[str, str, int, int]) -> Iterator[str]:
+    def _apply(
+        self, intent: Intent, result: tuple[str, str, int, int], entry: Entry
+    ) -> Iterator[str]:
         name, incarnation, version, first_fragment = result
         if intent.kind == "create":
             yield from self._create(intent, name)
@@ -259,6 +301,13 @@ class Spec:
             return
         if intent.kind in {"write", "apply"}:
             return
+        if intent.kind == "alter":
+            table.holds |= {name: value for name, value in intent.sets if HOLD in name}
+            table.holds = {name: value for name, value in table.holds.items() if value}
+            return
+        if intent.kind == "expire":
+            yield from self._expire(intent, table, entry)
+            return
         if version != table.version + 1:
             yield f"I4 version {version} of {name} follows {table.version}"
         if intent.read_version > table.version:
@@ -266,6 +315,8 @@ class Spec:
         table.version = version
         yield from self._remove(intent, table)
         yield from self._add(intent, table, first_fragment)
+        yield from self._rewrite(intent, table)
+        table.next_fragment += intent.count
         if intent.config:
             since = table.config_at.get(intent.config, 0)
             if since > intent.read_version:
@@ -344,6 +395,33 @@ class Spec:
             table.next_fragment = number + 1
         table.added_at = table.version
 
+    def _rewrite(self, intent: Intent, table: TableRows) -> Iterator[str]:
+        """Rows that live by now are in the new fragments, each at the rank that it was read at."""
+        rows = table.rows()
+        for olds, news in intent.groups:
+            for fragment_id in olds:
+                table.fragments.pop(fragment_id, None)
+            for fragment_id, places in news:
+                if fragment_id in table.fragments:
+                    yield f"I4 fragment id {fragment_id} is used twice"
+                living = {n: rows.pop(place) for n, place in enumerate(places) if place in rows}
+                if living:
+                    table.fragments[fragment_id] = Fragment(living, table.version)
+                table.next_fragment = max(table.next_fragment, fragment_id + 1)
+            if lost := [place for place in rows if place[0] in olds]:
+                yield f"I14 the rows at {lost[:3]} are in no fragment that was rewritten"
+
+    def _expire(self, intent: Intent, table: TableRows, entry: Entry) -> Iterator[str]:
+        """I21: what is held stays, and so does the newest; nothing is deleted twice."""
+        gone = intent.expires
+        held = table.held(entry.time_ms) if entry.protocol >= HOLDS_SINCE else set()
+        for what, kept in (("held", held), ("deleted before", table.expired)):
+            if gone & kept:
+                yield f"I21 the versions {sorted(gone & kept)[:3]} of {intent.table} are {what}"
+        if max(gone) >= table.version:
+            yield f"I21 the newest version of {intent.table} is deleted"
+        table.expired |= gone
+
     def _repeat(self, entry: Entry) -> None:
         earlier = self.by_sequence.get(entry.answers or 0)
         if earlier is None or earlier.status != entry.status:
@@ -390,7 +468,8 @@ class Spec:
             if entry.code == "READ_VERSION_PRUNED":
                 yield read < table.version - self.history_versions or read < 1
                 continue
-            for fragment_id, _ in (*intent.removes, *intent.drops):
+            old = [fragment_id for olds, _ in intent.groups for fragment_id in olds]
+            for fragment_id in (*old, *(f for f, _ in (*intent.removes, *intent.drops))):
                 fragment = table.fragments.get(fragment_id)
                 yield fragment is None or fragment.changed_at > read
             yield (intent.is_keyed or intent.kind == "rows") and table.added_at > read
@@ -414,7 +493,12 @@ class Spec:
         if code == "LOCATION_TAKEN":
             return any(i.location in self.locations for i, _ in names)
         if code == "EXPECTATION_FAILED":
-            return any(True for _ in self._unexpected(asked))
+            return any(True for _ in self._unexpected(asked)) or any(
+                t and i.expires & t.expired for i, t in names
+            )
+        if code == "INVALID_OPERATION":
+            held = (i.expires & t.held(entry.time_ms) for i, t in names if t)
+            return entry.protocol >= HOLDS_SINCE and any(held)
         if code == "ID_REUSED":
             first = self.repeating.get(entry.transaction_id, entry.payload)
             is_reused = (known.payload if known is not None else first) != entry.payload

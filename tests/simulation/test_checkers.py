@@ -13,6 +13,7 @@ from tests.simulation import porcupine
 from tests.simulation.broken_clients import BROKEN_CLIENTS
 from tests.simulation.broken_programs import PROGRAM_MUTANTS
 from tests.simulation.broken_tools import BROKEN_TOOLS
+from tests.simulation.broken_upkeep import BROKEN_UPKEEP
 from tests.simulation.history import check
 from tests.simulation.more_broken_programs import ADDED, OF_THE_REVIEW
 from tests.simulation.mutants import (
@@ -78,7 +79,14 @@ CAUGHT_BY = {
 """Seeds that caught broken programs once, by words of their names: these are tried first."""
 SEEDS_PER_PROGRAM = 100
 """What a seed does changes with the program."""
-BROKEN_PROGRAMS = {**PROGRAM_MUTANTS, **OF_THE_REVIEW, **ADDED, **BROKEN_CLIENTS, **BROKEN_TOOLS}
+BROKEN_PROGRAMS = {
+    **PROGRAM_MUTANTS,
+    **OF_THE_REVIEW,
+    **ADDED,
+    **BROKEN_CLIENTS,
+    **BROKEN_TOOLS,
+    **BROKEN_UPKEEP,
+}
 VISIBLE_TO_CLIENTS = (
     answer_out_of_real_time_order,
     commit_half_of_a_transaction,

@@ -28,6 +28,7 @@ def validate(world: World) -> None:
     check_replay(world)
     check_checkpoints(world)
     check_manifests(world)
+    check_standing(world)
     check_totality(world)
     check_answers(world)
     problems = check(auditor.entries, auditor.told_times(), rows_by_path(auditor))
@@ -106,15 +107,41 @@ def check_manifests(world: World) -> None:
     for table_id, table in auditor.machine.tables.items():
         is_every = table.policy is Policy.EVERY
         for version in range(1 if is_every else table.version, table.version + 1):
+            if auditor.is_expired(table.incarnation, version):
+                continue
             path = manifest_path(table.location, version)
             name = format_table_id(table_id)
             auditor.expect(path in objects.bytes, f"I10 {name} has no file of version {version}")
     for path, data in world.rogue_paths:
         location = path.rpartition("/_versions/")[0]
+        if auditor.standing is not None:
+            continue  # after a while it may be removed
         kept = any(
             stored == data for name, stored in objects.bytes.items() if name.startswith(location)
         )
         auditor.expect(kept, f"I13 what was written around the log to {path} is lost")
+
+
+def check_standing(world: World) -> None:
+    """I21: every version that stands has its files, and one with a tag its manifest, too."""
+    auditor, objects = world.auditor, world.objects
+    if auditor.standing is None:
+        return
+    for table_id, table in auditor.machine.tables.items():
+        made, name = auditor.tables[table.incarnation], format_table_id(table_id)
+        for version, files in auditor.standing.needed(table.incarnation, made):
+            missing = sorted(files - objects.bytes.keys())[:3]
+            auditor.expect(not missing, f"I21 version {version} of {name} misses {missing}")
+            world.count("versions that stand")
+        for version in auditor.standing.expired[table.incarnation]:
+            world.count("versions that are gone")
+            if manifest_path(table.location, version) in objects.bytes:
+                world.count("expired version has a file")
+    for (location, tag), (version, _) in auditor.standing.tags.items():
+        incarnation = auditor.by_location[location]
+        is_gone = auditor.tables[incarnation].is_dropped or auditor.is_expired(incarnation, version)
+        is_there = is_gone or manifest_path(location, version) in objects.bytes
+        auditor.expect(is_there, f"I21 version {version} of {location}, tagged {tag}, is gone")
 
 
 def check_answers(world: World) -> None:

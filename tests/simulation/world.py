@@ -38,8 +38,11 @@ from tests.simulation.disk import Objects
 from tests.simulation.endings import run_ending
 from tests.simulation.faults import Faults
 from tests.simulation.history import FinalRows
+from tests.simulation.holders import Holder
 from tests.simulation.indexer import Indexer
 from tests.simulation.log import AnyWriter
+from tests.simulation.maintainer import Maintainer, is_maintained, policy
+from tests.simulation.maintainer import in_force as maintained
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 from tests.simulation.readers import Reader
@@ -53,6 +56,7 @@ from tests.simulation.row_writers import (
 )
 from tests.simulation.rows import Entry
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.standing import Standing
 from tests.simulation.versions import Versions, has_two_versions, older_protocol
 from tests.simulation.writers import Writer
 
@@ -60,12 +64,12 @@ TRANSACTIONS = 200
 EPOCH_MS = 1_800_000_000_000
 INDEX_EVERY = 4
 """Of the long runs so many share one that keeps a version index, which costs more than the run."""
+OLDER_EVERY = 4
+"""Of so many logs one begins with an older protocol."""
 STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
 
-OLDER_EVERY = 4
-"""Of so many logs one begins with an older protocol."""
 SMALL: dict[str, float] = {
     "consumers.partition.offset_index.EVERY": 5,
     "consumers.partition.session.EVERY": 5,
@@ -119,10 +123,6 @@ class Report:
     """What lives in the tables at the end, by path."""
 
 
-class World:
-    """Everything that a seed makes."""
-
-    def __init__(
 def first_protocol(seed: int) -> int:
     """Return what a seed's log begins with: most as logs are made now, a quarter as before.
 
@@ -136,6 +136,10 @@ def first_protocol(seed: int) -> int:
     return 1 + (number // 2 % (PROTOCOL_SUPPORTED - 1) if number % 2 else 0)
 
 
+class World:
+    """Everything that a seed makes."""
+
+    def __init__(
         self, seed: int, *, transactions: int = TRANSACTIONS, archive: Path | None = None
     ) -> None:
         """Build it; nothing has run yet. With a folder for it, the log is archived."""
@@ -171,6 +175,7 @@ def first_protocol(seed: int) -> int:
             self.genesis = self.log.create(tables_root=ROOT)
         self.topics = (transactions_topic(self.log.name), outcomes_topic(self.log.name))
         self.objects = Objects(self.scheduler)
+        self.objects.now_ms = self.now_ms
         self.auditor = Auditor(self.log, self.objects)
         self.auditor.simulated_log = self.with_archive(self.auditor.simulated_log)
         self.scheduler.after_step = self.auditor.follow
@@ -188,7 +193,18 @@ def first_protocol(seed: int) -> int:
         if has_row_writers(seed):
             self.writers.append(RowSender(self, len(self.writers)))
             self.appliers = [Applier(self, number) for number in range(ROW_WRITERS)]
+        self.maintainer: Maintainer | None = None
+        if is_maintained(seed):
+            self.auditor.standing = Standing(self.auditor)
+            self.requests.properties = lambda: policy(chance)
+            self.writers.append(Holder(self, len(self.writers)))
+            self.maintainer = Maintainer(self)
         self.versions = Versions(self) if has_two_versions(seed) else None
+
+    @property
+    def eagerness(self) -> float:
+        """How often a writer submits, per step: maintenance has a few turns in every run."""
+        return 0.3 if self.maintainer is None else 0.06
 
     @property
     def wants_more(self) -> bool:
@@ -226,6 +242,8 @@ def first_protocol(seed: int) -> int:
         with ExitStack() as stack:
             if self.appliers:
                 stack.enter_context(in_force(self))
+            if self.maintainer is not None:
+                stack.enter_context(maintained(self, self.maintainer))
             if self.versions is not None:
                 stack.enter_context(self.versions.in_force())
             yield
@@ -255,8 +273,7 @@ def first_protocol(seed: int) -> int:
     def put_file(self, process: Process, location: str, path: str, data: bytes) -> None:
         """Put a writer's file; it may show up late."""
         full = f"{location}/{path}"
-        self.objects.bytes[full] = data
-        self.objects.put_at[full] = self.scheduler.now
+        self.objects.keep(full, data)
         if self.scheduler.chance(self.late_files):
             self.count("file shows up late")
             self.objects.hidden[full] = self.scheduler.now + 0.3
@@ -294,6 +311,8 @@ def first_protocol(seed: int) -> int:
             self.reader.boot()
         if self.archivist is not None and not self.archivist.process.is_alive:
             self.archivist.boot()
+        if self.maintainer is not None and not self.maintainer.process.is_alive:
+            self.maintainer.boot()
         for applier in self.appliers:
             if not applier.process.is_alive:
                 self.count("row writer killed")
@@ -322,14 +341,10 @@ def first_protocol(seed: int) -> int:
             if scheduler.steps > STEPS_MAX:
                 raise Violation(f"I15 only {self.submitted} transactions in {STEPS_MAX} steps")
         self.faults.heal()
-        deadline = scheduler.now + HEAL_SECONDS
-        while what := self.unsettled():
-            self.faults.set_all_clocks()
-            for _ in range(SETTLE_STEPS):
-                scheduler.step()
-            # What was so before these steps: one of them may have taken long.
-            if scheduler.now > deadline and (what := self.unsettled()):
-                raise Violation(f"I15 not settled: {what}")
+        self._settle()
+        if self.maintainer is not None:
+            self.maintainer.finish()
+            self._settle()
         if self.archivist is not None:
             self.archivist.finish()
             self.archivist.check()
@@ -340,6 +355,18 @@ def first_protocol(seed: int) -> int:
             self.indexer.check()
         self.final_rows = validations.rows_by_path(self.auditor)
         run_ending(self)
+
+    def _settle(self) -> None:
+        """Wait until everything has its outcome, its answer and its file."""
+        scheduler = self.scheduler
+        deadline = scheduler.now + HEAL_SECONDS
+        while what := self.unsettled():
+            self.faults.set_all_clocks()
+            for _ in range(SETTLE_STEPS):
+                scheduler.step()
+            # What was so before these steps: one of them may have taken long.
+            if scheduler.now > deadline and (what := self.unsettled()):
+                raise Violation(f"I15 not settled: {what}")
 
     def unsettled(self) -> str:
         """Name what has no outcome, answer or file yet; "" if everything has."""
@@ -385,10 +412,11 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
         return f"{bits(8 * count):0{2 * count}x}"
 
     report = Report(seed)
+    now, now_ns = time.time, time.time_ns
     with ExitStack() as stack:
+        stack.enter_context(mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000))
         stack.enter_context(mock.patch("uuid.uuid4", uuid4))
         stack.enter_context(mock.patch("secrets.token_hex", token_hex))
-        stack.enter_context(mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000))
         for name, value in (SMALL | IN_STEPS).items():
             stack.enter_context(mock.patch(name, value))
         # Half of the clients give up before they have sent anything again.
@@ -405,6 +433,15 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
             return world.scheduler.now if threading.get_ident() == here else monotonic()
 
         stack.enter_context(mock.patch("time.monotonic", clock))
+
+        def wall_ns() -> int:
+            return world.now_ms() * 1_000_000 if threading.get_ident() == here else now_ns()
+
+        def wall() -> float:
+            return world.now_ms() / 1000 if threading.get_ident() == here else now()
+
+        stack.enter_context(mock.patch("time.time_ns", wall_ns))
+        stack.enter_context(mock.patch("time.time", wall))
         stack.enter_context(
             mock.patch("commitlog.client.opening.store_for", world.auditor.open_store)
         )

@@ -71,7 +71,7 @@ class Writer:
             if scheduler.now > pending.asked_at + PATIENCE_SECONDS:
                 self._ask_again(pending)
         wants_more = len(self.pending) < PENDING_MAX and world.wants_more
-        if wants_more and scheduler.chance(0.3):
+        if wants_more and scheduler.chance(world.eagerness):
             self._submit_new()
             return True
         return bool(inbox)
