@@ -111,7 +111,7 @@ class _Keys:
         if self.count > 2 * sum(files.rows for _, files in there.values()) + UNSORTED_MAX:
             self._clear()
         unread = [one for number, one in there.items() if self._fragments.get(number) != one[1]]
-        if unread and not self._learn(dataset, *zip(*unread, strict=True)):
+        if unread and not self._learn(dataset, unread):
             return None
         hashes, addresses = self._sorted
         first = np.searchsorted(hashes, wanted, "left").tolist()
@@ -126,16 +126,13 @@ class _Keys:
         return living if len(living) <= PLACES_MAX else None
 
     def _learn(
-        self,
-        dataset: lance.LanceDataset,
-        fragments: Sequence[lance.LanceFragment],
-        files: Sequence[_Files],
+        self, dataset: lance.LanceDataset, unread: Sequence[tuple[lance.LanceFragment, _Files]]
     ) -> bool:
         """Read the keys of fragments, of deleted rows too: a restored version has them again."""
         column = (
             dataset.scanner(
                 columns=[self._column],
-                fragments=list(fragments),
+                fragments=[fragment for fragment, _ in unread],
                 with_row_id=True,
                 include_deleted_rows=True,
                 scan_in_order=True,
@@ -144,13 +141,12 @@ class _Keys:
             .column(self._column)
         )
         hashes = _hashes(column)
-        rows = [one.rows for one in files]
-        if hashes is None or len(hashes) != sum(rows):
+        if hashes is None or len(hashes) != sum(files.rows for _, files in unread):
             return False
         addresses = np.concatenate(
             [
-                np.arange(count, dtype=np.uint64) + np.uint64(one.fragment_id << OFFSET_BITS)
-                for one, count in zip(fragments, rows, strict=True)
+                np.arange(files.rows, dtype=np.uint64) + np.uint64(one.fragment_id << OFFSET_BITS)
+                for one, files in unread
             ]
         )
         if len(hashes) > UNSORTED_MAX or self._newer_count > UNSORTED_MAX:
@@ -159,9 +155,7 @@ class _Keys:
             for one, address in zip(hashes.tolist(), addresses.tolist(), strict=True):
                 self._newer.setdefault(one, []).append(address)
             self._newer_count += len(hashes)
-        self._fragments.update(
-            (f.fragment_id, one) for f, one in zip(fragments, files, strict=True)
-        )
+        self._fragments.update((one.fragment_id, files) for one, files in unread)
         return True
 
     def _sort_in(self, hashes: Hashes, addresses: Any) -> None:

@@ -187,9 +187,12 @@ def test_rows_are_handed_over_to_row_writers(
 ) -> None:
     answers, read = running.running[0].committer._requests.rows, list[set[int]]()
     look = Tail._read
-    monkeypatch.setattr(
-        Tail, "_read", lambda self, wanted: read.append(wanted) or look(self, wanted)
-    )
+
+    def reading(self: Tail, wanted: set[int]) -> None:
+        read.append(wanted)
+        look(self, wanted)
+
+    monkeypatch.setattr(Tail, "_read", reading)
 
     def write(number: int) -> None:
         rows = [{"id": number, "a": 1, "b": "x"}]

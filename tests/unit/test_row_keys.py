@@ -44,7 +44,7 @@ def changed(dataset: lance.LanceDataset, kind: str, chance: random.Random) -> la
     elif kind == "compact":
         dataset.optimize.compact_files()
     elif kind == "restore":
-        older = dataset.checkout_version(chance.randint(1, dataset.version))
+        older: Any = dataset.checkout_version(chance.randint(1, dataset.version))
         if "id" in older.schema.names:
             older.restore()
     elif kind == "column":  # other keys in the same fragments
