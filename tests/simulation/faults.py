@@ -132,10 +132,11 @@ class Faults:
             self._cut_a_client_off,
             # Under an older protocol one such append has all later ones refused as too old.
             *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
-            *([self._upgrade] if is_upgraded(world.seed) else []),
         ]
         surely = kinds[world.seed % len(kinds)]
         self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
+        if is_upgraded(world.seed) and world.protocol < PROTOCOL_SUPPORTED:
+            self.kinds.append(self._upgrade)
         if is_maintained(world.seed):
             self.kinds.append(self._weeks_pass)
         if has_archive(world.seed):

@@ -19,7 +19,7 @@ from unittest import mock
 from commitlog.client.log import CommitLog
 from commitlog.client.opening import Opened
 from commitlog.client.tables import TableInfo
-from commitlog.client.upkeep import Kept
+from commitlog.client.upkeep import KeepsTables, Kept
 from commitlog.codecs.avro import payload_hash
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import CommitLogError
@@ -54,6 +54,7 @@ REMOVALS_EVERY_SECONDS = 0.5
 DAY_SECONDS = 24 * 3600
 REST_DAYS = 8
 """Log time after which all that isn't needed is removed."""
+OUTCOME_SECONDS = 10.0
 FINISH_SECONDS = 120.0
 ACTS = {
     "compact": "compaction beside writers",
@@ -506,6 +507,13 @@ def in_force(world: World, maintainer: Maintainer) -> Iterator[None]:
         # Tables of the other format are not simulated.
         patch("consumers.tools.removals.Removals._purge", nothing)
         patch("consumers.tools.removals.Removals._due_of_iceberg", nothing)
-        clock = {"clock": lambda: world.now_ms() / 1000}
-        stack.enter_context(mock.patch.dict(cast(Any, Leftovers.__init__).__kwdefaults__, clock))
+        # A record that was lost is waited for in vain, for ten minutes otherwise.
+        patch("consumers.tools.orphans.CATCH_UP_SECONDS", OUTCOME_SECONDS)
+        defaults: tuple[tuple[Any, dict[str, Any]], ...] = (
+            (KeepsTables.compact, {"timeout": OUTCOME_SECONDS}),
+            (KeepsTables.expire_versions, {"timeout": OUTCOME_SECONDS}),
+            (Leftovers.__init__, {"clock": lambda: world.now_ms() / 1000}),
+        )
+        for verb, given in defaults:
+            stack.enter_context(mock.patch.dict(verb.__kwdefaults__, given))
         yield

@@ -396,6 +396,25 @@ class World:
         return ""
 
 
+@contextmanager
+def _clocks(world: World, here: int) -> Iterator[None]:
+    """Let one thread's clocks be the world's."""
+    monotonic, now = time.monotonic, time.time
+
+    def is_here() -> bool:
+        return threading.get_ident() == here
+
+    clocks: dict[str, Callable[[], float]] = {
+        "time.monotonic": lambda: world.scheduler.now if is_here() else monotonic(),
+        "time.time": lambda: world.now_ms() / 1000 if is_here() else now(),
+        "time.time_ns": lambda: world.now_ms() * 1_000_000 if is_here() else int(now() * 1e9),
+    }
+    with ExitStack() as stack:
+        for name, clock in clocks.items():
+            stack.enter_context(mock.patch(name, clock))
+        yield
+
+
 def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = False) -> Report:
     """Run a seed from beginning to end."""
     ids, here = random.Random(f"ids {seed}"), threading.get_ident()
@@ -412,7 +431,6 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
         return f"{bits(8 * count):0{2 * count}x}"
 
     report = Report(seed)
-    now, now_ns = time.time, time.time_ns
     with ExitStack() as stack:
         stack.enter_context(mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000))
         stack.enter_context(mock.patch("uuid.uuid4", uuid4))
@@ -427,21 +445,7 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         world = World(seed, transactions=transactions, archive=folder)
         stack.callback(world.scheduler.close)
-        monotonic = time.monotonic
-
-        def clock() -> float:
-            return world.scheduler.now if threading.get_ident() == here else monotonic()
-
-        stack.enter_context(mock.patch("time.monotonic", clock))
-
-        def wall_ns() -> int:
-            return world.now_ms() * 1_000_000 if threading.get_ident() == here else now_ns()
-
-        def wall() -> float:
-            return world.now_ms() / 1000 if threading.get_ident() == here else now()
-
-        stack.enter_context(mock.patch("time.time_ns", wall_ns))
-        stack.enter_context(mock.patch("time.time", wall))
+        stack.enter_context(_clocks(world, here))
         stack.enter_context(
             mock.patch("commitlog.client.opening.store_for", world.auditor.open_store)
         )
