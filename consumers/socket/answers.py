@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import threading
 from collections import Counter, deque
@@ -28,7 +27,6 @@ from commitlog.adapters.log_records import check_size
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
-    InvalidRequest,
     RecordTooLarge,
     Unavailable,
 )
@@ -38,6 +36,7 @@ from commitlog.wire import FrameKind, Watch
 from consumers.partition.events import Event, RecordSent
 from consumers.partition.quotas import Pause
 from consumers.socket.connections import Connections, WriterConnection, check_address
+from consumers.socket.hello import check_hello, failed
 from consumers.socket.remembered import Answer, Remembered
 from consumers.socket.watches import Watches
 
@@ -79,8 +78,7 @@ class Answers:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
 
         What `lookup` takes is answered without it; what `holder` takes is told by it, to those who
-        wait for rows. `connections` accepts and carries bytes; other
-        requests are carried by an event `loop`.
+        wait for rows. `connections` carries bytes, an event `loop` other requests.
         """
         check_address(host, token)
         self._identity = identity
@@ -90,9 +88,7 @@ class Answers:
         self._token = token
         self._loop = loop or asyncio.new_event_loop()
         self._connections = connections(
-            on_frame=self._handle,
-            on_refused=self._refuse,
-            on_closed=self._left,
+            on_frame=self._handle, on_refused=self._refuse, on_closed=self._left
         )
         self._turn = self._connections.turn
         self._write = self._connections.write
@@ -309,21 +305,7 @@ class Answers:
         if kind is not FrameKind.HELLO:
             raise CorruptLog("the first frame is not HELLO")
         hello = wire.parse_json(body)
-        if hello.get("protocol") != wire.WIRE_VERSION:
-            raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
-        for name in ("log", "log_id", "partition", "home"):
-            asked = hello.get(name)
-            if asked not in ("", None) and asked != self._identity.get(name, asked):
-                raise Unavailable(f"this is {name} {self._identity[name]!r}, not {asked!r}")
-        token = str(hello.get("token", ""))
-        if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise InvalidRequest(
-                "the leader requires a token, and "
-                + ("another" if token else "none")
-                + " was given",
-                field="token",
-                advice="Set COMMITLOG_TOKEN to the leader's, or CommitLog.connect(token=…)",
-            )
+        check_hello(hello, self._identity, self._token)
         if self._term is None:
             raise Unavailable("this committer is not the leader; read the log's last outcome again")
         connection.welcome = True
@@ -389,7 +371,7 @@ class Answers:
                 # Made by the loop: one that has ended would leave it unawaited.
                 self._loop.call_soon_threadsafe(self._spawn_reply, connection, body)
         except Exception as error:
-            self._send_reply(connection, body, _failed(error))
+            self._send_reply(connection, body, failed(error))
 
     async def _reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:
         reply: dict[str, Any]
@@ -397,7 +379,7 @@ class Answers:
             params = body.get("params") or {}
             reply = {"result": await self._handler(str(body.get("method")), params)}
         except Exception as error:
-            reply = _failed(error)
+            reply = failed(error)
         self._send_reply(connection, body, reply)
 
     def _send_reply(
@@ -416,11 +398,3 @@ class Answers:
         task = self._loop.create_task(self._reply(connection, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _failed(error: Exception) -> dict[str, Any]:
-    """Return what a request is answered that failed."""
-    if isinstance(error, CommitLogError):
-        return {"error": {"type": type(error).__name__, "message": str(error)}}
-    logger.error("a request failed", exc_info=error)
-    return {"error": {"type": "Unavailable", "message": f"the leader failed: {error!r}"}}

@@ -41,7 +41,8 @@ from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.socket.lookups import LOOKUPS, is_readable
-from consumers.socket.row_answers import Params, RowAnswers
+from consumers.socket.row_answers import RowAnswers
+from consumers.socket.row_states import Params
 
 REQUEST_SECONDS = 30.0
 REACH_SECONDS = 10.0

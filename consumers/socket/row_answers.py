@@ -9,24 +9,33 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from commitlog.codecs.avro import encode_transaction
-from commitlog.core.decisions import ChangeKind
-from commitlog.core.partition.machine import Machine
-from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
-from commitlog.model.records import Code, Status, Submitted, Transaction
+from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from consumers.partition.events import Event
 from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.session import Session
+from consumers.socket.row_states import (
+    ENDS,
+    GONE,
+    Answer,
+    Params,
+    answer_of,
+    described,
+    is_about_rows,
+    known_of,
+    pending_of,
+    table_of,
+)
 
 PENDING_MAX = 5_000
 """Writes of one table that are named at once; the next ones when these are applied."""
@@ -41,12 +50,8 @@ QUIET_SECONDS = 0.005
 """If nothing was accepted for so long at least, those that come one after another have come."""
 _RECORD_BYTES = 2_000
 """What a record takes in memory beside its rows, about."""
-_ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 
-Answer = list[Any]
-"""A version, and what a write did in it: inserted, updated, deleted, refused, problem."""
 T = TypeVar("T")
-Params = Mapping[str, Any]
 
 
 class Ask(Protocol):
@@ -94,7 +99,7 @@ class RowAnswers:
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
         """Take events that are acknowledged, or readable; on the loop."""
-        told = [event for event in events if _is_about_rows(event)]
+        told = [event for event in events if is_about_rows(event)]
         if told:
             self._tell(told, readable)
 
@@ -173,7 +178,7 @@ class RowAnswers:
             self._wanted = self._count + 1
             awaited = Counter(incarnation for incarnation, *_ in self._waiting)
             return [
-                _pending(table, session.published, limit, position, awaited)
+                pending_of(table, session.published, limit, position, awaited)
                 for table in chosen
                 if only is not None or (table.rows is not None and table.rows.pending)
             ]
@@ -235,7 +240,7 @@ class RowAnswers:
             name = parse_table_id(params.get("table", ""))
             if (name, found) not in read:
                 read[name, found] = asyncio.create_task(self._writes(found))
-            return _answer(await read[name, found], params, found.version)
+            return answer_of(await read[name, found], params, found.version)
         if found is not None:
             return found
         try:
@@ -253,12 +258,12 @@ class RowAnswers:
         incarnation, sequence = str(params.get("incarnation", "")), int(params.get("sequence", 0))
         operation, readable = int(params.get("operation", 0)), bool(params.get("readable"))
         name = parse_table_id(params.get("table", ""))
-        table = _table_of(session.follower.machine, name, incarnation)
-        found = _known(session, table, incarnation, sequence, readable=readable)
+        table = table_of(session.follower.machine, name, incarnation)
+        found = known_of(session, table, incarnation, sequence, readable=readable)
         if isinstance(found, AppliedRange):
             rows = table.rows if table is not None else None
             kept = rows.recent.get(found.through) if rows is not None else None
-            return found if kept is None else _answer(kept, params, found.version)
+            return found if kept is None else answer_of(kept, params, found.version)
         if found is None:
             deadline = session.now() + _seconds(params)
             self._due_at = min(self._due_at, deadline)
@@ -294,7 +299,7 @@ class RowAnswers:
     def _tell_of(self, events: Sequence[Event], readable: bool) -> None:
         for event in events:
             for change in event.changes:
-                if change.kind in _ENDS:
+                if change.kind in ENDS:
                     self._tell_end(change.incarnation)
             record = event.submitted.record
             if not isinstance(record, Transaction):
@@ -330,96 +335,12 @@ class RowAnswers:
             due = [one for one in waiters if readable or not one.readable]
             self._keep(key, [one for one in waiters if one not in due])
             for waiter in due:
-                waiter.reply.give(_described(write, version))
+                waiter.reply.give(described(write, version))
 
     def _tell_end(self, incarnation: str) -> None:
         for key in [key for key in self._waiting if key[0] == incarnation]:
             for waiter in self._waiting.pop(key):
-                waiter.reply.give(_GONE)
-
-
-_ABOUT_ROWS = frozenset({"WriteRows", "ApplyRows"})
-_GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]
-
-
-def _is_about_rows(event: Event) -> bool:
-    outcome = event.outcome
-    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-        return False
-    for result in outcome.results:
-        if result.operation in _ABOUT_ROWS:
-            return True
-    for change in event.changes:  # noqa: SIM110 - a generator's frames cost more than this
-        if change.kind in _ENDS:
-            return True
-    return False
-
-
-def _pending(
-    table: Table, published: int, limit: int, position: int, awaited: Mapping[str, int]
-) -> dict[str, Any]:
-    rows = table.rows
-    as_of = position or published
-    found: list[Any] = []
-    for sequence, one in rows.pending.items() if rows is not None else ():
-        if sequence > published or len(found) == limit:
-            break
-        found.append([sequence, one.offset, list(one.operations)])
-    return {
-        "table": list(table.table_id),
-        "incarnation": table.incarnation,
-        "applied": rows.applied if rows is not None else 0,
-        "version": table.version,
-        "pending": found,
-        "awaited": awaited.get(table.incarnation, 0),
-        "stale": [list(one) for one in rows.stale()] if rows is not None else [],
-        "position": published,
-        "is_settled": table.changed_at <= published,
-        "applied_at": as_of if rows is None else rows.applied_at(as_of),
-    }
-
-
-def _table_of(machine: Machine, name: tuple[str, ...], incarnation: str) -> Table | None:
-    named = machine.tables.get(name)
-    if named is not None and named.incarnation == incarnation:
-        return named
-    renamed = (table for table in machine.tables.values() if table.incarnation == incarnation)
-    return next(renamed, None)
-
-
-def _known(
-    session: Session, table: Table | None, incarnation: str, sequence: int, *, readable: bool
-) -> AppliedRange | Answer | None:
-    """Return by what a write was applied, or what is said of it if that is unknown."""
-    rows = table.rows if table is not None else None
-    ended = session.follower.machine.catalogue.ended_rows.get(incarnation)
-    is_known = rows is not None and (sequence in rows.pending or sequence <= rows.applied)
-    if ended is not None and sequence > ended and not is_known:
-        return _GONE
-    if table is None:
-        return [0, 0, 0, 0, "", ""]
-    if rows is None or sequence > rows.applied:
-        return None
-    application = rows.application_of(sequence)
-    if application is None:
-        return [0, 0, 0, 0, "", ""]  # so long ago that the log has to be searched
-    if application.sequence > session.published:
-        return None
-    is_there = session.readable.newest(incarnation) >= application.version
-    return application if is_there or not readable else None
-
-
-def _answer(writes: Sequence[AppliedWrite], params: Params, version: int) -> Answer:
-    sequence, operation = int(params.get("sequence", 0)), int(params.get("operation", 0))
-    of_it = [write for write in writes if write.sequence == sequence]
-    found = next((write for write in of_it if write.operation == operation), None)
-    found = found or (of_it[0] if of_it else AppliedWrite(sequence, operation))
-    return _described(found, version)
-
-
-def _described(write: AppliedWrite, version: int) -> Answer:
-    counts = (write.inserted, write.updated, write.deleted)
-    return [version, *counts, write.refused, write.problem]
+                waiter.reply.give(GONE)
 
 
 def _bytes_of(submitted: Submitted) -> int:

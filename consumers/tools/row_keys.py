@@ -114,8 +114,8 @@ class _Keys:
         if unread and not self._learn(dataset, unread):
             return None
         hashes, addresses = self._sorted
-        first = np.searchsorted(hashes, wanted, "left").tolist()
-        last = np.searchsorted(hashes, wanted, "right").tolist()
+        first: Any = np.searchsorted(hashes, wanted, "left").tolist()
+        last: Any = np.searchsorted(hashes, wanted, "right").tolist()
         found: set[int] = set()
         for start, end in zip(first, last, strict=True):
             if start < end:

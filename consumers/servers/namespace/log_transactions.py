@@ -328,11 +328,11 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _loses(value: Any, kind: pa.DataType) -> bool:
-    """Say whether Arrow would keep less than JSON says: it cuts fractions off without a word."""
+    """Return True if Arrow would keep less than JSON says: it cuts fractions off without a word."""
     if isinstance(value, float):
-        return not value.is_integer() and (types.is_integer(kind) or types.is_temporal(kind))
+        return not value.is_integer() and bool(types.is_integer(kind) or types.is_temporal(kind))
     if isinstance(value, bool):
-        return types.is_floating(kind)
+        return bool(types.is_floating(kind))
     if types.is_struct(kind) and isinstance(value, dict):
         known = {field.name: field.type for field in kind}
         return any(_loses(part, known[name]) for name, part in value.items() if name in known)

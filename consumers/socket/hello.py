@@ -1,0 +1,38 @@
+"""How a leader greets a writer, and how it says that a request failed."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from commitlog import wire
+from commitlog.errors import CommitLogError, InvalidRequest, Unavailable
+
+logger = logging.getLogger(__name__)
+
+
+def check_hello(hello: Mapping[str, Any], identity: Mapping[str, Any], token: str) -> None:
+    """Raise Unavailable or InvalidRequest if a writer means another log, or may not connect."""
+    if hello.get("protocol") != wire.WIRE_VERSION:
+        raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
+    for name in ("log", "log_id", "partition", "home"):
+        asked = hello.get(name)
+        if asked not in ("", None) and asked != identity.get(name, asked):
+            raise Unavailable(f"this is {name} {identity[name]!r}, not {asked!r}")
+    given = str(hello.get("token", ""))
+    if token and not hmac.compare_digest(given.encode(), token.encode()):
+        raise InvalidRequest(
+            f"the leader requires a token, and {'another' if given else 'none'} was given",
+            field="token",
+            advice="Set COMMITLOG_TOKEN to the leader's, or CommitLog.connect(token=…)",
+        )
+
+
+def failed(error: Exception) -> dict[str, Any]:
+    """Return what a request is answered that failed."""
+    if isinstance(error, CommitLogError):
+        return {"error": {"type": type(error).__name__, "message": str(error)}}
+    logger.error("a request failed", exc_info=error)
+    return {"error": {"type": "Unavailable", "message": f"the leader failed: {error!r}"}}
