@@ -174,7 +174,7 @@ def _plain_append(
     known = info.field_ids if info.fields else None
     root = _local_root(info.location)
     for path, size_bytes, fields in files:
-        if known is not None and not known.keys() >= set(fields):
+        if leads_out(path) or (known is not None and not known.keys() >= set(fields)):
             return None
         if root and not _is_there(root, path, size_bytes):
             return None

@@ -71,6 +71,14 @@ def _cut_off(client: CommitLog) -> Any:
     return L.Append([fragment])
 
 
+def _elsewhere(client: CommitLog) -> Any:
+    fragment = _fragment(client)
+    path = Path(client.table("a$t").location) / "data" / fragment.files[0].path
+    path.rename(path.parent.parent / "elsewhere")
+    fragment.files[0]._path = "../elsewhere"
+    return L.Append([fragment])
+
+
 def _wrong_schema(client: CommitLog) -> Any:
     wide = pa.schema([pa.field(f"c{i}", pa.int64()) for i in range(3)])
     return L.Append([_fragment(client, wide)])
@@ -101,6 +109,7 @@ def _not_an_operation(client: CommitLog) -> Any:
     [
         (_missing, MissingDataFile, "isn't in .*/data"),
         (_cut_off, MissingDataFile, "bytes instead of"),
+        (_elsewhere, InvalidTransaction, "leads out of the data files"),
         (_wrong_schema, InvalidTransaction, r"field ids \[2\]"),
         (_negative, InvalidTransaction, "ids and versions are at least 0"),
         (_plain_dict, InvalidTransaction, "UpdateConfig holds .*'dict' object"),
