@@ -11,6 +11,7 @@ from typing import Any
 from pyroaring import BitMap
 
 from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.partition.driving import drive
@@ -268,8 +269,8 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
     return ManifestDelta(
         state.version + 1,
         0,
-        0,
-        0,
+        state.reader_feature_flags & FLAG_STABLE_ROW_IDS,
+        state.writer_feature_flags & FLAG_STABLE_ROW_IDS,
         maximum if maximum >= 0 else None,
         state.next_row_id,
         f"{transaction.read_version}-{transaction.uuid}.txn",

@@ -182,6 +182,8 @@ class SimulatedCommitLog(CommitLog):
         self.opened: Any = SimulatedOpened(self)
         self._sources: dict[str, tuple[Place, ...]] = {}
         """Where the rows of data files that were written here came from, by their paths."""
+        self._planned_on: dict[str, str] = {}
+        """The incarnation whose rows they are."""
 
     def open(self, table_id: Any, version: int | None = None, **_: Any) -> Any:
         """Open a version."""
@@ -214,9 +216,10 @@ class SimulatedCommitLog(CommitLog):
         self.maintainer.point("submitted")
         return ticket
 
-    def rewritten(self, path: str, places: tuple[Place, ...]) -> None:
+    def rewritten(self, path: str, location: str, places: tuple[Place, ...]) -> None:
         """Note where the rows of a data file came from."""
         self._sources[path] = places
+        self._planned_on[path] = self.world.auditor.by_location[location]
 
     def _meant(self, operation: Operation) -> Intent:
         if isinstance(operation, DeleteTableVersions):
@@ -236,11 +239,15 @@ class SimulatedCommitLog(CommitLog):
         if message.HasField("reserve_fragments"):
             count = message.reserve_fragments.num_fragments
             return Intent("reserve", name, operation.incarnation, read, count=count)
+        # The table may have been made again since: it means the one that it read.
+        incarnation = operation.incarnation
         groups: list[Group] = []
         for group in message.rewrite.groups:
             new = ((one.id, self._sources[one.files[0].path]) for one in group.new_fragments)
             groups.append((tuple(old.id for old in group.old_fragments), tuple(new)))
-        return Intent("rewrite", name, operation.incarnation, read, groups=tuple(groups))
+            for one in group.new_fragments:
+                incarnation = self._planned_on[one.files[0].path]
+        return Intent("rewrite", name, incarnation, read, groups=tuple(groups))
 
 
 class SimulatedOpened(Opened):
@@ -365,7 +372,7 @@ class Task:
             kept.segments.add().array.u64_array.values = b"".join(values)
             fragment.inline_row_ids = kept.SerializeToString()
         log.world.put_file(log.maintainer.process, dataset.location, f"data/{path}", FILE_BYTES)
-        log.rewritten(path, places)
+        log.rewritten(path, dataset.location, places)
         return fragment
 
 

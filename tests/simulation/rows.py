@@ -479,6 +479,8 @@ class Spec:
     def _is_rejectable(self, entry: Entry, asked: Asked) -> bool:
         names = [(intent, self.tables.get(intent.table)) for intent in asked.intents]
         code, known = entry.code, self.ids.get(entry.transaction_id)
+        if any(t and i.groups and i.incarnation != t.incarnation for i, t in names):
+            return True  # whatever the other table has instead
         if code == "NO_SUCH_TABLE":
             if any(version >= 0 and name not in self.tables for name, version in asked.expects):
                 return True
