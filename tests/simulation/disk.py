@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator
 from commitlog.adapters.storage import FileFound
 from tests.simulation.scheduler import Killed, Process, Scheduler
 
+STALE_SECONDS = 2.0
+"""A list may lack what was put since."""
+
 
 class Objects:
     """The bytes of all tables, and what goes wrong with them."""
@@ -143,7 +146,7 @@ class SimulatedStore:
         since = float("inf")
         if objects.scheduler.chance(objects.stale_rate):
             objects.counters["stale list"] += 1
-            since = objects.scheduler.now - 2.0
+            since = objects.scheduler.now - STALE_SECONDS
         for full in sorted(objects.bytes):
             is_inside = full.startswith(prefix) and "/" not in full[len(prefix) :]
             if is_inside and objects.put_at[full] <= since and objects.is_visible(full):

@@ -143,6 +143,7 @@ class Maintainer:
         self.began_at = world.scheduler.now
         assert world.auditor.standing is not None
         world.auditor.standing.began = world.auditor.machine.sequence
+        world.auditor.standing.began_at = self.began_at
         try:
             self._has_acted = False
             self._maintenance.look()

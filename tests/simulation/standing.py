@@ -16,6 +16,7 @@ from commitlog.model.records import Transaction
 from commitlog.model.table import Policy
 from consumers.partition.events import Event
 from consumers.tools.file_ledger import REASON
+from tests.simulation.disk import STALE_SECONDS
 from tests.simulation.rows import Intent
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Standing:
         """By incarnation: the versions that a record deleted."""
         self.began = 0
         """The sequence that was the last one when maintenance began to look."""
+        self.began_at = 0.0
+        self.overtaken: set[tuple[str, int]] = set()
+        """Locations and versions that got a tag while their manifests were being removed."""
         self._now: dict[str, dict[int, tuple[str, ...]]] = {}
         """Paths of each fragment of the newest version, by incarnation."""
         self._files: dict[str, dict[int, frozenset[str]]] = {}
@@ -72,7 +76,7 @@ class Standing:
     def deleted(self, intent: Intent, location: str) -> None:
         """I21: versions are deleted by a record that was planned when they had no tag."""
         for (place, name), (version, tagged_at) in self.tags.items():
-            is_kept = place == location and tagged_at < intent.planned_at
+            is_kept = place == location and tagged_at + STALE_SECONDS < intent.planned_at
             self._auditor.expect(
                 not is_kept or version not in intent.expires,
                 f"I21 version {version} of {intent.table}, tagged {name}, was deleted",
@@ -110,10 +114,18 @@ class Standing:
         table = self._auditor.tables[incarnation]
         if table.is_dropped or self.is_expired(incarnation, version):
             return True
-        is_tagged = version in (
-            v for (place, _), (v, _) in self.tags.items() if place == table.location
-        )
-        return table.policy is Policy.LATEST and version < table.state.version and not is_tagged
+        if table.policy is not Policy.LATEST or version >= table.state.version:
+            return False
+        tagged = [
+            at
+            for (place, _), (v, at) in self.tags.items()
+            if (place, v) == (table.location, version)
+        ]
+        if not tagged:
+            return True
+        # Tagged since maintenance looked for tags: who opens it asks the log for it.
+        self.overtaken.add((table.location, version))
+        return min(tagged) + STALE_SECONDS >= self.began_at
 
     def is_expired(self, incarnation: str, version: int) -> bool:
         """Say whether a record deleted a version."""

@@ -140,6 +140,7 @@ def check_standing(world: World) -> None:
     for (location, tag), (version, _) in auditor.standing.tags.items():
         incarnation = auditor.by_location[location]
         is_gone = auditor.tables[incarnation].is_dropped or auditor.is_expired(incarnation, version)
+        is_gone = is_gone or (location, version) in auditor.standing.overtaken
         is_there = is_gone or manifest_path(location, version) in objects.bytes
         auditor.expect(is_there, f"I21 version {version} of {location}, tagged {tag}, is gone")
 
