@@ -38,6 +38,9 @@ AT_WORK = "at work"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 POLITE = ["polite", "t"]
 REQUEST_SECONDS = 60.0
+ANSWERS_MIN, LONGER_MAX = 20, 12
+"""The crowd goes on until it was answered so often, for so many times its seconds at most: on a
+machine with little to spare, it takes long to make what it sends."""
 MIB = 1024 * 1024
 _JSON_PATHS = (
     *("/v1/table/x$t/version/create", "/v1/table/x$t/query", "/v1/table/x$t/describe"),
@@ -127,7 +130,10 @@ class Crowd:
             asyncio.create_task(self._again(active[n % len(active)], n))
             for n in range(WAITING, CONNECTIONS)
         ]
+        until = time.monotonic() + LONGER_MAX * seconds
         await asyncio.sleep(seconds)
+        while sum(self.answers.values()) < ANSWERS_MIN and time.monotonic() < until:
+            await asyncio.sleep(0.5)
         self.is_over = True
         for task in tasks:
             task.cancel()
@@ -243,11 +249,14 @@ class Polite:
             assert status == 200, status
         self.inserted = 1
 
-    def run(self, seconds: float) -> None:
-        """Ask for a while, and note how long each answer took."""
+    def run(self, seconds: float, beside: subprocess.Popen[str] | None = None) -> None:
+        """Ask for a while, and note how long each answer took.
+
+        It goes on as long as the crowd `beside` it does.
+        """
         table, until = "$".join(POLITE), time.monotonic() + seconds
         number = 0
-        while time.monotonic() < until:
+        while time.monotonic() < until or (beside is not None and beside.poll() is None):
             number += 1
             began = time.monotonic()
             if number % 10 == 0:
