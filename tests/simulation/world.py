@@ -398,11 +398,15 @@ class World:
 
 @contextmanager
 def _clocks(world: World, here: int) -> Iterator[None]:
-    """Let one thread's clocks be the world's."""
+    """Let one thread's clocks be the world's, until the end of the block.
+
+    A module that is first imported meanwhile may keep such a clock for good, as a default.
+    """
     monotonic, now = time.monotonic, time.time
+    is_over = False
 
     def is_here() -> bool:
-        return threading.get_ident() == here
+        return not is_over and threading.get_ident() == here
 
     clocks: dict[str, Callable[[], float]] = {
         "time.monotonic": lambda: world.scheduler.now if is_here() else monotonic(),
@@ -412,7 +416,10 @@ def _clocks(world: World, here: int) -> Iterator[None]:
     with ExitStack() as stack:
         for name, clock in clocks.items():
             stack.enter_context(mock.patch(name, clock))
-        yield
+        try:
+            yield
+        finally:
+            is_over = True
 
 
 def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = False) -> Report:
