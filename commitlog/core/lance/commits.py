@@ -209,9 +209,7 @@ def check_own(view: View, candidate: Candidate, read_version: int = 0) -> None:
 
 def first_new_fragment(state: ManifestState, delta: ManifestDelta) -> int:
     """Return the first id that was given to a new fragment, -1 if there is none."""
-    last = state.max_fragment_id
-    if last is None:
-        last = state.fragments.last_id
+    last = state.last_fragment_id
     for fragment_id, _ in delta.fragments:
         if fragment_id > last:
             return fragment_id

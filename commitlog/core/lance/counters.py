@@ -16,7 +16,7 @@ def check_fragment_ids(
     state: ManifestState, delta: ManifestDelta, of_kind: LanceOperation[Any]
 ) -> None:
     """Refuse ids of fragments that leave no room for others: they end at 2**32."""
-    last = state.fragments.last_id if state.max_fragment_id is None else state.max_fragment_id
+    last = state.last_fragment_id
     new = [i for i, _ in delta.fragments if i not in state.fragments]
     highest = max(new, default=-1)
     if delta.max_fragment_id is not None and delta.max_fragment_id < highest:

@@ -135,18 +135,13 @@ def _branch(state: ManifestState | None) -> str | None:
     return message.branch if message is not None and message.HasField("branch") else None
 
 
-def _max_fragment_id(state: ManifestState) -> int:
-    maximum = state.max_fragment_id
-    return state.fragments.last_id if maximum is None else maximum
-
-
 def check_effect(
     head: ManifestState, staged: ManifestState, delta: ManifestDelta, transaction: Transaction
 ) -> None:
     """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
     of_kind = OPERATION_NAMED[kind_of(transaction)]
-    maximum, kind = _max_fragment_id(head), of_kind.name
-    if _max_fragment_id(staged) < maximum:
+    maximum, kind = head.last_fragment_id, of_kind.name
+    if staged.last_fragment_id < maximum:
         raise _not_its_effect(kind, "max_fragment_id", "fragment_ids_go_back")
     if staged.next_row_id < head.next_row_id:
         raise _not_its_effect(kind, "next_row_id", "row_ids_go_back")

@@ -33,8 +33,7 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
     """
     header = state.header
     is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
-    maximum = state.max_fragment_id
-    fragment_id = (state.fragments.last_id if maximum is None else maximum) + 1
+    fragment_id = state.last_fragment_id + 1
     next_row_id, version = state.next_row_id, state.version + 1
     asked, is_mixed = 0, False
     added: list[tuple[int, bytes]] = []

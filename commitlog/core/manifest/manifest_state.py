@@ -92,6 +92,11 @@ class ManifestState:
         state.index_section = index_section or None
         return state
 
+    @property
+    def last_fragment_id(self) -> int:
+        """The highest id that a fragment has or had, -1 if there was none; the next one follows."""
+        return self.fragments.last_id if self.max_fragment_id is None else self.max_fragment_id
+
     def copy(self) -> ManifestState:
         """Return the same state, to change alone."""
         state = self.fork()

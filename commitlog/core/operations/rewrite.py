@@ -86,8 +86,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
         body = _without_gone(transaction, references.images).rewrite
         state = references.state
         references.check_fragments(self.changed_fragments(body))
-        maximum = state.max_fragment_id
-        last = state.fragments.last_id if maximum is None else maximum
+        last = state.last_fragment_id
         ids = [fragment.id for fragment in self.new_fragments(body) if fragment.id]
         references.check_distinct(ids)
         history = references.view.table.history
@@ -119,8 +118,7 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
         body = transaction.rewrite
         groups = _groups(body)
         removed = _removed(state, groups)
-        maximum = state.max_fragment_id
-        next_id = (state.fragments.last_id if maximum is None else maximum) + 1
+        next_id = state.last_fragment_id + 1
         added: list[tuple[int, bytes]] = []
         covers: list[tuple[BitMap, BitMap]] = []
         asked, is_mixed = 0, False

@@ -205,8 +205,9 @@ def _restore_write_set(row: Iterable[Any]) -> tuple[int, WriteSet]:
 def _features(manifest: ManifestState | None, chunk: int | None = None) -> bytes:
     """Return the feature flags that single fragments ask for; few ask for any."""
     found = manifest.fragments.features_by_id() if manifest is not None else {}
-    ids = (i for i in found if chunk is None or i // CHUNK_FRAGMENTS == chunk)
-    return to_json([[i, found[i]] for i in sorted(ids)])
+    of_chunk = range((chunk or 0) * CHUNK_FRAGMENTS, ((chunk or 0) + 1) * CHUNK_FRAGMENTS)
+    ids = sorted(found) if chunk is None else of_chunk
+    return to_json([[i, found[i]] for i in ids if i in found])
 
 
 def _restore(saved: Saved, chunks: _Chunks) -> Table:

@@ -149,8 +149,7 @@ def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
 def _ids(view: View) -> Iterator[int]:
     """Yield the ids that Lance would give to new fragments."""
     assert view.state is not None
-    maximum = view.state.max_fragment_id
-    fragment_id = view.state.fragments.last_id if maximum is None else maximum
+    fragment_id = view.state.last_fragment_id
     while True:
         fragment_id += 1
         yield fragment_id
