@@ -198,8 +198,11 @@ class Checkpoints:
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
             # The machine's own part tells of more than its outcomes (what was dropped).
-            is_new = saved is None or name == MACHINE
-            if saved is None or is_new or not part.is_as(saved[0], bytes.fromhex(saved[1])):
+            if (
+                saved is None
+                or name == MACHINE
+                or not part.is_as(saved[0], bytes.fromhex(saved[1]))
+            ):
                 saved, hint = self._write_part(part)
             else:
                 hint = self._hints.get(name)

@@ -334,3 +334,16 @@ def test_a_delete_drops_indices_that_it_leaves_pointless(
     after = build(before, delete(removed=[0]))
     kept = IndexSection.FromString(after.index_section or b"").indices
     assert [index.uuid.uuid[0] for index in kept] == left
+
+
+def test_an_index_that_is_remapped_twice_is_left_to_pylance() -> None:
+    section = IndexSection()
+    section.indices.add(name="i").uuid.uuid = b"1"
+    rewrite = Transaction(uuid=UUID)
+    group = rewrite.rewrite.groups.add()
+    group.old_fragments.append(fragment(0))
+    for new_id in (b"2", b"3"):
+        remapped = rewrite.rewrite.rewritten_indices.add()
+        remapped.old_id.uuid, remapped.new_id.uuid = b"1", new_id
+    with pytest.raises(NotDirect, match="twice"):
+        direct_delta(state(fragment(0), indices=section), rewrite, timestamp_ms=1)

@@ -208,7 +208,7 @@ def _removed(
 
 def _indices_after(
     state: ManifestState,
-    rewritten: Iterable[Transaction.Rewrite.RewrittenIndex],
+    rewritten: Sequence[Transaction.Rewrite.RewrittenIndex],
     covers: Sequence[tuple[BitMap, BitMap]],
 ) -> bytes | None:
     """Return the indices once groups of fragments are replaced by others, None if all stay.
@@ -221,6 +221,8 @@ def _indices_after(
     section = IndexSection.FromString(state.index_section)
     is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
     remapped = {one.old_id.uuid: one for one in rewritten}
+    if len(remapped) < len(rewritten):
+        raise NotDirect("an index is remapped twice, which pylance refuses")
     for index in section.indices:
         one = remapped.get(index.uuid.uuid)
         if one is not None:
