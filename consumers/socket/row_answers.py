@@ -93,8 +93,8 @@ class RowAnswers:
         """Writes that were accepted since this process began."""
         self._wanted = inf
         """At which count row writers are told."""
-        self._records: dict[int, Submitted] = {}
-        """By position, of those that wait; the newest."""
+        self._records: dict[int, tuple[Submitted, frozenset[str]]] = {}
+        """By position, the newest of those that wait, with the incarnations that they write to."""
         self._records_bytes = 0
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
@@ -202,12 +202,13 @@ class RowAnswers:
         for one in found:
             one["records"] = []
             for sequence, offset, _ in one["pending"]:
-                known = self._records.get(sequence) if offset >= from_offset else None
-                record = known.record if known is not None else None
-                if known is not None and isinstance(record, Transaction) and left > 0:
-                    value = encode_transaction(record)
+                if offset < from_offset or sequence not in self._records or left <= 0:
+                    continue
+                submitted, _ = self._records[sequence]
+                if isinstance(submitted.record, Transaction):
+                    value = encode_transaction(submitted.record)
                     left -= len(value)
-                    one["records"].append([offset, known.key.decode(), _base64(value)])
+                    one["records"].append([offset, submitted.key.decode(), _base64(value)])
 
     async def _gather(self, more: int, seconds: float, quiet: float) -> None:
         loop, first = asyncio.get_running_loop(), self._count
@@ -307,21 +308,23 @@ class RowAnswers:
             for operation in record.operations:
                 if isinstance(operation, WriteRows) and not readable:
                     self._count += 1
-                    self._keep_record(event.outcome.sequence, event.submitted)
+                    self._keep_record(event)
                 elif isinstance(operation, ApplyRows):
                     self._tell_applied(event, operation, readable or not event.awaits_files)
 
-    def _keep_record(self, sequence: int, submitted: Submitted) -> None:
+    def _keep_record(self, event: Event) -> None:
+        sequence, results = event.outcome.sequence, event.outcome.results
         if sequence in self._records:
             return
-        self._records[sequence] = submitted
-        self._records_bytes += _bytes_of(submitted)
+        written = frozenset(one.incarnation for one in results if one.operation == "WriteRows")
+        self._records[sequence] = event.submitted, written
+        self._records_bytes += _bytes_of(event.submitted)
         while self._records_bytes > HANDED_BYTES_MAX:
             self._forget_record(next(iter(self._records)))
 
     def _forget_record(self, sequence: int) -> None:
         if (known := self._records.pop(sequence, None)) is not None:
-            self._records_bytes -= _bytes_of(known)
+            self._records_bytes -= _bytes_of(known[0])
 
     def _tell_applied(self, event: Event, operation: ApplyRows, readable: bool) -> None:
         made = [r for r in event.outcome.results if r.incarnation == operation.incarnation]
@@ -341,6 +344,8 @@ class RowAnswers:
         for key in [key for key in self._waiting if key[0] == incarnation]:
             for waiter in self._waiting.pop(key):
                 waiter.reply.give(GONE)
+        for sequence in [n for n, (_, written) in self._records.items() if incarnation in written]:
+            self._forget_record(sequence)
 
 
 def _bytes_of(submitted: Submitted) -> int:

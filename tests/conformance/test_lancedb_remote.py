@@ -302,10 +302,9 @@ def test_indices_are_made_by_defaults_and_by_all_that_the_client_says(
     grams.create_index("text", config=begins)
     found = [grams.search(one, query_type="fts").to_arrow().num_rows for one in ("la", "nce")]
     assert found == [2, 0]
-    for stopped in ("cool", [1]):
-        wrong = index.FTS(custom_stop_words=stopped)
-        with pytest.raises(Exception, match=r"400|must be|cannot be"):
-            grams.create_index("text", config=wrong)
+    grams.create_index("text", config=index.FTS(custom_stop_words=["cool"]))
+    found = [grams.search(one, query_type="fts").to_arrow().num_rows for one in ("is", "cool")]
+    assert found == [1, 0]
     grams.prewarm_index("text_idx")
     with pytest.raises(Exception, match="not found"):
         grams.prewarm_index("nope")

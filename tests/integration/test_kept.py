@@ -33,8 +33,10 @@ GROWS = {
     "Locations._below": "a location belongs to one incarnation for ever",
     "Catalogue.ended_rows": "how far rows of a dropped table were applied",
     "OffsetIndex._places": "one for 1,000 outcomes",
+    "Appending._busy": "who wrote within 200 ms, until the next record",
+    "Appending._heard": "who wrote within 200 ms, until the next record",
 }
-"""What grows with what is decided, and why."""
+"""What grows with what is decided, or stays until something is, and why."""
 
 
 def one_round(made: Service) -> None:
@@ -55,12 +57,13 @@ def one_round(made: Service) -> None:
 
 
 def settled(running: Running) -> Counter[str]:
-    """Return what is kept once all files are written and nobody is connected."""
+    """Return what is kept once files and a checkpoint are written and nobody is connected."""
     committer = running.committer
     session = committer._session
     assert session is not None
     wait_until(lambda: session.written_sequence >= session.published, "the files")
     wait_until(lambda: not committer._answers._connections.all(), "the last connection's end")
+    wait_until(lambda: session.mailbox.call(session.checkpoint).result(60), "a checkpoint")
     return session.mailbox.call(lambda: kept(committer, without=[MemoryCluster])).result(60)
 
 

@@ -367,11 +367,11 @@ def _words_that_follow_each_other(db: Any, new: str) -> Any:
 def _words_that_nobody_finds_are_the_callers_to_choose(db: Any, new: str) -> Any:
     made = db.create_table(new, pa.table({"id": [1, 2], "text": ["the cool puppy", "a cool cat"]}))
     counts = []
-    for words in (None, ["cool"], ["cool", "puppy"]):
+    for words in (None, ["cool"], ["cool", "cat"]):
         made.create_index("text", config=indices.FTS(custom_stop_words=words))
         asked = ("the", "cool", "puppy", "cat")
         counts.append([len(ids(made.search(one, query_type="fts"))) for one in asked])
-    assert counts == [[0, 2, 1, 1], [1, 0, 1, 1], [1, 0, 0, 1]], "they take the place of the usual"
+    assert counts == [[0, 2, 1, 1], [1, 0, 1, 1], [1, 0, 1, 0]], "they take the place of the usual"
     return counts
 
 
