@@ -5,8 +5,9 @@
     ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
-one. It is a convenience: deleting it means reading the log from its beginning. Whatever in it
-doesn't fit the log it is opened with is refused by name, never repaired by guessing.
+one; what gets full on the way is written before, one part at a time. It is a convenience: deleting
+it means reading the log from its beginning. Whatever in it doesn't fit the log it is opened with is
+refused by name, never repaired by guessing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from consumers.runtime.places import another_log
 
 FORMAT = 3
 HEAD = "head.json"
+AHEAD_OUTCOMES = 1_000
+"""After so many, parts may be full that were not."""
 
 logger = logging.getLogger(__name__)
 
@@ -142,14 +145,23 @@ class Checkpoints:
             "log_id": genesis.log_id,
             "partition": genesis.partition,
         }
+        self._forget()
+
+    def _forget(self) -> None:
         self._saved: dict[str, tuple[int, str, int]] = {}
         self._hints: dict[str, tuple[str, int]] = {}
+        self._ahead: set[str] = set()
+        """What was written ahead since the last one was saved."""
+        self._ahead_to = 0
+        """Nothing more of this outcome and those before is written ahead."""
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None if there is none.
 
         Raises WrongLog if it belongs to another log, CorruptLog if its bytes are damaged.
         """
+        # What was written ahead may tell of outcomes that never came into the log.
+        self._forget()
         try:
             head = json.loads(self._folder.read(HEAD))
         except FileNotFoundError:
@@ -176,6 +188,7 @@ class Checkpoints:
             raise self._corrupt("the state's digest differs from the recorded one")
         self._saved = {name: tuple(entry) for name, entry in head["parts"].items()}
         self._hints = {name: tuple(entry) for name, entry in hints.items()}
+        self._ahead_to = machine.sequence
         return Checkpoint(
             machine=machine,
             chain=_chain_from_json(head["chain"], self._genesis),
@@ -191,22 +204,39 @@ class Checkpoints:
         kept["identity"] = self._identity
         self._folder.replace(HEAD, json.dumps({**kept, "sha256": _digest(kept)}).encode())
 
+    def save_ahead(self, machine: Machine) -> None:
+        """Write a part that got full since the last call, for a checkpoint to come.
+
+        Who saves makes everybody wait, for what thousands of commits have changed; so most of it
+        is written one by one before, each part once. A full disk is for `save` to tell.
+        """
+        if machine.sequence < self._ahead_to + AHEAD_OUTCOMES:
+            return
+        for name, part in machine.full_parts(self._ahead_to):
+            if name not in self._ahead and not self._is_saved(name, part):
+                self._ahead.add(name)
+                with contextlib.suppress(OSError):
+                    self._saved[name], hint = self._write_part(part)
+                    self._hints.pop(name, None)
+                    if hint is not None:
+                        self._hints[name] = hint
+                return
+        self._ahead_to = machine.sequence
+
+    def _is_saved(self, name: str, part: Part) -> bool:
+        saved = self._saved.get(name)
+        return saved is not None and part.is_as(saved[0], bytes.fromhex(saved[1]))
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write what changed, then the head that names it all."""
         parts: dict[str, tuple[int, str, int]] = {}
         hints: dict[str, tuple[str, int]] = {}
         for name, part in checkpoint.machine.to_parts().items():
-            saved = self._saved.get(name)
             # The machine's own part tells of more than its outcomes (what was dropped).
-            if (
-                saved is None
-                or name == MACHINE
-                or not part.is_as(saved[0], bytes.fromhex(saved[1]))
-            ):
-                saved, hint = self._write_part(part)
+            if name == MACHINE or not self._is_saved(name, part):
+                parts[name], hint = self._write_part(part)
             else:
-                hint = self._hints.get(name)
-            parts[name] = saved
+                parts[name], hint = self._saved[name], self._hints.get(name)
             if hint is not None:
                 hints[name] = hint
         head = {
@@ -225,7 +255,7 @@ class Checkpoints:
         }
         head["sha256"] = _digest(head)
         self._folder.replace(HEAD, json.dumps(head).encode())
-        self._saved, self._hints = parts, hints
+        self._saved, self._hints, self._ahead = parts, hints, set()
         keep = {HEAD, *(f"{entry[1]}.part" for entry in parts.values())}
         keep.update(f"{parts[name][1]}.hint" for name in hints)
         for name in self._folder.names():

@@ -53,6 +53,8 @@ SLOW_SECONDS = 5.0
 """Tables whose files are late by this are named, also if no call has failed."""
 BEHIND_MAX = 1_000
 """With more outcomes than this that lack files, no checkpoint is waited for."""
+AHEAD_SECONDS = 0.02
+"""From one part that is written ahead of its checkpoint to the next; each takes milliseconds."""
 STILL_SECONDS = 0.25
 """Files that get no further for so long are waited for by no checkpoint either: writing hangs."""
 REPEAT_SECONDS = 600.0
@@ -118,6 +120,7 @@ class Session:
         )
         self._adopt(machine)
         self.materializer.written_sequence = self.published = replica.chain.sequence
+        self._ahead_at = 0.0
         self.offset_index = OffsetIndex(
             offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
         )
@@ -211,6 +214,9 @@ class Session:
         self.lanes.tick()
         if self.leader is not None:
             self.leader.step()
+            if self._clock() >= self._ahead_at:
+                self._ahead_at = self._clock() + AHEAD_SECONDS
+                self._checkpoints.save_ahead(self.follower.machine)
 
     def follow(self, timeout_seconds: float) -> None:
         """Read what there is, waiting for something at most so long."""

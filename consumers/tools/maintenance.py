@@ -82,7 +82,7 @@ class Maintenance:
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
         removing = None
-        self._turns = Turns(LOOK_SECONDS)
+        self._acts.stop, self._turns = stop, Turns(LOOK_SECONDS)
         if self._removals is not None:
             removing = threading.Thread(
                 target=self._removals.run, args=(stop, interval_seconds), name="removals"

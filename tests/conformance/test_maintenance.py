@@ -72,6 +72,23 @@ def test_small_fragments_are_merged_once_there_are_enough_of_them(tmp_path: Path
         decided_again_alike(made)
 
 
+def test_no_commit_of_a_compaction_replaces_more_fragments_than_others_can_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_acts, "FRAGMENTS_AT_ONCE", 8)
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties=properties_of({"target_rows": 5}))
+        for number in range(40):
+            made.client.append(T, rows(number))
+        results: list[str] = []
+        maintenance = Maintenance(made.client, on_act=lambda act, result: results.append(result))
+        maintenance.look()
+        assert ["40 fragments became 8" in result for result in results] == [True]
+        sizes = [len(made.client.open(T, version=v).get_fragments()) for v in range(41, 50)]
+        assert sizes[::2] == [40, 32, 24, 16, 8], "ten become two; a group is replaced as a whole"
+        assert ids(made) == list(range(40))
+
+
 def test_a_table_inherits_its_policy_from_its_namespaces_and_from_the_log(tmp_path: Path) -> None:
     def made_in(made: Service, namespace: tuple[str, ...], **policy: object) -> None:
         operation = CreateNamespace(namespace, tuple(properties_of(policy).items()))

@@ -7,7 +7,7 @@ its outcome. No clock, no randomness, no I/O: the same log makes the same state 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from commitlog.core.catalogue.decider import make_decider
@@ -201,6 +201,10 @@ class Machine(PartitionState):
     def to_parts(self) -> dict[str, Part]:
         """Return the state in parts; only those with a new counter need to be written again."""
         return snapshot.to_parts(self)
+
+    def full_parts(self, since: int) -> Iterator[tuple[str, Part]]:
+        """Yield the parts that are full, of what changed after outcome `since`."""
+        return snapshot.full_parts(self, since)
 
     @classmethod
     def from_parts(cls, genesis: Genesis, parts: Mapping[str, Saved]) -> Machine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -65,10 +65,7 @@ def digest_of(parts: Mapping[str, bytes]) -> bytes:
 def to_parts(machine: PartitionState) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
-    for chunk, changed in machine.deduplication.chunks():
-        ids = machine.deduplication
-        encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
-        parts[f"{IDS}{chunk}"] = Part(changed, encode, with_hint)
+    parts.update(_chunks_of_ids(machine))
     for table in machine.tables.values():
         parts.update(table_parts(table, machine.rules.protocol))
     for name, changed in machine.iceberg.changed_at.items():
@@ -76,6 +73,29 @@ def to_parts(machine: PartitionState) -> dict[str, Part]:
         # A uuid doesn't tell Iceberg tables apart: one metadata file may be registered twice.
         parts[f"{ICEBERG}{hashlib.sha256(to_json(list(name))).hexdigest()[:32]}"] = part
     return parts
+
+
+def full_parts(machine: PartitionState, since: int) -> Iterator[tuple[str, Part]]:
+    """Yield the parts that get nothing new any more, of the ids and of what changed after `since`.
+
+    They change all the same where what they hold does: a fragment is deleted from, an id forgotten.
+    """
+    for name, part in _chunks_of_ids(machine)[:-1]:
+        if part.counter > since:
+            yield name, part
+    for table in machine.tables.values():
+        if table.changed_at > since:
+            for name, part in table_parts(table, machine.rules.protocol):
+                if part.digests is not None:
+                    yield name, part
+
+
+def _chunks_of_ids(machine: PartitionState) -> list[tuple[str, Part]]:
+    found, ids = [], machine.deduplication
+    for chunk, changed in ids.chunks():
+        encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
+        found.append((f"{IDS}{chunk}", Part(changed, encode, with_hint)))
+    return found
 
 
 def restore(machine: PartitionState, parts: Mapping[str, Saved]) -> None:
