@@ -59,8 +59,7 @@ def run_part(
     """
     configure_logging(name, root)
     if niceness:
-        with contextlib.suppress(OSError):
-            os.nice(niceness)
+        be_nice(niceness)
     # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
     # allocations took a fifth of the leader's time.
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -204,6 +203,19 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
     logging.basicConfig(level=level, handlers=handlers, force=True)
     for noisy in ("asyncio", "uvicorn", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def be_nice(niceness: int) -> None:
+    """Get less of a processor than others.
+
+    Where Linux groups processes by session, niceness tells apart those of one session alone, and
+    the group has a niceness of its own.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def _take_lifeline() -> socket.socket | None:
