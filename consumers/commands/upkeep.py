@@ -21,7 +21,7 @@ from consumers.commands.options import (
     connect,
     connect_client,
 )
-from consumers.runtime.process import OnReady, run_part
+from consumers.runtime.process import OnReady, run_part, yielding
 
 if TYPE_CHECKING:
     from consumers.runtime.config import Config
@@ -69,7 +69,6 @@ def maintain(
     master
         Spark's master URL; for --spark.
     """
-    from consumers.tools.maintenance import NICENESS
     from consumers.tools.maintenance_policy import parse_defaults
 
     config = where.load()
@@ -79,12 +78,12 @@ def maintain(
     if not (once or dry_run):
 
         def work(stop: threading.Event, on_ready: OnReady) -> None:
-            with _maintenance(config, defaults, master, **more) as maintenance:
+            with _maintenance(config, defaults, master, yields=yielding(), **more) as maintenance:
                 on_ready("")
                 stop.wait(min(interval, STARTING_SECONDS))
                 maintenance.run(stop, interval)
 
-        run_part("maintenance", config.root or Path.cwd(), work, niceness=NICENESS)
+        run_part("maintenance", config.root or Path.cwd(), work)
         return
     done: list[tuple[Act, str]] = []
     more["on_act"] = lambda act, result: done.append((act, result))

@@ -33,6 +33,7 @@ GARBAGE_THRESHOLDS = (50_000, 20, 50)
 ARENAS, TRIM_SECONDS = 2, 10.0
 """What the allocator may spread its memory over, and how often it gives back what is free. A
 millisecond gives back two megabytes, so that is asked for before much has gathered."""
+NICENESS, NICENESS_FIXED = 10, 3
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES = 2
 WAIT_SECONDS = 0.25
@@ -205,17 +206,35 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def be_nice(niceness: int) -> None:
-    """Get less of a processor than others.
+def be_nice(niceness: int) -> bool:
+    """Get less of a processor than others, with all threads; return False if that isn't allowed.
 
-    Where Linux groups processes by session, niceness tells apart those of one session alone, and
-    the group has a niceness of its own.
+    Being less nice than before takes a privilege. Where Linux groups processes by session, niceness
+    tells apart those of one session alone, and the group has a niceness of its own.
     """
-    with contextlib.suppress(OSError):
-        os.nice(niceness)
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(niceness))
+    tasks = Path("/proc/self/task")
+    threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
+    try:
+        for thread in threads:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        if os.getsid(0) == os.getpid():
+            with contextlib.suppress(FileNotFoundError):
+                Path("/proc/self/autogroup").write_text(str(niceness))
+    except OSError:
+        return False
+    return True
+
+
+def yielding() -> Callable[[bool], object]:
+    """Return what has this process be nice, or not, from now on; at first it isn't.
+
+    Where it may not be less nice again, it is a little nice for ever.
+    """
+    if be_nice(1) and be_nice(0):
+        return lambda to_others: be_nice(NICENESS if to_others else 0)
+    be_nice(NICENESS_FIXED)
+    return lambda to_others: None
 
 
 def _take_lifeline() -> socket.socket | None:

@@ -31,7 +31,6 @@ from consumers.tools.removals import REMOVAL_SECONDS, Removals
 from consumers.tools.table_acts import Act, OnAct, TableActs, done, rewrite_for_a_turn, tell_failed
 from consumers.tools.turns import Turns
 
-NICENESS = 10
 GLANCE_SECONDS = 5.0
 """So often the leaders are asked whether a table takes many commits."""
 BUSY_VERSIONS = 500
@@ -55,17 +54,19 @@ class Maintenance:
         defaults: Mapping[str, str] | None = None,
         rewrite: RewriteGroups = rewrite_for_a_turn,
         removal_seconds: float = REMOVAL_SECONDS,
+        yields: Callable[[bool], object] = lambda to_others: None,
     ) -> None:
         """Act through a client of the log; `on_act(act, result)` is called after each act.
 
         Files are removed only with `open_log`, since that takes the whole log, archive included.
         The properties `defaults` hold where neither a table nor its namespaces say otherwise.
         `rewrite` rewrites the groups of fragments that a compaction planned. Files to remove are
-        looked for every `removal_seconds`.
+        looked for every `removal_seconds`. `yields(True)` has the process leave the processor to
+        others, `yields(False)` not, where it is far behind them.
         """
         self._log = log
         self._policies = Policies(log, defaults or {})
-        self._acts = TableActs(log, rewrite)
+        self._acts = TableActs(log, rewrite, yields)
         self._on_act = on_act or (lambda act, result: None)
         self._removals: Removals | None = None
         if open_log is not None:

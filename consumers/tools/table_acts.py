@@ -40,6 +40,8 @@ YOUNG_MS = 10_000
 """Somebody may have listed a manifest that is as young as this, and be about to read it."""
 TURN_SECONDS = 60.0
 """A compaction that takes longer lands what it has rewritten, and the other tables have a turn."""
+BEHIND_FRAGMENTS = 4_000
+"""Who has to merge so many yields to nobody: the more there are, the more each commit costs."""
 FRAGMENTS_AT_ONCE = 500
 """A commit of a compaction replaces so many fragments, and the rest of the last group: deciding it
 takes 25 microseconds for each, while all writers wait."""
@@ -114,10 +116,15 @@ def rewrite_for_a_turn(
 class TableActs:
     """Finds what is due to a table, and does it."""
 
-    def __init__(self, log: CommitLog, rewrite: RewriteGroups) -> None:
-        """Act through a client of the log; `rewrite` rewrites what a compaction planned."""
+    def __init__(
+        self, log: CommitLog, rewrite: RewriteGroups, yields: Callable[[bool], object]
+    ) -> None:
+        """Act through a client of the log; `rewrite` rewrites what a compaction planned.
+
+        `yields` is told whether what comes next leaves the processor to others.
+        """
         self._log = log
-        self._rewrite = rewrite
+        self._rewrite, self._yields = rewrite, yields
         self.stop = threading.Event()
         """Set: nothing more is begun."""
         self.bytes: dict[str, int] = {}
@@ -135,6 +142,8 @@ class TableActs:
         )
         self.unripe.discard(info.incarnation)
         yield from self._compactions(info, policy, dataset)
+        if self.stop.is_set():
+            return
         yield from self._indices(info, policy, dataset)
         if policy.expire_days or policy.retain_versions:
             yield from self._expiry(info, policy)
@@ -144,6 +153,7 @@ class TableActs:
     def _compactions(
         self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
     ) -> Iterator[Act]:
+        self._yields(True)
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         rows = [(f.physical_rows or 0, f.num_deletions) for f in fragments]
         physical, deleted = sum(all_rows for all_rows, _ in rows), sum(dead for _, dead in rows)
@@ -158,6 +168,7 @@ class TableActs:
         enough = max(policy.small_fragments, 2)
         due = tier_due([all_rows for all_rows, _ in rows], policy.target_rows, enough)
         if due is not None:
+            self._yields(due.fragments < BEHIND_FRAGMENTS)
             yield self._compaction(
                 info,
                 f"{due.fragments:,} fragments have fewer than {due.limit:,} rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,23 @@ def test_a_part_that_was_started_from_a_shell_leaves_the_shells_group_alone() ->
     group = Path("/proc/self/autogroup")
     ours = int(group.read_text().split()[-1]) if group.exists() else 7
     assert niceness(own_session=False) == [7, ours]
+
+
+def test_who_is_far_behind_yields_to_nobody() -> None:
+    program = """
+import os, threading
+from consumers.runtime.process import yielding
+waiting = threading.Event()
+threading.Thread(target=waiting.wait, daemon=True).start()
+yields = yielding()
+found = [os.nice(0)]
+for to_others in (True, False):
+    yields(to_others)
+    found += [os.getpriority(os.PRIO_PROCESS, int(tid)) for tid in os.listdir("/proc/self/task")]
+print(*found)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60
+    )
+    allowed = os.geteuid() == 0
+    assert done.stdout.split() == (["0", "10", "10", "0", "0"] if allowed else ["3"] * 5)
