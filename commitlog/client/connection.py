@@ -23,7 +23,14 @@ from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import CommitLogError, CorruptLog, LogMoved, Overloaded, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    LogMoved,
+    OutcomeUnknown,
+    Overloaded,
+    Unavailable,
+)
 from commitlog.model.records import Outcome
 from commitlog.ports import DeliveryFailed
 from commitlog.wire import (
@@ -236,11 +243,21 @@ class LeaderConnection:
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()
+            awaited = [one for group in self._awaited.values() for one in group]
             self._awaited.clear()
         self._socket.close()
         for request in requests:
             with contextlib.suppress(Exception):
                 request.future.set_exception(Unavailable("the client was closed"))
+        for one in awaited:
+            known = one.watch.transaction_id
+            one.fail(
+                OutcomeUnknown(
+                    f"the client was closed before the outcome of transaction {known} came; ask for"
+                    " it with log.outcome(id), or submit it again with this id",
+                    known,
+                )
+            )
 
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
         """Give an outcome to those who wait for it, wherever it was read."""

@@ -172,9 +172,9 @@ class Ticket:
             spans.first(self.transaction_id, "commit", took, status=status)
 
     def fail(self, error: CommitLogError) -> None:
-        """Note that the transaction surely wasn't appended."""
+        """Note that the transaction surely wasn't appended, or that nobody will tell more of it."""
         with self._lock:
-            if self._decided is None:
+            if self._decided is None or isinstance(error, OutcomeUnknown):
                 self._failure = error
         self._wake()
 

@@ -83,7 +83,7 @@ class Maintenance:
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
         removing = None
-        self._acts.stop, self._turns = stop, Turns(LOOK_SECONDS)
+        self._acts.stop, self._turns = stop, Turns(LOOK_SECONDS, stop)
         if self._removals is not None:
             removing = threading.Thread(
                 target=self._removals.run, args=(stop, interval_seconds), name="removals"
@@ -145,12 +145,13 @@ class Maintenance:
                     acts += look() if turns is None else turns.take(info.incarnation, look)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
-                tell_failed(self._log, info, error)
+                if stop is None or not stop.is_set():
+                    tell_failed(self._log, info, error)
             except Exception:
                 logger.exception("%s was left for later, for a reason not foreseen", info.name)
             else:
                 looked[info.name] = info.version, self._acts.bytes.get(info.incarnation, 0)
-        if not dry_run:
+        if not dry_run and (stop is None or not stop.is_set()):
             self._looked = looked
             self._tell()
         return acts

@@ -169,10 +169,12 @@ class TableActs:
         due = tier_due([all_rows for all_rows, _ in rows], policy.target_rows, enough)
         if due is not None:
             self._yields(due.fragments < BEHIND_FRAGMENTS)
+            small = sum(all_rows for all_rows, _ in rows if all_rows < due.limit)
+            mean = max(small // due.fragments, 1)
             yield self._compaction(
                 info,
                 f"{due.fragments:,} fragments have fewer than {due.limit:,} rows",
-                target_rows_per_fragment=due.limit,
+                target_rows_per_fragment=min(due.limit, mean * FRAGMENTS_AT_ONCE),
                 materialize_deletions=False,
             )
 

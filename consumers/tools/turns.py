@@ -7,10 +7,15 @@ waited for only so long.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from commitlog.errors import Unavailable
+
+GLANCE_SECONDS = 0.25
+LAST_SECONDS = 2.0
+"""What is under way when the process is to end may land for so long."""
 
 T = TypeVar("T")
 
@@ -18,9 +23,9 @@ T = TypeVar("T")
 class Turns:
     """Gives tables their turns, one after the other."""
 
-    def __init__(self, seconds: float) -> None:
-        """Wait so long for each."""
-        self._seconds = seconds
+    def __init__(self, seconds: float, stop: threading.Event | None = None) -> None:
+        """Wait so long for each; once `stop` is set, for a moment only."""
+        self._seconds, self._stop = seconds, stop or threading.Event()
         self._late: dict[str, threading.Thread] = {}
         """By incarnation: those that nobody waits for any more."""
 
@@ -44,7 +49,11 @@ class Turns:
         # A daemon: a process doesn't wait for it to end.
         thread = threading.Thread(target=turn, name="a table's turn", daemon=True)
         thread.start()
-        thread.join(self._seconds)
+        end = time.monotonic() + self._seconds
+        while thread.is_alive() and time.monotonic() < end and not self._stop.is_set():
+            thread.join(min(GLANCE_SECONDS, self._seconds))
+        if self._stop.is_set():
+            thread.join(LAST_SECONDS)
         if thread.is_alive():
             self._late[incarnation] = thread
             raise Unavailable(

@@ -17,6 +17,7 @@ from commitlog import CommitLog, NoSuchTable, OutcomeUnknown, Status, Unavailabl
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.tickets import Wait
 from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
@@ -282,6 +283,21 @@ def test_a_client_without_a_leader_says_so(log: MemoryLog) -> None:
 def test_a_closed_client_begins_anew(client: CommitLog) -> None:
     client.close()
     assert client.append("a$t", {"id": [1]}).version == 2
+
+
+@pytest.mark.parametrize("wait", ["committed", "readable"])
+def test_who_waits_while_another_thread_closes_the_client_hears_of_it(
+    client: CommitLog, leader: FakeLeader, wait: Wait
+) -> None:
+    append = _append(client, 1)
+    leader.muted.set()
+    with ThreadPoolExecutor() as pool:
+        ticket = client.submit("a$t", append)
+        waiting = pool.submit(ticket.result, WAIT_SECONDS, wait)
+        time.sleep(0.2)
+        client.close(timeout=0.5)
+        with pytest.raises(OutcomeUnknown, match=r"closed before .* log\.outcome\(id\)"):
+            waiting.result(5)
 
 
 def test_a_wrong_name_is_answered_with_the_near_ones(client: CommitLog) -> None:
