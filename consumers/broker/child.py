@@ -17,6 +17,7 @@ from consumers.runtime.patience import START_SECONDS, Patience
 
 LOOK_SECONDS = 1.0
 REAP_TIMEOUT_SECONDS = 10.0
+COMPILER_NICENESS = 15
 
 
 def environment() -> dict[str, str]:
@@ -59,6 +60,17 @@ class BrokerProcess:
         if not line.strip():
             raise OSError("the broker's process could not be started")
         return int(line)
+
+    def calm_compiler(self) -> None:
+        """Have Java's optimizing compiler yield to the threads that answer requests.
+
+        It is busy for the first minutes, and with few processors every commit waited for it.
+        """
+        # Linux alone tells threads by their names, and this many letters of them.
+        for thread in Path(f"/proc/{self.pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                if (thread / "comm").read_text().startswith("C2 Compiler"):
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), COMPILER_NICENESS)
 
     def poll(self) -> int | None:
         """Exit code, 128 + signal if one ended the command, None while it runs."""

@@ -169,6 +169,7 @@ class EmbeddedBroker:
             child.kill()
             raise
         broker.cluster_id = found
+        child.calm_compiler()
         return broker
 
     @property

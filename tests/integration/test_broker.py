@@ -172,6 +172,19 @@ def test_either_java_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wh
         assert consume(broker.bootstrap_servers, topic) == [b"hello"]
 
 
+def test_only_the_optimizing_compiler_yields_to_what_answers_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)  # with which tests have no such compiler
+    with EmbeddedBroker.start(tmp_path) as broker:
+        threads = Path(f"/proc/{broker.pid}/task").iterdir()
+        niceness = {
+            (thread / "comm").read_text().strip(): os.getpriority(os.PRIO_PROCESS, int(thread.name))
+            for thread in threads
+        }
+    assert {name for name, nice in niceness.items() if nice} == {"C2 CompilerThre"}
+
+
 def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
     with EmbeddedBroker.start(tmp_path) as broker:
         first = (broker.port, broker.cluster_id)
