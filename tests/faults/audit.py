@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import lance
 
@@ -25,6 +27,7 @@ from consumers.partition.events import Event
 from consumers.partition.follower import Follower
 from consumers.tools.verify import VerifyOptions, verify
 from tests.faults.processes import Violated, Writer
+from tests.simulation.porcupine import Operations
 
 CATCH_UP_SECONDS = 120.0
 FILES_SECONDS = 60.0
@@ -52,6 +55,8 @@ class Audit:
         self._follower = Follower(log, genesis, Machine(genesis), Replica())
         self.committed: dict[str, int] = {}
         """The sequence at which an id committed."""
+        self.made: dict[str, list[tuple[str, int, int]]] = {}
+        """What an id's commit made: the table's incarnation, the version, and the one it read."""
         self.sequences: dict[int, tuple[str, str, int | None]] = {}
         """By sequence: id, status, and the sequence that it repeats."""
         self.digests: dict[int, bytes] = {0: self.machine.digest()}
@@ -99,6 +104,33 @@ class Audit:
         self._check_files()
         self._check_rows(writers)
 
+    def operations(self, writers: list[Writer]) -> Operations:
+        """Return what was committed as the writers saw it, for Porcupine."""
+        tables = {incarnation for made in self.made.values() for incarnation, _, _ in made}
+        found: Operations = [
+            _operation(0, 1, [{"table": name, "kind": "create", "version": 1}]) for name in tables
+        ]
+        for entry in (one for writer in writers for one in _told(writer.entries())):
+            made = self.made.get(entry["asked"])
+            if made is None:
+                continue
+            rows = [f"r{number}" for _, number in (*entry["adds"], *entry["removes"])]
+            effects = [
+                {
+                    "table": incarnation,
+                    "kind": "commit",
+                    "version": version,
+                    "read": read,
+                    "needs": rows if entry["removes"] else [],
+                    "touches": rows,
+                }
+                for incarnation, version, read in made
+            ]
+            found.append(_operation(entry["at"], entry.get("told_at"), effects))
+        for number, operation in enumerate(found):
+            operation["client"] = number
+        return found
+
     def check_from_nothing(self) -> None:
         """Replay the whole log once more, and let `verify` walk it."""
         again = Audit(self._log, self._genesis)
@@ -135,6 +167,10 @@ class Audit:
                 raise Violated(
                     f"{outcome.transaction_id} committed at {earlier} and at {outcome.sequence}"
                 )
+            self.made.setdefault(
+                outcome.transaction_id,
+                [(one.incarnation, one.version, one.read_version) for one in outcome.results],
+            )
         self.machine.apply(event.submitted, outcome)
         for change in event.changes:
             self._change(change)
@@ -216,3 +252,22 @@ class Audit:
                     f"{sorted(lost)[:3]}, {sum(more.values())} too many {sorted(more)[:3]}"
                 )
             self.checked["rows"] = sum(found.values())
+
+
+def _told(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what a writer asked, each with when it was told what came of it."""
+    told_at = {entry["told"]: entry["at"] for entry in entries if "told" in entry}
+    for entry in entries:
+        if "asked" in entry:
+            at = told_at.get(entry["asked"])
+            yield entry if at is None else {**entry, "told_at": at}
+
+
+def _operation(began: float, ended: float | None, effects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an operation by the clock that all processes of a machine share."""
+    return {
+        "call": int(began * 1_000_000_000),
+        "return": int(ended * 1_000_000_000) if ended is not None else 0,
+        "committed": True,
+        "effects": effects,
+    }

@@ -30,6 +30,7 @@ from tests.faults.processes import (
     wait_for,
 )
 from tests.faults.proxy import FAIR, Weather
+from tests.simulation import porcupine
 
 PROGRESS_SECONDS = 300.0
 STOP_SECONDS = 120.0
@@ -392,6 +393,7 @@ def run_campaign(folder: Path, kinds: Sequence[str], *, rounds: int, seed: int) 
                 campaign.random.shuffle(names)
             print(f"round {number}: {campaign.run(names.pop())}", flush=True)
         campaign.audit.check_from_nothing()
+        print(_porcupine(campaign))
         _summarize(campaign)
     except Violated as violation:
         print(f"seed {seed}: {violation}\nsee the logs in {folder}", file=sys.stderr)
@@ -399,6 +401,20 @@ def run_campaign(folder: Path, kinds: Sequence[str], *, rounds: int, seed: int) 
     finally:
         campaign.close()
     return 0
+
+
+def _porcupine(campaign: Campaign) -> str:
+    """Have Porcupine look for an order that explains what all writers saw."""
+    go = porcupine.find_go()
+    if go is None:
+        return "porcupine: there is no Go on this machine"
+    campaign.audit.read()
+    operations = campaign.audit.operations(campaign.cluster.writers)
+    program = porcupine.build(go, campaign.cluster.folder)
+    [verdict] = porcupine.verdicts(program, [operations])
+    if verdict == "illegal":
+        raise Violated("Porcupine finds no order of the commits that explains what writers saw")
+    return f"porcupine: {len(operations):,} operations, {verdict}"
 
 
 def _summarize(campaign: Campaign) -> None:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.faults.processes import Violated, wait_for
 from tests.faults.proxy import FAIR, Proxy, Weather
 from tests.faults.rounds import FAULTS, Campaign
+from tests.simulation import porcupine
 
 ROUNDS = (
     *("kill the broker", "cut the leader off", "kill a writer", "kill leader and standby"),
@@ -80,6 +83,22 @@ def test_a_replay_from_nothing_comes_to_the_same(campaign: Campaign) -> None:
     assert campaign.audit.checked["terms' states"] > 1
     assert campaign.audit.checked["answers"] > 0
     assert campaign.audit.checked["manifests"] > 0
+
+
+@pytest.mark.broker
+def test_porcupine_finds_an_order_that_explains_what_the_writers_saw(
+    campaign: Campaign, tmp_path: Path
+) -> None:
+    go = porcupine.find_go()
+    if go is None:
+        pytest.skip("there is no Go on this machine")
+    campaign.audit.read()
+    operations = campaign.audit.operations(campaign.cluster.writers)
+    answered = [number for number, one in enumerate(operations) if one["return"] > 1]
+    early = copy.deepcopy(operations)
+    early[answered[-1]]["return"], early[answered[-1]]["call"] = 3, 2  # before all that it follows
+    program = porcupine.build(go, tmp_path)
+    assert porcupine.verdicts(program, [operations, early]) == ["ok", "illegal"]
 
 
 def test_every_round_played_here_is_a_fault_of_the_campaign() -> None:
