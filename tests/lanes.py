@@ -37,10 +37,11 @@ from consumers.tools.verify import VerifyOptions, check, verify
 from consumers.tools.verify.witnesses import Witness
 from tests.golden.records import FOLDER
 from tests.golden.roots import NAMES, golden
+from tests.index_lanes import search_rows
 from tests.tampering import Copy, Records, swap, with_value
 
 if TYPE_CHECKING:
-    from commitlog.codecs._native import Chain, Codec
+    from commitlog.codecs._native import AppendColumns, Chain, Codec
 
 COMPILED = ("transaction-v1", "transaction-v2", "outcome-v1", "outcome-v2")
 
@@ -48,7 +49,7 @@ COMPILED = ("transaction-v1", "transaction-v2", "outcome-v1", "outcome-v2")
 EncodeAppend = Callable[[Any, Any, Any], Any]
 
 
-def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend]:
+def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend, type[AppendColumns]]:
     """Return what a module has that was built at a path."""
     name = "commitlog.codecs._native"
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
@@ -56,7 +57,7 @@ def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend]:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Codec, module.Chain, module.encode_append
+    return module.Codec, module.Chain, module.encode_append, module.AppendColumns
 
 
 def shape(value: Any) -> Any:
@@ -331,8 +332,10 @@ def search_appends(encode: EncodeAppend, seconds: float, seed: int) -> int:
 def main() -> None:
     """Hold a module against Python."""
     path, seconds, seed = sys.argv[1:]
-    codec, chain, encode = load(Path(path))
+    codec, chain, encode, columns = load(Path(path))
     print(f"{search_appends(encode, float(seconds), int(seed))} appends encoded")
+    tried, taken = search_rows(columns, mutated, float(seconds), int(seed))
+    print(f"{tried} appends changed, rows of {taken} made")
     lanes = Lanes(codec)
     records = [one for each in golden_records().values() for one in each]
     whole = sum(map(lanes.read, records))

@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Grows with each change of the plans or of the class: a module of another one isn't used. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 enum Kind { LONG, STRING, BYTES, BOOLEAN, ENUM, ARRAY, UNION, RECORD };
 
@@ -679,6 +679,7 @@ static PyType_Spec codec_spec = {
 
 #include "_native_chain.h"
 #include "_native_appends.h"
+#include "_native_columns.h"
 
 /* --- The module --------------------------------------------------------------------------------- */
 
@@ -692,10 +693,12 @@ static int add_class(PyObject *module, PyType_Spec *spec, const char *name)
 
 static int module_exec(PyObject *module)
 {
-    int failed = make_append_names() < 0 ||
+    int failed = intern(append_name, append_names, APPEND_NAMES) < 0 ||
+                 intern(decided_name, decided_names, DECIDED_NAMES) < 0 ||
                  PyModule_AddFunctions(module, append_methods) < 0 ||
                  add_class(module, &codec_spec, "Codec") ||
                  add_class(module, &chain_spec, "Chain") ||
+                 add_class(module, &columns_spec, "AppendColumns") ||
                  PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0;
     return failed ? -1 : 0;
 }

@@ -36,3 +36,21 @@ class Chain:
         hash: bytes,
         /,
     ) -> tuple[int, int, int, int, int, bytes]: ...
+
+# Nulls, items of lists, validity, ends of rows, ends of items, values.
+ArrowColumn = tuple[int, int, bytes, bytes | None, bytes | None, bytes]
+
+class AppendColumns:
+    def __init__(
+        self,
+        transaction: type[Any],
+        operation: type[Any],
+        committed: Any,
+        transactions: str,
+        operations: str,
+        fragment_changes: str,
+    ) -> None: ...
+    def add(
+        self, decided: object, /
+    ) -> tuple[str, str, int, int, int, tuple[tuple[int, int, int], ...]] | None: ...
+    def take(self) -> tuple[tuple[int, tuple[ArrowColumn, ...]], ...]: ...

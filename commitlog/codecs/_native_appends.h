@@ -13,11 +13,10 @@ static const char *const append_names[APPEND_NAMES] = {
     "file_size_bytes", "base_id"};
 static PyObject *append_name[APPEND_NAMES];
 
-static int make_append_names(void)
+static int intern(PyObject **made, const char *const *names, int count)
 {
-    for (int i = 0; i < APPEND_NAMES; i++) {
-        if (append_name[i] == NULL &&
-            (append_name[i] = PyUnicode_InternFromString(append_names[i])) == NULL) {
+    for (int i = 0; i < count; i++) {
+        if (made[i] == NULL && (made[i] = PyUnicode_InternFromString(names[i])) == NULL) {
             return -1;
         }
     }

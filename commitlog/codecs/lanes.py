@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from commitlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from commitlog.codecs._native import Chain, Codec
+    from commitlog.codecs._native import AppendColumns, Chain, Codec
 
 EncodedAppend = tuple[bytes, int, int, list[tuple[str, int, list[int]]]]
 """A message, the rows and bytes that it adds, and its files: path, size in bytes (0: unknown), and
 ids of fields."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 3
+INTERFACE = 4
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -63,6 +63,9 @@ CODEC: type[Codec] | None = _module and _module.Codec
 """What reads and writes records in machine code; None where Python does it."""
 CHAIN: type[Chain] | None = _module and _module.Chain
 """What follows the chain of hashes in machine code; None where Python does it."""
+
+APPEND_COLUMNS: type[AppendColumns] | None = _module and _module.AppendColumns
+"""What makes the version index's columns in machine code; None where Python makes its rows."""
 
 ENCODE_APPEND: Callable[[Any, int, str], EncodedAppend | None] | None = (
     _module and _module.encode_append

@@ -14,7 +14,12 @@ from typing import NamedTuple
 from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.operation_results import Counts, DoneOperation, Told
+from consumers.views.version_index.operation_results import (
+    Counts,
+    DoneAppend,
+    DoneOperation,
+    Told,
+)
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
@@ -64,6 +69,7 @@ class Counting:
         wanted = dict.fromkeys(
             one.incarnation
             for _, done in told
+            if not isinstance(done, DoneAppend)
             for one in done
             if _is_lance(one) and one.name not in ONLY_NEW and one.incarnation is not None
         )
@@ -79,6 +85,17 @@ class Counting:
             for table, number, rows, deleted, size in self._load(missing):
                 known = Fragment(*(int(str(one or 0)) for one in (rows, deleted, size)))
                 self._tables[str(table)][int(str(number))] = known
+
+    def is_new(self, append: DoneAppend) -> bool:
+        """Return True if none of an append's fragments was there before the batch."""
+        known = self._tables.get(append.incarnation, {})
+        return not any(number in known for number, _, _ in append.fragments)
+
+    def note(self, append: DoneAppend) -> None:
+        """Note the fragments of an append."""
+        known = self._tables.get(append.incarnation)
+        if known is not None:
+            known.update((one, Fragment(rows, 0, size)) for one, rows, size in append.fragments)
 
     def count(self, one: DoneOperation, changes: Iterable[Row]) -> None:
         """Note on a committed operation what it added and removed, by its rows of changes."""

@@ -16,11 +16,13 @@ from commitlog.model.operations import (
     DeclareTable,
     DropNamespace,
     IcebergChange,
+    Operation,
     RegisterTable,
 )
 from commitlog.model.table import DELIMITER, format_table_id
 from consumers.views.version_index.contents import Row
 from consumers.views.version_index.operation_results import (
+    DoneAppend,
     DoneOperation,
     Told,
     counts_of,
@@ -71,6 +73,10 @@ def fold(heads: MutableMapping[str, IndexedLife], told: Iterable[Told]) -> set[s
     """Apply decided transactions to `heads`; return the incarnations that changed."""
     changed: set[str] = set()
     for decided, done in told:
+        if isinstance(done, DoneAppend):
+            _append(heads, decided, done)
+            changed.add(done.incarnation)
+            continue
         for one in done:
             if one.result is not None:
                 changed.update(_apply(heads, decided, one))
@@ -89,9 +95,8 @@ def _apply(
         return ()
     head = heads.get(incarnation)
     if head is None:
-        head = heads[incarnation] = _first(decided, one, incarnation)
+        head = heads[incarnation] = _first(decided, one.operation, incarnation, one.table)
     _touch(head, decided)
-    head.ended_by = head.ended_sequence = head.ended_at = None
     if one.result and one.result.location:
         head.location = one.result.location
     if one.version is not None:
@@ -104,24 +109,45 @@ def _apply(
         head.metadata_location = one.result.metadata_location
     counts = counts_of(one)
     if counts is not None:
-        head.rows_added = min(head.rows_added + counts.rows_added, INT64_MAX)
+        _add(head, counts.rows_added, counts.bytes_added)
         head.rows_removed = min(head.rows_removed + counts.rows_removed, INT64_MAX)
-        head.bytes_added = min(head.bytes_added + counts.bytes_added, INT64_MAX)
     if one.name_after is None:
         _end(head, decided, one.name)
-    elif one.name_after != head.table_name:
-        head.former_names = [*head.former_names, head.table_name]
-        head.table_name = one.name_after
+    else:
+        _name(head, one.name_after)
     return (incarnation,)
 
 
-def _first(decided: Decided, one: DoneOperation, incarnation: str) -> IndexedLife:
-    kind = "iceberg" if isinstance(one.operation, IcebergChange) else "lance"
-    head = IndexedLife(incarnation, one.table, kind, decided.submitted.partition)
+def _append(heads: MutableMapping[str, IndexedLife], decided: Decided, one: DoneAppend) -> None:
+    head = heads.get(one.incarnation)
+    if head is None:
+        head = heads[one.incarnation] = _first(decided, None, one.incarnation, one.table)
+    _touch(head, decided)
+    head.version = max(one.version, head.version or 0)
+    head.commits += 1
+    _add(head, one.rows, one.bytes)
+    _name(head, one.table)
+
+
+def _add(head: IndexedLife, rows: int, size: int) -> None:
+    head.rows_added = min(head.rows_added + rows, INT64_MAX)
+    head.bytes_added = min(head.bytes_added + size, INT64_MAX)
+
+
+def _name(head: IndexedLife, name: str) -> None:
+    if name != head.table_name:
+        head.former_names = [*head.former_names, head.table_name]
+        head.table_name = name
+
+
+def _first(
+    decided: Decided, operation: Operation | None, incarnation: str, table: str
+) -> IndexedLife:
+    kind = "iceberg" if isinstance(operation, IcebergChange) else "lance"
+    head = IndexedLife(incarnation, table, kind, decided.submitted.partition)
     head.created_sequence = decided.outcome.sequence
     head.created_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
     head.created_by = principal(decided)
-    operation = one.operation
     if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
         head.location = operation.location
         head.policy = str(operation.policy)
@@ -136,6 +162,7 @@ def _touch(head: IndexedLife, decided: Decided) -> None:
     head.sequence = decided.outcome.sequence
     head.changed_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
     head.changed_by = principal(decided)
+    head.ended_by = head.ended_sequence = head.ended_at = None
 
 
 def _end(head: IndexedLife, decided: Decided, how: str) -> None:

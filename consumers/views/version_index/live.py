@@ -104,11 +104,21 @@ class Live:
             raise
         self.connection.commit()
 
-    def insert(self, relation: Relation, rows: Sequence[Row], *, schema: str = "main") -> None:
-        """Add rows: a few as values, more by Arrow (which takes a millisecond to begin)."""
-        if not rows:
+    def insert(
+        self,
+        relation: Relation,
+        rows: Sequence[Row],
+        appended: pa.Table | None = None,
+        *,
+        schema: str = "main",
+    ) -> None:
+        """Add rows: a few as values, more by Arrow (which takes a millisecond to begin).
+
+        `appended` holds more of them, as columns.
+        """
+        if appended is None and not rows:
             return
-        if len(rows) <= VALUES_ROWS_MAX:
+        if appended is None and len(rows) <= VALUES_ROWS_MAX:
             marks = ", ".join(
                 "make_timestamp(?)" if column.type == "TIMESTAMP" else "?"
                 for column in relation.columns
@@ -116,10 +126,11 @@ class Live:
             for row in rows:
                 self.query(f"INSERT INTO {schema}.{relation.name} VALUES ({marks})", row)
             return
-        fields = arrow_schema(relation)
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, fields, strict=True)]
-        self.connection.register("incoming", pa.table(arrays, schema=fields))
+        incoming = _arrow(relation, rows) if rows else appended
+        if rows and appended is not None:
+            incoming = pa.concat_tables([appended, incoming])
+        assert incoming is not None
+        # DuckDB finds the variable by its name, which costs less than to register it.
         self.connection.execute(f"INSERT INTO {schema}.{relation.name} SELECT * FROM incoming")
 
     def describe(self, relation: Relation, kind: str, name: str) -> None:
@@ -198,6 +209,13 @@ class Live:
                 for relation in EVENTS:
                     self.show_events(relation)
                 self.set_meta("root", str(self.layout.root))
+
+
+def _arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:
+    fields = arrow_schema(relation)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, fields, strict=True)]
+    return pa.table(arrays, schema=fields)
 
 
 def _documentation() -> list[Row]:

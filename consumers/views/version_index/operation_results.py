@@ -134,7 +134,19 @@ def what_of_rows(operation: Operation | None) -> str | None:
     return None
 
 
-Told = tuple[Decided, tuple[DoneOperation, ...]]
+class DoneAppend(NamedTuple):
+    """A committed append of new fragments, of which nothing else is to be told."""
+
+    table: str
+    incarnation: str
+    version: int
+    rows: int
+    bytes: int
+    fragments: tuple[tuple[int, int, int], ...]
+    """Of each its id, its rows and its bytes."""
+
+
+Told = tuple[Decided, tuple[DoneOperation, ...] | DoneAppend]
 """A decided transaction with what its operations came to."""
 
 

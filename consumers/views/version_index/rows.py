@@ -43,6 +43,7 @@ from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.operation_results import (
     REPEATED,
     Counts,
+    DoneAppend,
     DoneOperation,
     Told,
     counts_of,
@@ -81,11 +82,17 @@ class RelationRows:
 def rows_of(
     told: Sequence[Told], recordings: Recordings = no_recordings, counting: Counting | None = None
 ) -> RelationRows:
-    """Return the rows of decided transactions, in their order, and note what each one counts."""
+    """Return the rows of decided transactions, in their order, and note what each one counts.
+
+    Those of a `DoneAppend` are made elsewhere; see `appends.py`.
+    """
     rows = RelationRows()
     counting = counting or Counting()
     counting.prepare(told)
     for decided, done in told:
+        if isinstance(done, DoneAppend):
+            counting.note(done)
+            continue
         outcome = decided.outcome
         rows.transactions.append(_transaction(decided, done))
         place = (decided.submitted.partition, outcome.sequence, _time(decided))

@@ -19,12 +19,12 @@ from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted
 from consumers.runtime.places import another_log
+from consumers.views.version_index.appends import Appends
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import open_live
-from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.publish import publish, published_positions
 from consumers.views.version_index.rows import (
     MICROSECONDS_PER_MS,
@@ -113,6 +113,7 @@ class VersionIndex:
             self._floor = published_positions(layout)
             self._heads = self._load_heads()
             self._counting = Counting(self._load_fragments)
+            self._appends = Appends()
             self._positions = self._load_positions()
             self._sealer = Sealer(
                 self._live, hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
@@ -188,14 +189,15 @@ class VersionIndex:
                 f"partition {position.partition}: {len(batch)} outcomes cannot lead from sequence "
                 f"{before.sequence} to {position.sequence}; run `commitlog verify`"
             )
-        told = read(batch)
         with self._guarded():
+            told, appended = self._appends.read(batch, self._counting)
             rows = rows_of(told, recordings, self._counting)
         changed = fold(self._heads, told)
         live = self._live
         with self._guarded(), live.transaction():
             for relation in EVENTS:
-                live.insert(relation, getattr(rows, relation.name), schema="hot")
+                name = relation.name
+                live.insert(relation, getattr(rows, name), appended.get(name), schema="hot")
             live.insert(
                 LEADERS, [leader_row(position.partition, one.leader, one.offset) for one in terms]
             )
