@@ -271,7 +271,11 @@ class Execution:
             prepared.operation, self._transaction_id, self._id_is_new, prepared.read_version
         )
         commit = lance_commit(
-            info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+            info,
+            request,
+            affected_rows=prepared.affected,
+            inserted_keys=prepared.keys,
+            is_prepared=True,
         )
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
         if self._notes_counts:

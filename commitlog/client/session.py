@@ -171,7 +171,11 @@ class TransactionBuilder:
         )
         self._operations.append(
             lance_commit(
-                info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+                info,
+                request,
+                affected_rows=prepared.affected,
+                inserted_keys=prepared.keys,
+                is_prepared=True,
             )
         )
         self._written.append((info, prepared))

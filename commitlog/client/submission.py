@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import lance
 from pyroaring import BitMap
 
 from commitlog.adapters.lance_datasets import open_dataset
@@ -128,8 +127,12 @@ def lance_commit(
     affected_rows: AffectedRowsLike | None = None,
     inserted_keys: KeyHashes | None = None,
     schema_metadata: SchemaMetadata | None = None,
+    is_prepared: bool = False,
 ) -> LanceCommit:
-    """Encode and check one of Lance's operations on a table."""
+    """Encode and check one of Lance's operations on a table.
+
+    One that `is_prepared` names fragments of the version that it was made from: no look is needed.
+    """
     read_version = info.version if request.needs_head else request.read_version
     if not affected_rows and (made := _plain_append(info, request, read_version)) is not None:
         encoded, said = made
@@ -146,7 +149,7 @@ def lance_commit(
     message, encoded, metadata = _encode(request, read_version)
     rows = affected(affected_rows) if affected_rows else ()
     which, added, updated, removed = contents(message)
-    _check(info, which, read_version, added, updated, removed)
+    _check(info, which, 0 if is_prepared else read_version, added, updated, removed)
     said = summary(added, updated, removed, rows)
     if which == "rewrite":  # of rows that were there before
         said = replace(said, rows_added=0)
@@ -366,16 +369,8 @@ def _fragment_ids(location: str, incarnation: str, version: int) -> frozenset[in
             dataset = open_dataset(location, version)
         except (ValueError, OSError):
             return None
-        found = remember_fragments(dataset, incarnation, location)
-    return found
-
-
-def remember_fragments(
-    dataset: lance.LanceDataset, incarnation: str, location: str
-) -> frozenset[int]:
-    """Keep which fragments an opened version has."""
-    found = frozenset(fragment.fragment_id for fragment in dataset.get_fragments())
-    while len(_known_fragments) >= 16:
-        _known_fragments.pop(next(iter(_known_fragments)), None)
-    _known_fragments[location, incarnation, dataset.version] = found
+        found = frozenset(fragment.fragment_id for fragment in dataset.get_fragments())
+        while len(_known_fragments) >= 16:
+            _known_fragments.pop(next(iter(_known_fragments)), None)
+        _known_fragments[key] = found
     return found

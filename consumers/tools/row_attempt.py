@@ -10,7 +10,7 @@ from commitlog.client.row_application import prepare_group
 from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_write
 from commitlog.client.row_tail import AcceptedWrite
 from commitlog.client.rows import Prepared, remove_files
-from commitlog.client.submission import lance_commit, remember_fragments
+from commitlog.client.submission import lance_commit
 from commitlog.client.tables import TableInfo
 from commitlog.errors import CommitLogError, OutcomeUnknown
 from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
@@ -40,7 +40,6 @@ class Attempt:
         writes = [self._read(one) for one in self._group]
         good = [write for write in writes if isinstance(write, Write)]
         dataset = self._log.opened.newest(self._info)
-        remember_fragments(dataset, self._info.incarnation, self._info.location)
         prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
         try:
             transaction = self._transaction(writes, prepared)
@@ -63,7 +62,11 @@ class Attempt:
         if prepared is not None:
             request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
             commit = lance_commit(
-                self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+                self._info,
+                request,
+                affected_rows=prepared.affected,
+                inserted_keys=prepared.keys,
+                is_prepared=True,
             )
             operations.append(commit)
         return self._log.transaction(
