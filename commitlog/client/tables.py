@@ -77,6 +77,11 @@ class TableInfo(TableDescription):
         return tuple(self.column_ids[name] for name in names)
 
 
+_OF_SCHEMA = frozenset(
+    name for name, value in vars(TableInfo).items() if isinstance(value, cached_property)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Learnt:
     """What a leader said of a table."""
@@ -150,6 +155,8 @@ class Tables:
                 info = known.info  # and what was made of it
             else:
                 info = _here(body)
+                if known is not None:
+                    _take_schema(info, known.info)
             self._known[table] = _Learnt(time.monotonic(), body, info, is_said_again)
         return info
 
@@ -170,3 +177,9 @@ def _here(body: Mapping[str, Any]) -> TableInfo:
 
 def _place(body: Mapping[str, Any]) -> str:
     return bound(body["location"])
+
+
+def _take_schema(info: TableInfo, other: TableInfo) -> None:
+    """Give a version what was made of another one's schema, if it is the same."""
+    if (info.fields, info.schema_metadata) == (other.fields, other.schema_metadata):
+        vars(info).update((name, made) for name, made in vars(other).items() if name in _OF_SCHEMA)

@@ -345,3 +345,13 @@ def test_parts_of_maps_have_the_names_that_lance_compares(client: CommitLog) -> 
     found = client.open("a$maps").to_table().sort_by("id")
     assert found["m"].to_pylist() == [[[("a", 1), ("b", None)]], [[("d", 4)]], [[("c", 3)]]]
     assert found["j"].to_pylist() == ["{}", None, None]
+
+
+def test_what_was_made_of_a_schema_serves_the_next_version(client: CommitLog, table: str) -> None:
+    first = client.table(table)
+    made = first.schema, first.lance_schema
+    client.append(table, {"id": [9], "v": ["x"]})
+    second = client.table(table)
+    assert second.version > first.version
+    assert (second.schema, second.lance_schema) == made
+    assert second.schema is made[0]
