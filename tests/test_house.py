@@ -92,7 +92,6 @@ ONLY_IN = {
         "commitlog/client/",
         "commitlog/spark/",
         "consumers/tools/table_acts.py",
-        "consumers/tools/row_keys.py",
         "consumers/servers/namespace/",
         "consumers/tools/bench/",
         "consumers/tools/demo/",

@@ -7,12 +7,14 @@ has to be let through, each time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
+from commitlog.core.manifest.wire import split
+from commitlog.lancepb.table_pb2 import Manifest
 
 if TYPE_CHECKING:
     import lance
@@ -58,6 +60,20 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
         bound(location), version=version, storage_options=storage_options(location) or None, **more
     )
     return let_through(dataset, location)
+
+
+def encoded_fragments(dataset: lance.LanceDataset) -> list[bytes]:
+    """Return a version's fragments as `lance.table.DataFragment`, from memory.
+
+    pylance would make an object of each, which takes three times as long.
+    """
+    manifest: Any = dataset._ds
+    return split(manifest.serialized_manifest(), Manifest.FRAGMENTS_FIELD_NUMBER)[1]
+
+
+def take_rows(dataset: lance.LanceDataset, columns: list[str], row_ids: Sequence[int]) -> pa.Table:
+    """Read the rows with some ids that weren't deleted, in half the time of a scan."""
+    return dataset._take_rows(list(row_ids), columns=columns)
 
 
 def stored_schema(schema: pa.Schema, data_storage_version: Any) -> LanceSchema:

@@ -134,14 +134,16 @@ class Execution:
 
     def delete(self, predicate: str, said: str | None = None) -> Outcome:
         """Delete the rows of a predicate; the log records `said` instead, if it is given."""
+        opened, search = self._log.opened, self._log.opened.keys.scan
         return self._run(
-            lambda info: prepare_delete(info, self._log.opened.newest(info), predicate, said)
+            lambda info: prepare_delete(info, opened.newest(info), predicate, said, search)
         )
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
         """Set columns of the rows of a predicate."""
+        opened, search = self._log.opened, self._log.opened.keys.scan
         return self._run(
-            lambda info: prepare_update(info, self._log.opened.newest(info), values, where)
+            lambda info: prepare_update(info, opened.newest(info), values, where, search)
         )
 
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
@@ -158,8 +160,8 @@ class Execution:
 
         def prepare(info: TableInfo) -> Prepared:
             rows = rows_table(source, info.schema, info.name, required=False)
-            dataset = self._log.opened.newest(info)
-            return prepare_merge(info, dataset, rows, on, options)
+            opened = self._log.opened
+            return prepare_merge(info, opened.newest(info), rows, on, options, opened.keys)
 
         return self._run(prepare)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
@@ -24,17 +25,23 @@ from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.full_storage import names_full_storage
+from commitlog.client.row_keys import KnownKeys, rows_at
 from commitlog.client.rows import (
+    ROW_ADDRESS,
+    ROW_ID,
     Prepared,
+    delete_rows,
     deletion_file,
     fragment_of,
     hashes_of,
     key_ids,
     whole_keys,
+    with_children,
+    write_moved,
 )
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.codecs.keys import packed
+from commitlog.codecs.keys import hashed, packed
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
@@ -102,11 +109,19 @@ def prepare_merge(
     source: pa.Table,
     on: Sequence[str],
     options: MergeOptions,
+    known: KnownKeys | None = None,
 ) -> Prepared:
-    """Have pylance join the source with the table; the source's columns have the table's types."""
+    """Join the source with the table; the source's columns have the table's types.
+
+    pylance does it, unless the source holds whole rows and it is known where their keys are.
+    """
     check_merge(info, source, on)
-    # pylance panics where an index covers only some rows and a struct lacks fields.
     is_whole = all(info.schema.field(field.name).type == field.type for field in source.schema)
+    if known is not None and is_whole and _replaces_rows(info, source, on, options):
+        places = known.places(info, dataset, on[0], source.column(on[0]))
+        if places is not None:
+            return _replace(info, dataset, source, on, options, places)
+    # pylance panics where an index covers only some rows and a struct lacks fields.
     builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
     if options.when_matched_update_all:
         builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
@@ -136,6 +151,61 @@ def prepare_merge(
         keys=KeyHashes(key_ids(info, on), packed(hashes_of(info, on, source) if inserts else ())),
         counts={name.split("_")[1]: count for name, count in counts.items()},
         patches=_patches(dataset, transaction.operation),
+    )
+
+
+def _replaces_rows(
+    info: TableInfo, source: pa.Table, on: Sequence[str], options: MergeOptions
+) -> bool:
+    """Return True for whole rows, each with a key of one column, in place of those that match."""
+    return (
+        replace(options, when_not_matched_insert_all=True, use_index=True) == _DEFAULTS
+        and len(on) == 1
+        and not source.column(on[0]).null_count
+        and len(source.schema) == len(info.schema)
+        and not info.has_blobs
+    )
+
+
+def _replace(
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    source: pa.Table,
+    on: Sequence[str],
+    options: MergeOptions,
+    places: Sequence[int],
+) -> Prepared:
+    """Write rows in place of those that have their keys, which are at some of these places."""
+    there = rows_at(dataset, on, places)
+    keys = list(whole_keys(info, on, source))
+    numbers = {key: number for number, key in enumerate(keys)}
+    [found] = [there.column(name) for name in on]
+    valid = there.filter(pc.is_valid(found))
+    pairs = [
+        (row, numbers[key]) for row, key in enumerate(whole_keys(info, on, valid)) if key in numbers
+    ]
+    matched = valid.take(pa.array([row for row, _ in pairs], pa.int64()))
+    moved = [number for _, number in pairs]
+    taken = set(moved) if options.when_not_matched_insert_all else set(range(len(keys)))
+    new = [number for number in range(len(keys)) if number not in taken]
+    rows = source.select(info.schema.names).take(pa.array([*moved, *new], pa.int64()))
+    fragments = write_moved(info, dataset, rows, matched[ROW_ID])
+    updated, removed, affected = delete_rows(dataset, matched[ROW_ADDRESS])
+    operation = lance.LanceOperation.Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=fragments,
+        fields_modified=[],
+        fields_for_preserving_frag_bitmap=with_children(info, info.schema.names),
+        update_mode="rewrite_rows",
+    )
+    inserted = hashed(keys[number] for number in new)
+    return Prepared(
+        operation,
+        dataset.version,
+        affected,
+        KeyHashes(key_ids(info, on), packed(inserted)),
+        counts={"inserted": len(new), "updated": len(moved), "deleted": 0},
     )
 
 

@@ -23,6 +23,8 @@ from commitlog.model.table import Policy
 if TYPE_CHECKING:
     import lance
 
+    from commitlog.client.row_keys import KnownKeys
+
 _CACHED_DATASETS = 8
 _INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES = 256 << 20, 64 << 20
 """A writer reads ever newer versions; pylance would keep 6 GiB and 1 GiB of them."""
@@ -81,6 +83,13 @@ class Opened:
             ):
                 return dataset
         return self.plain(info, info.version)
+
+    @cached_property
+    def keys(self) -> KnownKeys:
+        """Where rows are that operations look for by a key."""
+        from commitlog.client.row_keys import CLIENT_ROWS_MAX, KnownKeys
+
+        return KnownKeys(CLIENT_ROWS_MAX)
 
     @cached_property
     def _session(self) -> Any:

@@ -10,7 +10,7 @@ Changed rows move to new fragments (Lance's `rewrite_rows`) and keep their stabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
@@ -43,6 +43,10 @@ _WRONG_ROWS = (
 """How pylance begins what is wrong with rows, and not with storage."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32
+
+
+Search = Callable[[TableInfo, lance.LanceDataset, list[str] | dict[str, str], str], pa.Table | None]
+"""Returns columns of a predicate's rows, with addresses and ids; None: it can't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,14 @@ def raise_wrong_rows(table: str, error: Exception) -> None:
 
 @names_full_storage
 def prepare_delete(
-    info: TableInfo, dataset: lance.LanceDataset, predicate: str, said: str | None = None
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    predicate: str,
+    said: str | None = None,
+    search: Search | None = None,
 ) -> Prepared:
     """Find the rows of a predicate and delete them; the record has `said` in its place."""
-    found = scan(dataset, [], predicate, info)
+    found = scan(dataset, [], predicate, info, search=search)
     updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
     recorded = predicate if said is None else said
     operation = lance.LanceOperation.Delete(updated, removed, recorded)
@@ -167,9 +175,17 @@ def scan(
     info: TableInfo,
     *,
     reads_blobs: bool = False,
+    search: Search | None = None,
 ) -> pa.Table:
-    """Read rows with their addresses and ids; blobs are descriptors, unless they are read too."""
+    """Read rows with their addresses and ids; blobs are descriptors, unless they are read too.
+
+    `search` is asked first.
+    """
     try:
+        if search and predicate and not reads_blobs:
+            found = search(info, dataset, columns, predicate)
+            if found is not None:
+                return found
         return dataset.scanner(
             columns=columns,
             filter=predicate,

@@ -90,16 +90,18 @@ class TransactionBuilder:
     def delete(self, table_id: TableName, predicate: str) -> None:
         """Delete rows of a table."""
         info = self._head(table_id)
-        dataset = self._log.opened.newest(info)
-        self._add(info, prepare_delete(info, dataset, predicate))
+        opened = self._log.opened
+        found = prepare_delete(info, opened.newest(info), predicate, search=opened.keys.scan)
+        self._add(info, found)
 
     def update(
         self, table_id: TableName, values: Mapping[str, Any], where: str | None = None
     ) -> None:
         """Set columns of rows of a table."""
         info = self._head(table_id)
-        dataset = self._log.opened.newest(info)
-        self._add(info, prepare_update(info, dataset, values, where))
+        opened = self._log.opened
+        search = opened.keys.scan
+        self._add(info, prepare_update(info, opened.newest(info), values, where, search))
 
     def merge_insert(
         self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
@@ -108,8 +110,9 @@ class TransactionBuilder:
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name, required=False)
         keys = (on,) if isinstance(on, str) else tuple(on)
-        dataset = self._log.opened.newest(info)
-        self._add(info, prepare_merge(info, dataset, source, keys, MergeOptions(**options)))
+        opened, merge = self._log.opened, MergeOptions(**options)
+        dataset = opened.newest(info)
+        self._add(info, prepare_merge(info, dataset, source, keys, merge, opened.keys))
 
     def write_rows(
         self,

@@ -24,6 +24,7 @@ from commitlog.client.rows import (
     ROW_ADDRESS,
     ROW_ID,
     Prepared,
+    Search,
     delete_rows,
     fragment_of,
     hashes_of,
@@ -40,7 +41,11 @@ from commitlog.model.operations import KeyHashes
 
 @names_full_storage
 def prepare_update(
-    info: TableInfo, dataset: lance.LanceDataset, values: Mapping[str, Any], where: str | None
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    values: Mapping[str, Any],
+    where: str | None,
+    search: Search | None = None,
 ) -> Prepared:
     """Compute rows again: a value is a SQL expression if it is a string, else the value itself."""
     schema = info.schema
@@ -63,7 +68,7 @@ def prepare_update(
     patches = bool(blobs) and not any(name in values for name in blobs)
     key = set(info.primary_key) if not set(info.primary_key).isdisjoint(values) else set()
     columns = [field for field in schema if not patches or field.name in key.union(values)]
-    found = _read(dataset, columns, values, where, info)
+    found = _read(dataset, columns, values, where, info, search)
     rows = _computed(found, columns, values, info.name)
     prepared = (
         _patch(dataset, rows, found) if patches else _move(info, dataset, rows, found, values)
@@ -84,6 +89,7 @@ def _read(
     values: Mapping[str, Any],
     where: str | None,
     info: TableInfo,
+    search: Search | None,
 ) -> pa.Table:
     """Read the rows, with what expressions make of them."""
     projection = {
@@ -92,7 +98,7 @@ def _read(
         if isinstance(values.get(field.name, ""), str)
     }
     has_blobs = any(holds_blobs(field) for field in columns)
-    return scan(dataset, projection or [], where, info, reads_blobs=has_blobs)
+    return scan(dataset, projection or [], where, info, reads_blobs=has_blobs, search=search)
 
 
 def _computed(

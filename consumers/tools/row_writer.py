@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from commitlog import CommitLog
 from commitlog.client.row_groups import ReadBase
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.errors import (
     CommitLogError,
@@ -27,7 +28,6 @@ from commitlog.errors import (
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers.tools.row_attempt import Attempt
-from consumers.tools.row_keys import KnownKeys
 
 ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""

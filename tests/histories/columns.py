@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.new_columns import NewColumns
+from commitlog.client.row_keys import KnownKeys
 from commitlog.model.table import Policy
 from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
@@ -50,6 +51,7 @@ class ColumnHistory:
         """Make the table of a random kind, with a few rows."""
         self.made, self.log, self.tally = made, made.client, tally
         self.chance = random.Random(seed)
+        self.log.opened.keys = KnownKeys(searches_first=self.chance.choice([0, 3]))
         self.table = f"columns$s{seed}"
         self.rows: dict[int, dict[str, Any]] = {}
         self.types: dict[str, pa.DataType] = {"n": pa.int64()}

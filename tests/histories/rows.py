@@ -22,6 +22,7 @@ import lance
 import pyarrow as pa
 
 from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.tables import TableInfo
 from commitlog.client.updating import prepare_update
@@ -124,6 +125,7 @@ class RowHistory:
         world.log.create_table(self.table, SCHEMA, stable_row_ids=stable, primary_key=key)
         nothing = pa.Table.from_batches([], schema=SCHEMA)
         lance.write_dataset(nothing, self.plain, enable_stable_row_ids=stable)
+        world.log.opened.keys = KnownKeys(searches_first=self.chance.choice([0, 3]))
         self.next_id = 100
         self.mark = 0
 

@@ -25,6 +25,7 @@ from lance.fragment import RowIdSequence, write_fragments
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.updating import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
@@ -121,6 +122,7 @@ class History:
         self.service = service
         self.table = f"h$t{uuid.uuid4().hex[:12]}"
         self.client = service.client
+        self.known = KnownKeys(searches_first=0)
         self.client.create_table(
             self.table,
             SCHEMA,
@@ -288,23 +290,26 @@ class History:
     def delete(self, step: Step, dataset: lance.LanceDataset) -> Effect:
         """Delete some rows."""
         gone = self.picked(step, dataset)
-        where = among(gone)
-        return Effect(prepare_delete(self.client.table(self.table), dataset, where), gone)
+        info, where = self.client.table(self.table), among(gone)
+        search = self.known.scan if step.pick % 2 else None
+        return Effect(prepare_delete(info, dataset, where, search=search), gone)
 
     def update(self, step: Step, dataset: lance.LanceDataset) -> Effect:
         """Give some rows another name, in new fragments."""
         gone, name = self.picked(step, dataset), f"u{step.pick}"
         info = self.client.table(self.table)
-        prepared = prepare(info, dataset, {"name": f"'{name}'"}, among(gone))
+        search = self.known.scan if step.pick % 2 else None
+        prepared = prepare(info, dataset, {"name": f"'{name}'"}, among(gone), search)
         return Effect(prepared, gone, named((number for number, _ in gone), name))
 
     def upsert(self, step: Step, dataset: lance.LanceDataset) -> Effect:
-        """Update or insert rows of few keys, by pylance's own join."""
+        """Update or insert rows of few keys, by pylance's own join or by the keys' search."""
         ids = range(step.pick, step.pick + step.count)
         gone = frozenset(row for row in self.model[dataset.version] if row[0] in ids)
         info = self.client.table(self.table)
         source = rows(*ids, name="m").cast(dataset.schema)
-        prepared = prepare_merge(info, dataset, source, ["id"], MergeOptions())
+        known = self.known if step.pick % 2 else None
+        prepared = prepare_merge(info, dataset, source, ["id"], MergeOptions(), known)
         return Effect(prepared, gone, named(ids, "m"))
 
     def patch(self, step: Step, dataset: lance.LanceDataset) -> Effect:

@@ -347,6 +347,19 @@ def test_parts_of_maps_have_the_names_that_lance_compares(client: CommitLog) -> 
     assert found["j"].to_pylist() == ["{}", None, None]
 
 
+def test_rows_are_found_again_where_their_keys_are(client: CommitLog, table: str) -> None:
+    expected = dict(zip(range(1, 6), "abcde", strict=True))
+    for number in range(2, 9):
+        outcome = client.merge_insert(table, {"id": [number], "v": ["new"]}, "id")
+        assert outcome.status is Status.COMMITTED
+        client.delete(table, f"id = {number - 1}")
+        client.update(table, {"v": "'last'"}, where=f"id = {number}")
+        expected = {**expected, number: "last"}
+        del expected[number - 1]
+        assert _rows(client) == expected
+    assert client.opened.keys._tables
+
+
 def test_what_was_made_of_a_schema_serves_the_next_version(client: CommitLog, table: str) -> None:
     first = client.table(table)
     made = first.schema, first.lance_schema
