@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from consumers.partition.mailbox import Reply
@@ -127,6 +128,11 @@ class Lanes:
     def is_quick(self, lane: Hashable) -> bool:
         """Return True if a lane is free, and its last job took next to no time."""
         return lane in self._quick and lane not in self._lanes
+
+    @property
+    def due_at(self) -> float:
+        """When to `tick` though nothing happens."""
+        return self._tick_at if self._lanes else inf
 
     def tick(self) -> None:
         """Refuse jobs that are past their deadline, and replace stuck workers."""

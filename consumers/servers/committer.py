@@ -47,8 +47,8 @@ from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
 
 ACKNOWLEDGE_SECONDS = 0.003
-IDLE_SECONDS = 0.25
-"""How long the loop waits when nothing is due: so much later it may see that it is to stop."""
+IDLE_SECONDS = 1.0
+"""How long the loop waits when nothing is due, unless it is to stop."""
 HELD_UP_SECONDS = 0.1
 """The same while it takes no more, in a pause for a checkpoint for example: files that get no
 further are no event."""
@@ -134,6 +134,7 @@ class Committer:
 
     def run(self, stop: threading.Event) -> None:
         """Follow and lead until `stop`."""
+        self._answers.is_over = stop.is_set
         self.node = self._requests.node = self._answers.start()
         try:
             while not stop.is_set():
@@ -274,7 +275,8 @@ class Committer:
                     # What comes meanwhile could not be sent before the acknowledgement anyway.
                     leader.poll(ACKNOWLEDGE_SECONDS)
                 else:
-                    due_at = min(leader.due_at, self._checks.due_at)
+                    due_at = min(leader.due_at, self._checks.due_at, session.lanes.due_at)
+                    due_at = min(due_at, self._requests.rows.due_at)
                     if not feeding.is_wanted:
                         due_at = min(due_at, leader.appending.due_at)
                     longest = IDLE_SECONDS if leader.wants_more else HELD_UP_SECONDS

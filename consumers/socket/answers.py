@@ -104,6 +104,8 @@ class Answers:
         self._polls = 0
         self._is_attended = False
         """Whether the loop waits for what comes."""
+        self.is_over: Callable[[], bool] = lambda: False
+        """Asked every `ATTEND_SECONDS`; True ends the loop's wait."""
 
     def start(self) -> str:
         """Listen; return `host:port`."""
@@ -126,9 +128,8 @@ class Answers:
     ) -> None:
         """Welcome writers from now on, whose records are appended for them if it `appends`."""
         term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
-        term["appends"] = appends
         with self._turn:
-            self._set_term(term)
+            self._set_term({**term, "appends": appends})
 
     def programs(self) -> Counter[tuple[str, int]]:
         """Count what is connected now, by version and by the protocol that it knows."""
@@ -156,9 +157,8 @@ class Answers:
 
     def found(self, outcome: Outcome, offset: int, record: bytes, *, readable: bool) -> None:
         """Tell of an outcome of before this term, or of long ago, that somebody asked for."""
-        answer = Answer(outcome, offset, record, readable)
         with self._turn:
-            self._tell_found(answer)
+            self._tell_found(Answer(outcome, offset, record, readable))
 
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
@@ -179,7 +179,6 @@ class Answers:
         """Stop listening and send everybody away."""
         if self._thread is None:
             return
-
         with self._turn:
             self._set_term(None)
             self._connections.close()
@@ -202,6 +201,8 @@ class Answers:
         if not self._is_attended and polls == self._polls:
             self._loop.add_reader(self._connections.fileno(), self._stand_in)
         self._connections.accept_again()
+        if self.is_over():
+            self.wake()
         self._loop.call_later(ATTEND_SECONDS, self._attend, self._polls)
 
     def _stand_in(self) -> None:
@@ -236,9 +237,8 @@ class Answers:
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[WriterConnection, list[bytes]] = {}
         for event in events:
-            outcome = event.outcome
             at_once = readable or not event.awaits_files
-            answer = Answer(outcome, event.offset, event.record, at_once)
+            answer = Answer(event.outcome, event.offset, event.record, at_once)
             self._remembered.add(answer)
             due = self._watches.satisfied(answer)
             # Its writer gets the answer unasked.

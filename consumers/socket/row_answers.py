@@ -84,8 +84,8 @@ class RowAnswers:
         self._transaction_at = transaction_at
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[tuple[str, int, int], list[_Waiter]] = {}
-        self._due_at = inf
-        """When the first of them has waited for long enough, or earlier."""
+        self.due_at = inf
+        """When the first of those who wait has waited for long enough, or earlier."""
         self._now = 0.0
         """When the loop came by last."""
         self._accepted = asyncio.Event()
@@ -106,7 +106,7 @@ class RowAnswers:
     def tick(self, now: float) -> None:
         """Answer those who have waited for too long; on the loop."""
         self._now = now
-        if now < self._due_at:
+        if now < self.due_at:
             return
         for key, waiters in list(self._waiting.items()):
             for waiter in waiters:
@@ -114,11 +114,11 @@ class RowAnswers:
                     waiter.reply.give(None)
             self._keep(key, [one for one in waiters if not one.reply.is_given])
         left = (waiter.deadline for waiters in self._waiting.values() for waiter in waiters)
-        self._due_at = min(left, default=inf)
+        self.due_at = min(left, default=inf)
 
     def end(self) -> None:
         """Have everybody ask again: the term is over, and so is the loop."""
-        waiting, self._waiting, self._due_at = self._waiting, {}, inf
+        waiting, self._waiting, self.due_at = self._waiting, {}, inf
         self._records, self._records_bytes = {}, 0
         for waiter in (waiter for waiters in waiting.values() for waiter in waiters):
             waiter.reply.give(None)
@@ -140,7 +140,7 @@ class RowAnswers:
                 tell(known if len(known) == len(writes) else None)
 
         deadline = self._now + HOLD_SECONDS
-        self._due_at = min(self._due_at, deadline)
+        self.due_at = min(self.due_at, deadline)
         for number in writes:
             key = (outcome.results[number].incarnation, outcome.sequence, number)
             waiter = _Waiter(True, Reply(partial(take, number)), deadline)
@@ -267,7 +267,7 @@ class RowAnswers:
             return found if kept is None else answer_of(kept, params, found.version)
         if found is None:
             deadline = session.now() + _seconds(params)
-            self._due_at = min(self._due_at, deadline)
+            self.due_at = min(self.due_at, deadline)
             key = (incarnation, sequence, operation)
             self._waiting.setdefault(key, []).append(_Waiter(readable, reply, deadline))
         return found

@@ -164,6 +164,16 @@ def test_a_loop_that_waits_for_sockets_wakes_for_events_too(answers: Answers) ->
     assert seen == ["event"]
 
 
+def test_a_loop_that_waits_for_sockets_stops_waiting_when_it_is_over(answers: Answers) -> None:
+    stop = threading.Event()
+    answers.is_over = stop.is_set
+    thread = threading.Thread(target=answers.poll, args=(1e6,), daemon=True)
+    thread.start()
+    stop.set()
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+
+
 def test_nothing_is_kept_of_writers_that_left_and_of_watches_that_were_answered(
     answers: Answers,
 ) -> None:
