@@ -101,7 +101,11 @@ class Catalogue:
         self.iceberg = iceberg
         self.namespaces: dict[TableId, Properties] = {}
         self.ended_rows: dict[str, int] = {}
-        """Of tables that ended with writes of rows pending, through which one they are applied."""
+        """Of tables that ended with writes of rows pending, through which one they are applied.
+
+        Kept for ever: no record says which writes a drop left undone, and whoever asks for one of
+        them would hear that it was applied.
+        """
 
     def apply(
         self,

@@ -172,8 +172,17 @@ class Locations:
         return parts in self._places or parts in self._below
 
     def take(self, location: str, place: Place) -> None:
-        """Note who has a location."""
+        """Note who has a location.
+
+        Nothing is let go of when a table ends: incarnations are ids that clients choose, so a late
+        record could name an old one again, with its location, and meet files that are still there.
+        """
         parts = location_parts(location)
+        for length in range(len(parts) - 1, 0, -1):
+            if beside := self._below.get(parts[:length]):
+                # The names of folders are kept once.
+                parts = (*next(iter(beside))[:length], *parts[length:])
+                break
         self._places[parts] = place
         for length in range(1, len(parts)):
             self._below.setdefault(parts[:length], {})[parts] = None
