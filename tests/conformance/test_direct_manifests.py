@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance.fragment import write_fragments
+from lance.fragment import RowIdSequence, write_fragments
 
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
@@ -179,6 +179,18 @@ def test_a_history_of_our_manifests_equals_pylances(
         else:
             twins.commit(make(twins, chance))
         twins.assert_same_rows()
+
+
+def test_new_fragments_without_ids_beside_an_index_are_left_to_pylance(tmp_path: Path) -> None:
+    """It lets no index cover them; here one did, and lost their rows."""
+    twins = Twins(tmp_path, stable_row_ids=True)
+    old = twins.opened().get_fragments()[:2]
+    moved = pa.concat_tables([fragment.to_table(with_row_id=True) for fragment in old])
+    [new] = write_fragments(moved.drop_columns("_rowid"), str(twins.theirs), schema=SCHEMA)
+    new.row_id_meta = RowIdSequence(moved["_rowid"].to_pylist()).to_inline_metadata()
+    group = lance.LanceOperation.RewriteGroup([fragment.metadata for fragment in old], [new])
+    with pytest.raises(NotDirect, match="the id that it doesn't have yet"):
+        twins.commit(lance.LanceOperation.Rewrite([group], []))
 
 
 @pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "stable_row_ids"])

@@ -117,6 +117,8 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
     def build(self, state: ManifestState, transaction: Transaction) -> ManifestChange:
         body = transaction.rewrite
         groups = _groups(body)
+        if state.index_section and not all(f.id for one in groups for f in one.new_fragments):
+            raise NotDirect("indices could cover a new fragment by the id that it doesn't have yet")
         removed = _removed(state, groups)
         next_id = state.last_fragment_id + 1
         added: list[tuple[int, bytes]] = []
