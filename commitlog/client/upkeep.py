@@ -237,13 +237,9 @@ class KeepsTables(Host):
                 raise too_late(info, timeout)
             message, metrics = done
             told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
-            encoded = message.SerializeToString(deterministic=True)
-            ticket = self.submit(
-                info.table_id,
-                encoded,
-                transaction_id=called,
-                attempt=len(refusals) if called else 0,
-                properties=told,
+            attempts = len(refusals) if called else 0
+            ticket = self._commit_to(
+                info, message, transaction_id=called, attempt=attempts, properties=told
             )
             if finish is None:
                 outcome = ticket.result(_left(deadline))
@@ -311,11 +307,28 @@ class KeepsTables(Host):
             for name in ("fragments_removed", "fragments_added", "files_removed", "files_added")
         }
 
+    def _commit_to(
+        self,
+        info: TableInfo,
+        message: Transaction,
+        *,
+        transaction_id: str | None = None,
+        **more: Any,
+    ) -> Ticket:
+        """Submit for this incarnation of the table: another may have the name by now."""
+        from commitlog.client.lance_request import read_request
+        from commitlog.client.submission import lance_commit
+
+        encoded = message.SerializeToString(deterministic=True)
+        request = read_request(encoded, read_version=None, transaction_id=transaction_id)
+        operation = lance_commit(info, request)
+        return self.submit(None, operation, transaction_id=request.transaction_id, **more)
+
     def _reserve(self, info: TableInfo, count: int, deadline: float) -> str:
         """Reserve fragment ids; return the path of the manifest that did."""
         reserve = Transaction(read_version=info.version, uuid=str(uuid.uuid4()))
         reserve.reserve_fragments.num_fragments = count
-        ticket = self.submit(info.table_id, reserve.SerializeToString())
+        ticket = self._commit_to(info, reserve)
         outcome = ticket.result(_left(deadline)).raise_for_conflict()
         now = self.describe(info.table_id, fresh=True)
         return materialize(self.runtime(), now, outcome.version)

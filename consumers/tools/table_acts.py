@@ -245,6 +245,8 @@ class TableActs:
         store, published = store_for(info.location), Published(info.location)
         found = {one.path: one for one in store.files(VERSIONS_DIRECTORY)}
         paths = {version: path for version, path in published.paths.items() if path in found}
+        if not paths:
+            return
         limit = max(MANIFEST_SHARE * found[paths[max(paths)]].size, MANIFEST_BYTES_LEAST)
         newest, taken = set[int](), 0
         for version in reversed(paths):

@@ -17,8 +17,9 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.new_columns import NewColumns
+from commitlog.client.upkeep import rewrite_here
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import InvalidSettings
+from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.model.maintenance_policy import PREFIX, MaintenancePolicy
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
@@ -87,6 +88,25 @@ def test_no_commit_of_a_compaction_replaces_more_fragments_than_others_can_wait_
         sizes = [len(made.client.open(T, version=v).get_fragments()) for v in range(41, 50)]
         assert sizes[::2] == [40, 32, 24, 16, 8], "ten become two; a group is replaced as a whole"
         assert ids(made) == list(range(40))
+
+
+def test_work_that_was_done_for_a_table_is_not_committed_to_its_successor(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        for number in range(4):
+            made.client.append(T, rows(number))
+
+        def replaced(info: Any, dataset: Any, tasks: Any, deadline: float) -> Any:
+            results = rewrite_here(info, dataset, tasks, deadline)
+            made.client.drop_table(T)
+            made.client.create_table(T, SCHEMA)
+            made.client.append(T, rows(9))
+            return results
+
+        with pytest.raises(CommitLogError, match="incarnation|dropped"):
+            made.client.compact(T, rewrite=replaced)
+        assert made.client.table(T).version == 2
+        assert ids(made) == [9]
 
 
 def test_a_table_inherits_its_policy_from_its_namespaces_and_from_the_log(tmp_path: Path) -> None:

@@ -387,7 +387,6 @@ def in_force(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch(f"{module}.remove_files"))
         clocks = SimpleNamespace(sleep=_sleep, monotonic=world.scheduler.clock)
         stack.enter_context(mock.patch("consumers.tools.row_writer.time", clocks))
-        stack.enter_context(mock.patch(f"{module}.remember_fragments"))
         # The store isn't a folder that a client could look into.
         stack.enter_context(mock.patch("commitlog.client.submission._local_root", return_value=""))
         yield
