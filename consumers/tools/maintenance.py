@@ -178,7 +178,8 @@ class Maintenance:
         runtime = self._log.runtime()
         for partition in range(runtime.partitions):
             status: Any = runtime.request(partition, "status", measures=True)
-            yield partition, status["measures"]["sizes"]
+            # Who is too busy to answer in time says what it said last, maybe without measures.
+            yield partition, status.get("measures", {}).get("sizes", {})
 
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []

@@ -90,6 +90,24 @@ def test_no_commit_of_a_compaction_replaces_more_fragments_than_others_can_wait_
         assert ids(made) == list(range(40))
 
 
+def test_a_leader_that_is_too_busy_to_measure_holds_up_no_maintenance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        runtime = made.client.runtime()
+        ask = runtime.request
+
+        def without_measures(partition: int, method: str, **params: Any) -> Any:
+            answer = ask(partition, method, **params)
+            if method == "status":
+                del answer["measures"]
+            return answer
+
+        monkeypatch.setattr(runtime, "request", without_measures)
+        assert Maintenance(made.client).look() == []
+
+
 def test_work_that_was_done_for_a_table_is_not_committed_to_its_successor(tmp_path: Path) -> None:
     with service(tmp_path / "root") as made:
         made.client.create_table(T, SCHEMA)
