@@ -63,7 +63,7 @@ CAUGHT_BY = {
     6: ("an older program", "a full disk", "its LeaderStarted"),
     7: ("stranger wrote is lost",),
     8: ("were dropped",),
-    11: ("rows that", "files with rows", "before a restart"),
+    11: ("rows that", "files with rows"),
     14: ("sequence commits twice",),
     15: ("comes twice is an error",),
     16: ("void outcomes",),
@@ -73,6 +73,7 @@ CAUGHT_BY = {
     33: ("made meanwhile",),
     43: ("newest ids alone",),
     51: ("find those before in their group",),
+    105: ("before a restart",),
     226: ("no new names",),
     2281: ("stranger's file stands",),
 }
