@@ -34,7 +34,6 @@ SEEDS = range(6)
 TRANSACTIONS = 120
 SHORT = 40
 CAUGHT_BY = {
-    0: ("behind what isn't decided", "given up to unproven"),
     1: (
         "sent again has",
         "the one before",
@@ -55,27 +54,24 @@ CAUGHT_BY = {
         "epoch may jump",
         "any hash",
         "with the newest",
-        "late answer counts",
         "attempt's answer",
     ),
-    3: ("without a file", "compared with its outcome", "fallback takes"),
+    3: ("compared with its outcome",),
     4: ("a staged manifest",),
     6: ("an older program", "a full disk", "its LeaderStarted"),
-    7: ("stranger wrote is lost",),
-    8: ("were dropped",),
-    11: ("rows that", "files with rows"),
-    14: ("sequence commits twice",),
-    15: ("comes twice is an error",),
-    16: ("void outcomes",),
-    22: ("a tombstone",),
-    23: ("another content", "stranger's manifest stays"),
-    31: ("a range of rows",),
-    33: ("made meanwhile",),
-    43: ("newest ids alone",),
+    8: ("a tombstone",),
+    10: ("stranger wrote is lost", "stranger's manifest stays", "without a file"),
+    11: ("rows that", "files with rows", "another content", "brings back rows", "are held expire"),
+    17: ("sequence commits twice",),
+    18: ("with tags expire",),
+    19: ("comes twice is an error",),
+    27: ("late answer counts",),
+    31: ("newest ids alone", "a range of rows", "stranger's file stands", "written over stay"),
+    32: ("fallback takes",),
+    33: ("behind what isn't decided", "given up to unproven"),
     51: ("find those before in their group",),
+    99: ("made meanwhile",),
     105: ("before a restart",),
-    226: ("no new names",),
-    2281: ("stranger's file stands",),
 }
 """Seeds that caught broken programs once, by words of their names: these are tried first."""
 SEEDS_PER_PROGRAM = 100
