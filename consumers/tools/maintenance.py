@@ -125,6 +125,7 @@ class Maintenance:
     ) -> list[Act]:
         """Look at each table that changed, or at some, and do what is due; return the acts."""
         acts: list[Act] = []
+        stop = stop or threading.Event()
         tables = self._log.tables()
         if self._policies.refresh():
             self._seen.clear()
@@ -134,7 +135,7 @@ class Maintenance:
         self._acts.unripe &= standing
         looked = {} if only is None else dict(self._looked)
         for info in tables:
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 break
             if info.version < 1 or (only is not None and info.name not in only):
                 continue
@@ -145,13 +146,13 @@ class Maintenance:
                     acts += look() if turns is None else turns.take(info.incarnation, look)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
-                if stop is None or not stop.is_set():
+                if not stop.is_set():
                     tell_failed(self._log, info, error)
             except Exception:
                 logger.exception("%s was left for later, for a reason not foreseen", info.name)
             else:
                 looked[info.name] = info.version, self._acts.bytes.get(info.incarnation, 0)
-        if not dry_run and (stop is None or not stop.is_set()):
+        if not dry_run and not stop.is_set():
             self._looked = looked
             self._tell()
         return acts

@@ -18,6 +18,7 @@ from commitlog.core.iceberg.domain import encode_state
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.views import decode_state
 from commitlog.core.log.canonical import to_json
+from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.partition.table_parts import table_parts, tables_of
@@ -65,7 +66,8 @@ def digest_of(parts: Mapping[str, bytes]) -> bytes:
 def to_parts(machine: PartitionState) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
-    parts.update(_chunks_of_ids(machine))
+    ids = machine.deduplication
+    parts.update(_of_ids(ids, chunk, changed) for chunk, changed in ids.chunks())
     for table in machine.tables.values():
         parts.update(table_parts(table, machine.rules.protocol))
     for name, changed in machine.iceberg.changed_at.items():
@@ -80,9 +82,10 @@ def full_parts(machine: PartitionState, since: int) -> Iterator[tuple[str, Part]
 
     They change all the same where what they hold does: a fragment is deleted from, an id forgotten.
     """
-    for name, part in _chunks_of_ids(machine)[:-1]:
-        if part.counter > since:
-            yield name, part
+    ids = machine.deduplication
+    for chunk, changed in list(ids.chunks())[:-1]:
+        if changed > since:
+            yield _of_ids(ids, chunk, changed)
     for table in machine.tables.values():
         if table.changed_at > since:
             for name, part in table_parts(table, machine.rules.protocol):
@@ -90,12 +93,9 @@ def full_parts(machine: PartitionState, since: int) -> Iterator[tuple[str, Part]
                     yield name, part
 
 
-def _chunks_of_ids(machine: PartitionState) -> list[tuple[str, Part]]:
-    found, ids = [], machine.deduplication
-    for chunk, changed in ids.chunks():
-        encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
-        found.append((f"{IDS}{chunk}", Part(changed, encode, with_hint)))
-    return found
+def _of_ids(ids: Deduplication, chunk: int, changed: int) -> tuple[str, Part]:
+    encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
+    return f"{IDS}{chunk}", Part(changed, encode, with_hint)
 
 
 def restore(machine: PartitionState, parts: Mapping[str, Saved]) -> None:
