@@ -26,6 +26,7 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import TableId, format_table_id
 from consumers.views.version_index import IndexPosition, Term, VersionIndex
+from consumers.views.version_index.rows import no_recordings
 
 TABLES: tuple[tuple[TableId, int], ...] = (
     (("nyc", "flights"), 60),
@@ -260,6 +261,8 @@ def extend_index(root: Path, decided: Sequence[Decided], terms: Sequence[Term] =
                 end_offset=last.answered_offset + 1,
                 changed_at_ms=last.outcome.time_ms,
             )
-            index.apply(batch, position, terms=terms if start == 0 else ())
+            index.apply(
+                batch, position, terms=terms if start == 0 else (), recordings=no_recordings
+            )
         index.settle()
         index.publish()

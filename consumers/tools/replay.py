@@ -194,7 +194,8 @@ class _Replay:
                 self._files.restore(found[1]["files"])
         self._recordings = Recordings(self._genesis.tables_root, self._recordings_store)
         identity = asdict(log.identity()) | {"log_id": self._genesis.log_id}
-        self._index = RebuiltIndex(options.into, partition, replica.chain.sequence, identity)
+        sequence, recordings = replica.chain.sequence, self._recordings.of
+        self._index = RebuiltIndex(options.into, partition, sequence, recordings, identity)
         self._walk = Walk(log, partition, replica)
         self._save_at = time.monotonic() + options.save_seconds
 

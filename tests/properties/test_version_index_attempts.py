@@ -21,6 +21,7 @@ from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex
 from consumers.views.version_index.operation_results import principal
+from consumers.views.version_index.rows import no_recordings
 from consumers.views.version_index.surface import QUESTIONS
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.properties import test_version_index_laws as laws
@@ -144,7 +145,7 @@ def test_attempts_are_what_the_log_says(seed: int, count: int, batch: int) -> No
     with tempfile.TemporaryDirectory() as folder:
         with VersionIndex.open(folder, hot_transactions_max=100) as index:
             for some in batches(decided, batch):
-                index.apply(some, position_after(some))
+                index.apply(some, position_after(some), recordings=no_recordings)
             index.settle()
             index.publish()
         with history.connect(Path(folder)) as connection:
@@ -193,7 +194,7 @@ def test_refs_and_tags_are_those_that_were_set_last(
             standing[name] = (kind, cast(int, snapshot_id))
     with tempfile.TemporaryDirectory() as folder:
         with VersionIndex.open(folder) as index:
-            index.apply(decided, IndexPosition(0, len(decided)))
+            index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
             index.publish()
         with history.connect(Path(folder)) as connection:
             ask: Ask = partial(history.ask, connection)

@@ -24,6 +24,7 @@ from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.operation_results import principal
+from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, Truth, batches
 from tests.unit.test_version_index_store import position_after
 
@@ -385,7 +386,7 @@ def test_macros_answer_what_the_log_says(seed: int, count: int, batch: int, hot:
     with tempfile.TemporaryDirectory() as folder:
         with VersionIndex.open(folder, hot_transactions_max=hot) as index:
             for some in batches(log.decided(), batch):
-                index.apply(some, position_after(some))
+                index.apply(some, position_after(some), recordings=no_recordings)
             index.settle()
             index.publish()
         with history.connect(Path(folder)) as connection:

@@ -25,6 +25,7 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.views import plots
 from consumers.views.activity import activity
 from consumers.views.version_index import IndexPosition, VersionIndex
+from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 
@@ -39,7 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.grow(TRANSACTIONS)
     with VersionIndex.open(root, hot_transactions_max=400) as index:
         for batch in batches(log.decided(), 300):
-            index.apply(batch, position_after(batch))
+            index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
         index.publish()
     return root
@@ -146,7 +147,7 @@ def test_a_tables_commits_are_transactions_however_many_operations_they_have(
         Decided(Submitted(0, 1, 0, replace(record, transaction_id="id-2")), refused, 2),
     ]
     with VersionIndex.open(tmp_path) as index:
-        index.apply(decided, IndexPosition(0, 2))
+        index.apply(decided, IndexPosition(0, 2), recordings=no_recordings)
         index.publish()
     whole: Any = activity(tmp_path, seconds=10.0**10)
     [writer], [table] = whole["writers"], whole["tables"]

@@ -14,6 +14,7 @@ import pytest
 from commitlog.client.sql import run_sql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from consumers.views.version_index import VersionIndex
+from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 
@@ -47,7 +48,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.grow(200)
     with VersionIndex.open(root) as index:
         for batch in batches(log.decided(), 100):
-            index.apply(batch, position_after(batch))
+            index.apply(batch, position_after(batch), recordings=no_recordings)
         index.publish()
     return root / "index.duckdb"
 

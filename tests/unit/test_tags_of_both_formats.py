@@ -13,6 +13,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import NoSuchTable, NoSuchVersion
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex, run_index
+from consumers.views.version_index.rows import no_recordings
 from tests.service import SCHEMA, rows, service
 from tests.unit.test_version_index_iceberg import DECIDED
 
@@ -59,7 +60,7 @@ def test_rubbish_among_the_tags_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_tag_of_iceberg_stands_in_the_log(tmp_path: Path) -> None:
     with VersionIndex.open(tmp_path) as index:
-        index.apply(DECIDED, IndexPosition(0, len(DECIDED)))
+        index.apply(DECIDED, IndexPosition(0, len(DECIDED)), recordings=no_recordings)
         index.publish()
     assert history.table_at_tag(tmp_path, "ns$facts", "v1")["snapshot_id"] == 8
     with pytest.raises(NoSuchVersion, match="no tag 'v2'"):

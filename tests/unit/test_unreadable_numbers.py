@@ -24,6 +24,7 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, CreateTable
 from commitlog.model.records import Application, Status
 from consumers.views.version_index import IndexPosition, VersionIndex
+from consumers.views.version_index.rows import no_recordings
 from tests.core_world import FORMAT, ROOT, World, append, delete
 from tests.unit.manifest_examples import UUID, state
 from tests.unit.test_direct import build, with_field_metadata
@@ -139,5 +140,5 @@ def test_more_rows_than_the_index_has_numbers_for(tmp_path: Path) -> None:
     assert world.ask("more", append(2, "c.lance", rows=2**62)).version == 3
     decided = [Decided(submitted, outcome, 0) for submitted, outcome in world.log]
     with VersionIndex.open(tmp_path) as index:
-        index.apply(decided, IndexPosition(0, len(decided)))
+        index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
         assert index.position(0).sequence == len(decided)

@@ -24,6 +24,7 @@ from commitlog.model.records import (
 )
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex
+from consumers.views.version_index.rows import no_recordings
 
 T = ("ns", "facts")
 SCHEMA = {
@@ -101,7 +102,7 @@ DECIDED = [
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("iceberg")
     with VersionIndex.open(root) as index:
-        index.apply(DECIDED, IndexPosition(0, len(DECIDED)))
+        index.apply(DECIDED, IndexPosition(0, len(DECIDED)), recordings=no_recordings)
         index.publish()
     return root
 
@@ -168,7 +169,7 @@ def test_what_made_nothing_is_not_in_a_tables_history(tmp_path: Path) -> None:
         for number, operation, answers in ((1, made, None), (2, again, None), (3, made, 1))
     ]
     with VersionIndex.open(tmp_path) as index:
-        index.apply(told, IndexPosition(0, len(told)))
+        index.apply(told, IndexPosition(0, len(told)), recordings=no_recordings)
         index.publish()
     assert [row["version"] for row in history.history(tmp_path, "ns$facts")] == [1]
 

@@ -32,6 +32,7 @@ from commitlog.ports import Log
 from consumers import history
 from consumers.views.version_index import IndexPosition, Term, VersionIndex, run_index
 from consumers.views.version_index.process import follow
+from consumers.views.version_index.rows import no_recordings
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
 
@@ -76,7 +77,7 @@ def contents(root: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def apply_all(index: VersionIndex, decided: list[Decided], size: int) -> None:
     for batch in batches(decided, size):
-        index.apply(batch, position_after(batch))
+        index.apply(batch, position_after(batch), recordings=no_recordings)
 
 
 def position_after(batch: list[Decided]) -> IndexPosition:
@@ -104,7 +105,7 @@ def test_sealed_and_merged_rows_are_the_same_rows(
 ) -> None:
     with VersionIndex.open(tmp_path, hot_transactions_max=50, grace_seconds=0) as index:
         for batch in batches(decided, 75):
-            index.apply(batch, position_after(batch))
+            index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
             index.publish()
         index.settle()
@@ -127,7 +128,7 @@ def test_merged_segments_go_after_their_grace_and_never_before(
 
     with VersionIndex.open(tmp_path, hot_transactions_max=25, grace_seconds=3600) as index:
         for batch in batches(decided, 75):
-            index.apply(batch, position_after(batch))
+            index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
         index.publish()
         index.publish()
@@ -145,19 +146,24 @@ def test_merged_segments_go_after_their_grace_and_never_before(
 
 def test_what_is_not_the_next_batch_is_refused(tmp_path: Path, decided: list[Decided]) -> None:
     with VersionIndex.open(tmp_path) as index:
-        index.apply(decided[:10], position_after(decided[:10]))
+        index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         for wrong in (decided[:10], decided[11:20], decided[5:15]):
             with pytest.raises(CorruptLog, match="cannot lead"):
-                index.apply(wrong, position_after(wrong))
+                index.apply(wrong, position_after(wrong), recordings=no_recordings)
         assert index.position(0).sequence == 10
 
 
 def test_a_failed_batch_leaves_no_rows(tmp_path: Path, decided: list[Decided]) -> None:
     term = Term(LeaderStarted(2**40, "n", "i", 0, b"", b""), 0)  # its epoch fits no column
     with VersionIndex.open(tmp_path) as index:
-        index.apply(decided[:10], position_after(decided[:10]))
+        index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         with pytest.raises(Exception, match="1099511627776"):
-            index.apply(decided[10:20], position_after(decided[10:20]), terms=[term])
+            index.apply(
+                decided[10:20],
+                position_after(decided[10:20]),
+                terms=[term],
+                recordings=no_recordings,
+            )
     with VersionIndex.open(tmp_path) as index:
         assert index.position(0).sequence == 10
         index.publish()
@@ -247,7 +253,7 @@ def test_readers_of_a_rebuilt_index_see_no_step_back(
         with pytest.raises(UnsupportedFormat, match="has format 0"):  # as it was left
             history.status(tmp_path)
         apply_part = decided[400:600]
-        index.apply(apply_part, position_after(apply_part))
+        index.apply(apply_part, position_after(apply_part), recordings=no_recordings)
         assert index.publish()
     assert history.status(tmp_path)[0]["sequence"] == 600
 
@@ -373,10 +379,10 @@ def test_two_connections_of_a_process_see_their_own_snapshots(
     tmp_path: Path, decided: list[Decided]
 ) -> None:
     with VersionIndex.open(tmp_path) as index:
-        index.apply(decided[:10], position_after(decided[:10]))
+        index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         index.publish()
         with history.connect(tmp_path) as before:
-            index.apply(decided[10:20], position_after(decided[10:20]))
+            index.apply(decided[10:20], position_after(decided[10:20]), recordings=no_recordings)
             index.publish()
             with history.connect(tmp_path) as after:
                 sql = "SELECT count(*) FROM transactions"

@@ -36,6 +36,7 @@ from consumers.tools.bench.index_log import NODE, TableLog
 from consumers.tools.bench.measure import Report, quantiles
 from consumers.views.version_index import IndexPosition, Term, VersionIndex
 from consumers.views.version_index.process import follow
+from consumers.views.version_index.rows import no_recordings
 
 SIZES = (1_000, 100_000, 1_000_000)
 BATCH = 5_000
@@ -129,7 +130,7 @@ def _apply(index: VersionIndex, log: TableLog, batch: list[Decided]) -> None:
             state_digest=b"",
         )
         terms = [Term(leader, 1)]
-    index.apply(batch, position, terms=terms)
+    index.apply(batch, position, terms=terms, recordings=no_recordings)
 
 
 def _costs(index: VersionIndex, log: TableLog, root: Path, size: int) -> dict[str, Any]:

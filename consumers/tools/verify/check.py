@@ -146,10 +146,10 @@ class _Check:
 
         folder = self._options.state / INDEX / str(self._partition)
         if not sequence:
-            self._index = RebuiltIndex.anew(folder, self._partition)
+            self._index = RebuiltIndex.anew(folder, self._partition, self._recordings.of)
             return
         try:
-            self._index = RebuiltIndex(folder, self._partition, sequence)
+            self._index = RebuiltIndex(folder, self._partition, sequence, self._recordings.of)
         except Unavailable as error:
             text = f"the version index was not compared: {error}; verify again from the beginning"
             self._verdict.found([Problem(ProblemKind.INDEX, text)])

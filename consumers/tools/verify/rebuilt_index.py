@@ -11,6 +11,7 @@ from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.records import LeaderStarted
 from consumers.tools.verify.findings import Problem, ProblemKind
 from consumers.views.version_index import IndexPosition, Term, VersionIndex, comparison
+from consumers.views.version_index.contents import Recordings
 
 BATCH_OUTCOMES = 5_000
 
@@ -19,14 +20,20 @@ class RebuiltIndex:
     """One partition on its way into an index of its own."""
 
     def __init__(
-        self, root: Path, partition: int, sequence: int, identity: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        partition: int,
+        sequence: int,
+        recordings: Recordings,
+        identity: Mapping[str, str] | None = None,
     ) -> None:
         """Continue at `root`, where an index must hold all outcomes up to `sequence`.
 
-        Raises Unavailable if it doesn't, WrongLog if it is another log's than `identity` says.
+        `recordings` reads what an outcome recorded outside itself. Raises Unavailable if it doesn't
+        hold them, WrongLog if it is another log's than `identity` says.
         """
         self.root = root
-        self._partition = partition
+        self._partition, self._recordings = partition, recordings
         self._pending: list[Decided] = []
         self._terms: list[Term] = []
         self.rows_compared = 0
@@ -41,10 +48,10 @@ class RebuiltIndex:
             raise
 
     @classmethod
-    def anew(cls, root: Path, partition: int) -> RebuiltIndex:
+    def anew(cls, root: Path, partition: int, recordings: Recordings) -> RebuiltIndex:
         """Begin with an empty one."""
         shutil.rmtree(root, ignore_errors=True)
-        return cls(root, partition, 0)
+        return cls(root, partition, 0, recordings)
 
     def take(
         self, batch: Sequence[Decided], terms: Sequence[tuple[LeaderStarted, int]], replica: Replica
@@ -79,6 +86,7 @@ class RebuiltIndex:
                 end_offset=replica.outcomes_position,
                 changed_at_ms=last.outcome.time_ms if last else before.changed_at_ms,
             ),
+            recordings=self._recordings,
             terms=terms,
         )
 

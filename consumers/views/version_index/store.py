@@ -29,7 +29,6 @@ from consumers.views.version_index.publish import publish, published_positions
 from consumers.views.version_index.rows import (
     MICROSECONDS_PER_MS,
     leader_row,
-    no_recordings,
     rows_of,
 )
 from consumers.views.version_index.schema import EVENTS, LEADERS, POSITIONS, TABLES
@@ -173,8 +172,8 @@ class VersionIndex:
         batch: Sequence[Decided],
         position: IndexPosition,
         *,
+        recordings: Recordings,
         terms: Sequence[Term] = (),
-        recordings: Recordings = no_recordings,
     ) -> None:
         """Take decided transactions of one partition and the position after them, or nothing.
 
