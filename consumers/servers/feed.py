@@ -15,6 +15,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
 from commitlog.errors import CommitLogError, InvalidRequest, LogMoved, NoSuchTable, WrongLog
+from consumers.servers.security.identity import PRINCIPAL
+from consumers.servers.security.limits import share_of
 
 POLL_SECONDS = 1.0
 RETRY_MS = 1000
@@ -66,7 +69,9 @@ class _Feeds:
         self._log = log
         self._settings = settings
         self._threads = ThreadPoolExecutor(settings.feeds_max, thread_name_prefix="feed")
-        self._free = threading.BoundedSemaphore(settings.feeds_max)
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+        """Feeds by principal, "" where nobody has to show one."""
 
     async def endpoint(self, request: Request) -> Response:
         given = request.query_params
@@ -80,28 +85,28 @@ class _Feeds:
             _from(request.headers.get("last-event-id") or given.get("from", "now")),
             refused=given.get("refused") == "1",
         )
-        if not self._free.acquire(blocking=False):
-            message = f"{self._settings.feeds_max} feeds are open already; try again later"
-            raise HTTPException(503, message, headers={"Retry-After": "5"})
+        known = request.scope.get(PRINCIPAL)
+        client = known.name if known is not None else ""
+        self._take(client)
         opening = self._threads.submit(subscribe)
         try:
             subscription = await asyncio.wrap_future(opening)
         except (InvalidRequest, WrongLog, NoSuchTable) as error:
-            self._free.release()
+            self._give_back(client)
             status = 404 if isinstance(error, NoSuchTable) else 400
             status = 503 if isinstance(error, LogMoved) else status
             raise HTTPException(status, str(error)) from error
         except CommitLogError as error:
-            self._free.release()
+            self._give_back(client)
             raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error
         except asyncio.CancelledError:
             # The client has hung up, and the subscription may be made all the same.
-            self._threads.submit(self._end, opening)
+            self._threads.submit(self._end, opening, client)
             raise
         return _Stream(
             self._stream(subscription, time.monotonic() + seconds),
             # Not awaited: this may be cancelled, and a poll may still be at work.
-            on_end=lambda: self._threads.submit(self._end, opening),
+            on_end=lambda: self._threads.submit(self._end, opening, client),
         )
 
     async def _stream(self, subscription: Subscription, ends: float) -> AsyncIterator[str]:
@@ -124,12 +129,32 @@ class _Feeds:
             logger.warning("a feed ends: %s", error)
             yield f"event: error\ndata: {json.dumps({'error': str(error)})}\n\n"
 
-    def _end(self, opening: Future[Subscription]) -> None:
+    def _end(self, opening: Future[Subscription], client: str) -> None:
         try:
             with contextlib.suppress(CommitLogError):
                 opening.result().close()
         finally:
-            self._free.release()
+            self._give_back(client)
+
+    def _take(self, client: str) -> None:
+        """Begin a feed, if there is room and its client leaves some to others."""
+        most = self._settings.feeds_max
+        share = share_of(most) if client else most
+        with self._lock:
+            status = 503 if self._open.total() >= most else 0
+            if not status and self._open[client] >= share:
+                status = 429
+            if not status:
+                self._open[client] += 1
+                return
+        what = f"{most} feeds are open" if status == 503 else f"{share} of your feeds are open"
+        raise HTTPException(status, f"{what} already; try again later", {"Retry-After": "5"})
+
+    def _give_back(self, client: str) -> None:
+        with self._lock:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
 
     async def _on_thread(self, work: Callable[[], Made]) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import time
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from consumers.servers.feed import FeedSettings, feed_routes
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.feed_reading import HttpFollower, told
 from tests.page_server import serving_routes
 from tests.service import SCHEMA, Service, rows, service
@@ -42,10 +46,13 @@ def uri(shop: Service) -> Iterator[str]:
 class Feed:
     """One connection, read message by message."""
 
-    def __init__(self, uri: str, last_id: str | None = None, **parameters: Any) -> None:
+    def __init__(
+        self, uri: str, last_id: str | None = None, *, key: str = "", **parameters: Any
+    ) -> None:
         place = urllib.parse.urlsplit(uri)
         self._connection = http.client.HTTPConnection(place.netloc, timeout=WAIT_SECONDS)
         headers = {"Last-Event-ID": last_id} if last_id else {}
+        headers |= {"x-api-key": key} if key else {}
         query = urllib.parse.urlencode(parameters, doseq=True)
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
@@ -203,3 +210,25 @@ def test_too_many_feeds_are_told_to_come_back_later(uri: str) -> None:
     again = Feed(uri)
     assert again.status == 200
     again.cut()
+
+
+def test_one_client_leaves_feeds_to_the_others(shop: Service, tmp_path: Path) -> None:
+    keys = "".join(
+        f'{name} = "sha256:{hashlib.sha256(name.encode()).hexdigest()}"\n' for name in ("a", "b")
+    )
+    grant = '[[grants]]\nto = "*"\non = "$"\ncan = "read"\n'
+    access = tmp_path / "access.toml"
+    access.write_text(f"[keys]\n{keys}{grant}")
+    security = ServerSettings(security=Security(AccessFile(access)))
+    routes = feed_routes(shop.client, FeedSettings(feeds_max=4))
+    with serving_routes(routes, security) as uri:
+        held = [Feed(uri, key="a") for _ in range(3)]
+        assert [feed.status for feed in held] == [200] * 3
+        refused = Feed(uri, key="a")
+        assert refused.status == 429
+        assert refused.response.headers["Retry-After"]
+        assert "3 of your feeds" in refused.response.read().decode()
+        held.append(Feed(uri, key="b"))
+        assert held[-1].status == 200
+        for feed in (*held, refused):
+            feed.cut()

@@ -54,10 +54,10 @@ class LimitSettings:
     @property
     def client_requests_max(self) -> int:
         """The slots that one client may have: some are left for the others."""
-        return _share(self.requests_max)
+        return share_of(self.requests_max)
 
 
-def _share(most: int) -> int:
+def share_of(most: int) -> int:
     """Return what one client may take: some is left for the others."""
     return max(1, most * 3 // 4)
 
@@ -178,7 +178,7 @@ class Limits:
         """Refuse what is too much for all clients, or for one of those who are told apart."""
         if taken.total() + more > most:
             raise OverLimit(503, f"{what}; nothing was done, try again in a while")
-        if self._security.is_on and taken[client] + more > _share(most):
+        if self._security.is_on and taken[client] + more > share_of(most):
             who = "yours" if client else "clients without credentials in their headers"
             raise OverLimit(429, f"{what}, most of them from {who}; try again in a while")
 
