@@ -21,7 +21,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
-from commitlog.errors import CommitLogError, InvalidTransaction
+from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
 from commitlog.model.records import OperationResult, Outcome, Status
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
@@ -154,6 +154,21 @@ def test_a_place_with_something_else_in_it_is_refused(made: Service, tmp_path: P
     with pytest.raises(BadBackup, match=r"something else in it \(photos/.*name an empty place"):
         back_up(log_of(made), str(place), None)
     assert [one.name for one in place.iterdir()] == ["photos"]
+
+
+def test_a_second_run_leaves_the_place_to_the_first(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    refused: list[str] = []
+
+    def on_progress(what: str, count: int) -> None:
+        if not refused:
+            with pytest.raises(Unavailable, match=f"another .* writes to {place}") as caught:
+                back_up(log_of(made), place, None)
+            refused.append(str(caught.value))
+
+    back_up(log_of(made), place, None, on_progress)
+    assert refused
+    assert back_up(log_of(made), place, None).outcomes == 0
 
 
 def test_another_log_and_a_forked_one_are_refused(made: Service, tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ leaves files that nothing names; the next one continues from the last `backup.js
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +18,8 @@ from pathlib import Path
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
 from commitlog.adapters.reading import read_to, record_at
-from commitlog.adapters.storage import FileFound, store_for
-from commitlog.errors import CorruptLog
+from commitlog.adapters.storage import FileFound, local_path, store_for
+from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.tools.archive.proof import PROOF
@@ -45,9 +48,12 @@ CHUNK_RECORDS = 20_000
 CHUNK_BYTES = 64 * 1024 * 1024
 READ_SECONDS = 120.0
 """How long the cluster may deliver nothing of what it has."""
+LOCK = f"{NAME}.lock"
 SKIPPED = ("_quarantine",)
 PARTS = frozenset({"log", "files", ARCHIVE, CHECKPOINTS, TABLES})
 """The folders of a backup."""
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, int], None]
 
@@ -77,13 +83,43 @@ def back_up(
 ) -> Copied:
     """Copy what is new; the backup at `place` has all or nothing of it.
 
-    Raises BadBackup if another log's backup is there, or something else.
+    Raises BadBackup if another log's backup is there, or something else, and Unavailable while
+    another run writes to it.
     """
-    genesis = log.genesis()
     store = store_for(place)
+    if Backup.read(store, place) is None:
+        _check_free(store, place)
+    with _alone(place):
+        return _copy_all(log, place, store, root, on_progress)
+
+
+@contextlib.contextmanager
+def _alone(place: str) -> Iterator[None]:
+    """Keep other runs off a folder, from other machines too where its file system has locks."""
+    folder = local_path(place)
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK, "ab") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(
+                f"another `commitlog backup` writes to {place}: wait for its end, or name another"
+                " place"
+            ) from None
+        except OSError as error:
+            logger.warning("%s has no locks (%s): let one backup run at a time", place, error)
+        yield
+
+
+def _copy_all(
+    log: ArchivableLog, place: str, store: Store, root: Path | None, on_progress: OnProgress
+) -> Copied:
+    genesis = log.genesis()
     backup = Backup.read(store, place)
     if backup is None:
-        _check_free(store, place)
         backup = Backup(
             log=genesis.log,
             log_id=genesis.log_id,
