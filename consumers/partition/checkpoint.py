@@ -5,38 +5,41 @@
     ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
-one; what gets full on the way is written before, one part at a time. It is a convenience: deleting
-it means reading the log from its beginning. Whatever in it doesn't fit the log it is opened with is
-refused by name, never repaired by guessing.
+one; what gets full on the way is written before, one part at a time. Who owns the state makes bytes
+of it, which takes a tenth of a millisecond for a table; another thread puts them on the disk, where
+thousands of files take a minute. It is a convenience: deleting it means reading the log from its
+beginning. Whatever in it doesn't fit the log it is opened with is refused by name, never repaired
+by guessing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from commitlog.adapters import disk
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE, digest_of
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.ports import LogIdentity
+from consumers.partition.folders import DiskFolder, Folder
 from consumers.runtime.places import another_log
 
 FORMAT = 3
 HEAD = "head.json"
 AHEAD_OUTCOMES = 1_000
 """After so many, parts may be full that were not."""
+LAST_WRITE_SECONDS = 60.0
+"""How long a term waits for the end of what the last one is writing."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,57 +79,28 @@ class Checkpoint:
         )
 
 
-class Folder(Protocol):
-    """A few files by name; each appears whole or not at all."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Put a file, which then outlasts a crash."""
-
-    def names(self) -> list[str]:
-        """Return the files' names."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
+PartEntry = tuple[int, str, int]
+"""A saved part: its counter, the SHA-256 that names its file, and its size in bytes."""
 
 
-class DiskFolder:
-    """A folder of this machine, made when the first file is put."""
+@dataclass(frozen=True, slots=True)
+class PreparedCheckpoint:
+    """A checkpoint, or a part ahead of it, as bytes that nothing changes any more."""
 
-    def __init__(self, path: Path) -> None:
-        """Take a path."""
-        self._path = path
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def read(self, name: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
-        return (self._path / name).read_bytes()
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Put a file, which then outlasts a crash."""
-        full = os.path.abspath(self._path / name)
-        os.makedirs(self._path, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{full}.tmp")
-        disk.put_new(f"{full}.tmp", data, durable=True)
-        os.replace(f"{full}.tmp", full)
-        disk.keep_name(full)
-
-    def names(self) -> list[str]:
-        """Return the files' names."""
-        return [path.name for path in self._path.iterdir()] if self._path.is_dir() else []
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
-        (self._path / name).unlink(missing_ok=True)
+    term: int
+    parts: Mapping[str, PartEntry]
+    hints: Mapping[str, tuple[str, int]]
+    files: Mapping[str, bytes]
+    """Those that are to be put."""
+    head: bytes = b""
+    """Empty: it is a part ahead."""
 
 
 class Checkpoints:
-    """The checkpoints of one partition in a folder."""
+    """The checkpoints of one partition in a folder.
+
+    One thread calls all but `write`, which may run on another one.
+    """
 
     def __init__(
         self,
@@ -145,10 +119,13 @@ class Checkpoints:
             "log_id": genesis.log_id,
             "partition": genesis.partition,
         }
+        self._writing = threading.Lock()
+        self._term = 0
+        """Counts how often it was loaded: what was prepared before that is not written any more."""
         self._forget()
 
     def _forget(self) -> None:
-        self._saved: dict[str, tuple[int, str, int]] = {}
+        self._saved: dict[str, PartEntry] = {}
         self._hints: dict[str, tuple[str, int]] = {}
         self._ahead: set[str] = set()
         """What was written ahead since the last one was saved."""
@@ -158,10 +135,23 @@ class Checkpoints:
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None if there is none.
 
-        Raises WrongLog if it belongs to another log, CorruptLog if its bytes are damaged.
+        Raises WrongLog if it belongs to another log, CorruptLog if its bytes are damaged, and
+        Unavailable if the last term is still writing one.
         """
-        # What was written ahead may tell of outcomes that never came into the log.
-        self._forget()
+        if not self._writing.acquire(timeout=LAST_WRITE_SECONDS):
+            raise Unavailable(
+                f"the last checkpoint is still being written to {self._folder}, where the disk "
+                "may hang"
+            )
+        try:
+            self._term += 1
+            # What was written ahead may tell of outcomes that never came into the log.
+            self._forget()
+            return self._load()
+        finally:
+            self._writing.release()
+
+    def _load(self) -> Checkpoint | None:
         try:
             head = json.loads(self._folder.read(HEAD))
         except FileNotFoundError:
@@ -204,37 +194,39 @@ class Checkpoints:
         kept["identity"] = self._identity
         self._folder.replace(HEAD, json.dumps({**kept, "sha256": _digest(kept)}).encode())
 
-    def save_ahead(self, machine: Machine) -> None:
-        """Write a part that got full since the last call, for a checkpoint to come.
+    def prepare_ahead(self, machine: Machine) -> PreparedCheckpoint | None:
+        """Return a part that got full since the last call, for a checkpoint to come.
 
-        Who saves makes everybody wait, for what thousands of commits have changed; so most of it
-        is written one by one before, each part once. A full disk is for `save` to tell.
+        Who prepares a checkpoint makes everybody wait, for what thousands of commits have changed;
+        so most of it is prepared one by one before, each part once.
         """
         if machine.sequence < self._ahead_to + AHEAD_OUTCOMES:
-            return
+            return None
         for name, part in machine.full_parts(self._ahead_to):
             if name not in self._ahead and not self._is_saved(name, part):
                 self._ahead.add(name)
-                with contextlib.suppress(OSError):
-                    self._saved[name], hint = self._write_part(part)
-                    self._hints.pop(name, None)
-                    if hint is not None:
-                        self._hints[name] = hint
-                return
+                files: dict[str, bytes] = {}
+                entry, hint = _encoded(part, files)
+                hints = {} if hint is None else {name: hint}
+                return PreparedCheckpoint(
+                    term=self._term, parts={name: entry}, hints=hints, files=files
+                )
         self._ahead_to = machine.sequence
+        return None
 
     def _is_saved(self, name: str, part: Part) -> bool:
         saved = self._saved.get(name)
         return saved is not None and part.is_as(saved[0], bytes.fromhex(saved[1]))
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write what changed, then the head that names it all."""
-        parts: dict[str, tuple[int, str, int]] = {}
+    def prepare(self, checkpoint: Checkpoint) -> PreparedCheckpoint:
+        """Return what is to be written: what changed, and the head that names it all."""
+        parts: dict[str, PartEntry] = {}
         hints: dict[str, tuple[str, int]] = {}
+        files: dict[str, bytes] = {}
         for name, part in checkpoint.machine.to_parts().items():
             # The machine's own part tells of more than its outcomes (what was dropped).
             if name == MACHINE or not self._is_saved(name, part):
-                parts[name], hint = self._write_part(part)
+                parts[name], hint = _encoded(part, files)
             else:
                 parts[name], hint = self._saved[name], self._hints.get(name)
             if hint is not None:
@@ -254,22 +246,45 @@ class Checkpoints:
             "hints": hints,
         }
         head["sha256"] = _digest(head)
-        self._folder.replace(HEAD, json.dumps(head).encode())
-        self._saved, self._hints, self._ahead = parts, hints, set()
-        keep = {HEAD, *(f"{entry[1]}.part" for entry in parts.values())}
-        keep.update(f"{parts[name][1]}.hint" for name in hints)
-        for name in self._folder.names():
-            if name not in keep:
-                self._folder.remove(name)
+        return PreparedCheckpoint(
+            term=self._term,
+            parts=parts,
+            hints=hints,
+            files=files,
+            head=json.dumps(head).encode(),
+        )
 
-    def _write_part(self, part: Part) -> tuple[tuple[int, str, int], tuple[str, int] | None]:
-        counter, data, digest, hint = part.saved()
-        name = digest.hex()
-        self._folder.replace(f"{name}.part", data)
-        if hint is None:
-            return (counter, name, len(data)), None
-        self._folder.replace(f"{name}.hint", hint)
-        return (counter, name, len(data)), (hashlib.sha256(hint).hexdigest(), len(hint))
+    def write(self, prepared: PreparedCheckpoint) -> None:
+        """Put what was prepared on the disk; nothing of a term that is over."""
+        with self._writing:
+            if prepared.term != self._term:
+                return
+            self._folder.replace_all(prepared.files)
+            if not prepared.head:
+                return
+            self._folder.replace(HEAD, prepared.head)
+            keep = {HEAD, *(f"{entry[1]}.part" for entry in prepared.parts.values())}
+            keep.update(f"{prepared.parts[name][1]}.hint" for name in prepared.hints)
+            for name in self._folder.names():
+                if name not in keep:
+                    self._folder.remove(name)
+
+    def written(self, prepared: PreparedCheckpoint) -> None:
+        """Note that what was prepared is on the disk."""
+        if prepared.term != self._term:
+            return
+        if prepared.head:
+            self._saved, self._hints, self._ahead = {}, {}, set()
+        for name in prepared.parts:
+            self._hints.pop(name, None)
+        self._saved.update(prepared.parts)
+        self._hints.update(prepared.hints)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Prepare a checkpoint and write it."""
+        prepared = self.prepare(checkpoint)
+        self.write(prepared)
+        self.written(prepared)
 
     def _read(self, name: str, digest: str, size: int) -> bytes:
         try:
@@ -290,6 +305,17 @@ class Checkpoints:
             f"checkpoint {self._folder}: {what}. Delete this folder; the committer then reads "
             "the log from its beginning"
         )
+
+
+def _encoded(part: Part, files: dict[str, bytes]) -> tuple[PartEntry, tuple[str, int] | None]:
+    """Add a part's files; return how a head names the part, and its hint if it has one."""
+    counter, data, digest, hint = part.saved()
+    name = digest.hex()
+    files[f"{name}.part"] = data
+    if hint is None:
+        return (counter, name, len(data)), None
+    files[f"{name}.hint"] = hint
+    return (counter, name, len(data)), (hashlib.sha256(hint).hexdigest(), len(hint))
 
 
 def _digest(head: Mapping[str, Any]) -> str:

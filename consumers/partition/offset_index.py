@@ -12,11 +12,12 @@ import hashlib
 import json
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 
 from commitlog.core.log.chain import BEGINNING, ChainPlace
-from consumers.partition.checkpoint import Folder
+from consumers.partition.folders import Folder
 
 EVERY = 1_000
 """Outcomes between two places."""
@@ -37,6 +38,9 @@ class NoFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Forget it."""
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Forget them."""
 
     def names(self) -> list[str]:
         """Return nothing."""
@@ -88,9 +92,11 @@ class OffsetIndex:
         at = bisect_left(self._places, sequence, key=_by_sequence)
         return self._places[at - 1] if at else BEGINNING
 
-    def save(self) -> None:
-        """Put what is new into the folder; a full disk costs only time later."""
+    def prepare(self) -> Callable[[], None]:
+        """Return what puts into the folder what is new; any thread may call it."""
         changed, self._changed = self._changed, set()
+        files: dict[str, bytes] = {}
+        empty: list[str] = []
         for number in changed:
             rows = [
                 [p.sequence, p.outcomes_offset, p.epoch, p.hash.hex()]
@@ -98,15 +104,12 @@ class OffsetIndex:
                 if _file_of(p) == number
             ]
             body = {"log_id": self._log_id, "places": rows}
-            try:
-                if not rows:
-                    self._folder.remove(f"{number}.json")
-                    continue
+            if rows:
                 sealed = json.dumps({**body, "sha256": _digest(body)}).encode()
-                self._folder.replace(f"{number}.json", sealed)
-            except OSError as error:
-                self._changed.add(number)
-                logger.warning("the offsets of old outcomes could not be saved: %s", error)
+                files[f"{number}.json"] = sealed
+            else:
+                empty.append(f"{number}.json")
+        return partial(_write, self._folder, files, empty)
 
     def _load(self, name: str) -> Iterable[ChainPlace]:
         try:
@@ -119,6 +122,16 @@ class OffsetIndex:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("%s of the saved offsets is rebuilt: %s", name, error)
             return []
+
+
+def _write(folder: Folder, files: Mapping[str, bytes], empty: Iterable[str]) -> None:
+    """Put files and remove others; a full disk costs only time later."""
+    try:
+        for name in empty:
+            folder.remove(name)
+        folder.replace_all(files)
+    except OSError as error:
+        logger.warning("the offsets of old outcomes could not be saved: %s", error)
 
 
 def _file_of(place: ChainPlace) -> int:

@@ -31,9 +31,10 @@ from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
 from commitlog.protocol import leader_key
 from consumers.partition.catalogue import Head, PartitionHeads
-from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.partition.events import Ended, Event, Filed, Version, versions_of
+from consumers.partition.folders import Folder
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
@@ -45,6 +46,7 @@ from consumers.partition.observer import Observer
 from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
 from consumers.partition.others import only_retained
 from consumers.partition.readable import Readable
+from consumers.partition.saving import Saving
 
 CATCH_UP_SECONDS = 600.0
 CAMPAIGN_SECONDS = 30.0
@@ -90,7 +92,6 @@ class Session:
         """While this process leads."""
         self._log = log
         self._partition = genesis.partition
-        self._checkpoints = checkpoints
         self._clock = clock
         self.outcomes: Counter[str] = Counter()
         """Acknowledged outcomes of this stay by their status."""
@@ -121,6 +122,7 @@ class Session:
         self._adopt(machine)
         self.materializer.written_sequence = self.published = replica.chain.sequence
         self._ahead_at = 0.0
+        self.saving = Saving(checkpoints, self.lanes, lambda: self.on_saved())
         self.offset_index = OffsetIndex(
             offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
         )
@@ -216,7 +218,7 @@ class Session:
             self.leader.step()
             if self._clock() >= self._ahead_at:
                 self._ahead_at = self._clock() + AHEAD_SECONDS
-                self._checkpoints.save_ahead(self.follower.machine)
+                self.saving.go_ahead(self.follower.machine)
 
     def follow(self, timeout_seconds: float) -> None:
         """Read what there is, waiting for something at most so long."""
@@ -275,19 +277,14 @@ class Session:
         return self.leader
 
     def checkpoint(self) -> bool:
-        """Save the state; return False if some of it has no files yet. Nothing may be in flight.
+        """Begin to save the state; return False if some of it has no files yet.
 
-        A full disk is no reason to stop: the next start then reads more of the log.
+        Nothing may be in flight.
         """
         if self.written_sequence < self.follower.replica.chain.sequence:
             return False
-        self.offset_index.save()
-        try:
-            self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
-        except OSError as error:
-            logger.warning("no checkpoint was saved: %s", error)
-        else:
-            self.on_saved()
+        checkpoint = Checkpoint.of(self.follower.machine, self.follower.replica)
+        self.saving.begin(checkpoint, self.offset_index)
         return True
 
     def publish(self, events: list[Event]) -> None:

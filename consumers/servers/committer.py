@@ -28,9 +28,10 @@ from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
 from consumers.partition.catalogue import Head
-from consumers.partition.checkpoint import Checkpoints, DiskFolder
+from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.feeding import Feeding
+from consumers.partition.folders import DiskFolder
 from consumers.partition.follower import Follower, Recordings
 from consumers.partition.leader import Leader
 from consumers.partition.leader_checks import LeaderChecks
@@ -295,13 +296,19 @@ class Committer:
     def _checkpoint(self, session: Session, leader: Leader, feeding: Feeding) -> None:
         """Save the state, as soon as everything decided is acknowledged and has its files."""
         deadline = time.monotonic() + LAST_CHECKPOINT_SECONDS
+        has_begun = False
 
         def is_over() -> bool:
-            if not leader.is_idle:
-                return time.monotonic() > deadline
+            nonlocal has_begun
+            if time.monotonic() > deadline:
+                return True
+            if not leader.is_idle or session.saving.is_under_way:
+                return False
+            if has_begun:
+                return True
+            has_begun = session.checkpoint()
             # Files that cannot be written now won't come in a few seconds.
-            is_hopeless = bool(session.failing_tables) or time.monotonic() > deadline
-            return session.checkpoint() or is_hopeless
+            return not has_begun and bool(session.failing_tables)
 
         self._step_until(is_over, session, leader, feeding)
 

@@ -13,6 +13,7 @@ import lance
 import pytest
 
 from commitlog import CommitLog
+from commitlog.adapters import disk
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.core.log.deduplication import Deduplication
@@ -20,7 +21,8 @@ from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
 from commitlog.model.records import Application
-from consumers.partition import deciding, leader
+from consumers.partition import checkpoint, deciding, leader
+from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.materializer import Materializer
 from consumers.partition.observer import StoreObserver
 from consumers.socket import requests
@@ -348,3 +350,59 @@ def test_a_checkpoint_that_waits_for_a_hanging_table_holds_up_nobody(
     session.mailbox.call(lambda: setattr(leading, "_pause_at", 0.0)).result(SETTLED_SECONDS)
     assert saved.wait(SETTLED_SECONDS), "no checkpoint once the files are there"
     other.close()
+
+
+def test_a_checkpoint_on_a_disk_that_hangs_holds_up_nobody(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    client.create_table("good", SCHEMA)
+    session = running.running[0].committer._session
+    assert session is not None
+    assert session.leader is not None
+    leading, saved = session.leader, threading.Event()
+    session.on_saved = saved.set
+    reached, may_go_on = threading.Event(), threading.Event()
+    put_new = disk.put_new
+
+    def hanging(path: str, data: bytes, *, durable: bool) -> None:
+        if ".part" in path or ".hint" in path:
+            reached.set()
+            assert may_go_on.wait(SETTLED_SECONDS)
+        put_new(path, data, durable=durable)
+
+    monkeypatch.setattr(disk, "put_new", hanging)
+
+    def save() -> None:
+        session.mailbox.call(lambda: setattr(leading, "_pause_at", 0.0)).result(SETTLED_SECONDS)
+
+    save()
+    assert reached.wait(SETTLED_SECONDS)
+    for number in range(5):
+        assert client.append("good", rows(number), timeout=SETTLED_SECONDS).version == 2 + number
+        # Another one that is due meanwhile doesn't wait either.
+        save()
+    assert not saved.is_set()
+    may_go_on.set()
+    assert saved.wait(SETTLED_SECONDS)
+    # What it holds is what was so when it began.
+    running.running.pop().stop()
+    running.start().await_leading()
+    assert client.append("good", rows(9)).version == 7
+
+
+def test_a_term_waits_for_what_the_last_one_is_writing(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = running.running[0].committer._session
+    assert session is not None
+    kept = session.saving._checkpoints
+    monkeypatch.setattr(checkpoint, "LAST_WRITE_SECONDS", SOON_SECONDS)
+    with kept._writing, pytest.raises(Unavailable, match="is still being written to"):
+        kept.load()
+    state = Checkpoint.of(session.follower.machine, session.follower.replica)
+    late = kept.prepare(state)
+    kept.load()
+    before = sorted((running.root / "checkpoints").rglob("*"))
+    kept.write(late)
+    assert sorted((running.root / "checkpoints").rglob("*")) == before

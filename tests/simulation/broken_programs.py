@@ -101,13 +101,13 @@ def _checkpoint_or_fail(self: Session) -> bool:
     """Let a full disk end the term."""
     if self.written_sequence < self.follower.replica.chain.sequence:
         return False
-    self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
+    self.saving._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
     return True
 
 
 def _checkpoint_at_any_time(self: Session) -> bool:
     """Save the machine as it is, ahead of the log."""
-    self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
+    self.saving._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
     return True
 
 

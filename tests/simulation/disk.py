@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from commitlog.adapters.storage import FileFound
 from tests.simulation.scheduler import Killed, Process, Scheduler
@@ -201,7 +201,7 @@ class SimulatedStore:
 
 
 class MemoryFolder:
-    """A node's own disk as one process sees it; see `consumers.partition.checkpoint.Folder`."""
+    """A node's own disk as one process sees it; see `consumers.partition.folders.Folder`."""
 
     def __init__(self, scheduler: Scheduler, process: Process, files: dict[str, bytes]) -> None:
         """Open `files`, which outlast the process."""
@@ -227,6 +227,11 @@ class MemoryFolder:
         self._files[name] = data
         self._scheduler.trace("disk", self._process.name, name, len(data), hash_of(data))
         self._scheduler.point(self._process, f"disk-replaced {name}")
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Put files, in any order, which then outlast a crash."""
+        for name, data in files.items():
+            self.replace(name, data)
 
     def names(self) -> list[str]:
         """Return the files' names."""

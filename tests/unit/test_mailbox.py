@@ -150,7 +150,7 @@ def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
     assert past.before(EVERY) == BEGINNING
     assert past.before(EVERY + 1) == places[0]
     assert past.before(EVERY * 9) == places[3]
-    past.save()
+    past.prepare()()
     assert OffsetIndex(folder, "a-log", EVERY * 2).before(EVERY * 9) == places[1]
     assert OffsetIndex(folder, "another", EVERY * 9).before(EVERY * 9) == BEGINNING
 
@@ -163,7 +163,7 @@ def test_the_past_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     past, end = OffsetIndex(folder, "a-log", 0), EVERY * 1_000
     for n in range(1, 1_001):
         past.note(ChainPlace(EVERY * n, EVERY * n + 7, 1, b"%032d" % n))
-        past.save()
+        past.prepare()()
     for again in (past, OffsetIndex(folder, "a-log", end)):
         found = {again.before(sequence).sequence for sequence in range(EVERY, end + 1, EVERY)}
         assert len(found) <= 51  # and the beginning

@@ -1,0 +1,70 @@
+"""Folders of a few small files, each of which outlasts a crash once it was put."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from commitlog.adapters import disk
+
+
+class Folder(Protocol):
+    """A few files by name; each appears whole or not at all."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file, which then outlasts a crash."""
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Put files, in any order, which then outlast a crash."""
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+class DiskFolder:
+    """A folder of this machine, made when the first file is put."""
+
+    def __init__(self, path: Path) -> None:
+        """Take a path."""
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        return (self._path / name).read_bytes()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file, which then outlasts a crash."""
+        self.replace_all({name: data})
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Put files, in any order, which then outlast a crash."""
+        full = ""
+        for name, data in files.items():
+            full = os.path.abspath(self._path / name)
+            os.makedirs(self._path, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{full}.tmp")
+            disk.put_new(f"{full}.tmp", data, durable=True)
+            os.replace(f"{full}.tmp", full)
+        if full:
+            disk.keep_name(full)  # and with it those of the others
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+        return [path.name for path in self._path.iterdir()] if self._path.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self._path / name).unlink(missing_ok=True)
