@@ -5,11 +5,11 @@
     ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
-one; what gets full on the way is written before, one part at a time. Who owns the state makes bytes
-of it, which takes a tenth of a millisecond for a table; another thread puts them on the disk, where
-thousands of files take a minute. It is a convenience: deleting it means reading the log from its
-beginning. Whatever in it doesn't fit the log it is opened with is refused by name, never repaired
-by guessing.
+one; what gets full on the way, or is left alone, is written before, some parts at a time. Who owns
+the state makes bytes of it, a tenth of a millisecond for a table; another thread puts them on the
+disk, where thousands of files take a minute. It is a convenience: deleting it means reading the log
+from its beginning. Whatever in it doesn't fit the log it is opened with is refused by name, never
+repaired by guessing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,10 @@ from consumers.runtime.places import another_log
 
 FORMAT = 3
 HEAD = "head.json"
-AHEAD_OUTCOMES = 1_000
-"""After so many, parts may be full that were not."""
+AHEAD_OUTCOMES = 250
+"""After so many, parts may be full that were not, and a table may be left alone."""
+AHEAD_PARTS, AHEAD_BYTES = 20, 32 * 1024
+"""How much is looked at, and made bytes of, at once: a few milliseconds."""
 LAST_WRITE_SECONDS = 60.0
 """How long a term waits for the end of what the last one is writing."""
 
@@ -131,6 +133,8 @@ class Checkpoints:
         """What was written ahead since the last one was saved."""
         self._ahead_to = 0
         """Nothing more of this outcome and those before is written ahead."""
+        self._settled: Iterator[tuple[str, Part]] | None = None
+        """What is still to be looked at of what changed up to there."""
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None if there is none.
@@ -195,24 +199,33 @@ class Checkpoints:
         self._folder.replace(HEAD, json.dumps({**kept, "sha256": _digest(kept)}).encode())
 
     def prepare_ahead(self, machine: Machine) -> PreparedCheckpoint | None:
-        """Return a part that got full since the last call, for a checkpoint to come.
+        """Return parts that get nothing new, for a checkpoint to come, some at each call.
 
         Who prepares a checkpoint makes everybody wait, for what thousands of commits have changed;
-        so most of it is prepared one by one before, each part once.
+        so most of it is prepared before, each part once.
         """
-        if machine.sequence < self._ahead_to + AHEAD_OUTCOMES:
-            return None
-        for name, part in machine.full_parts(self._ahead_to):
+        if self._settled is None:
+            until = machine.sequence - AHEAD_OUTCOMES
+            if until < self._ahead_to + AHEAD_OUTCOMES:
+                return None
+            self._settled = machine.settled_parts(self._ahead_to, until)
+            self._ahead_to = until
+        files: dict[str, bytes] = {}
+        parts: dict[str, PartEntry] = {}
+        hints: dict[str, tuple[str, int]] = {}
+        for looked_at, (name, part) in enumerate(self._settled, 1):
             if name not in self._ahead and not self._is_saved(name, part):
                 self._ahead.add(name)
-                files: dict[str, bytes] = {}
-                entry, hint = _encoded(part, files)
-                hints = {} if hint is None else {name: hint}
-                return PreparedCheckpoint(
-                    term=self._term, parts={name: entry}, hints=hints, files=files
-                )
-        self._ahead_to = machine.sequence
-        return None
+                parts[name], hint = _encoded(part, files)
+                if hint is not None:
+                    hints[name] = hint
+            if looked_at >= AHEAD_PARTS or sum(map(len, files.values())) >= AHEAD_BYTES:
+                break
+        else:
+            self._settled = None
+        if not parts:
+            return None
+        return PreparedCheckpoint(term=self._term, parts=parts, hints=hints, files=files)
 
     def _is_saved(self, name: str, part: Part) -> bool:
         saved = self._saved.get(name)

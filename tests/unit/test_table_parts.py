@@ -142,6 +142,7 @@ def test_what_gets_full_is_written_before_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "AHEAD_OUTCOMES", 10)
+    monkeypatch.setattr(checkpoint, "AHEAD_BYTES", 1)
     world = appended(50)
     kept = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis)
 
@@ -159,6 +160,28 @@ def test_what_gets_full_is_written_before_its_checkpoint(
     ahead = written()
     kept.save(Checkpoint.of(world.machine, Replica()))
     assert len(written() - ahead) <= 5
+    loaded = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis).load()
+    assert loaded is not None
+    assert loaded.machine.digest() == world.machine.digest()
+
+
+def test_tables_that_are_left_alone_are_written_before_their_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "AHEAD_OUTCOMES", 10)
+    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+    kept = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis)
+    for number in range(100):
+        world.create(f"t{number}")
+        save_ahead(kept, world.machine)
+        if number == 90:
+            world.create("late")
+            del world.machine.tables["t1",]  # it was dropped while others are looked at
+    prepared = kept.prepare(Checkpoint.of(world.machine, Replica()))
+    tables = [name for name in prepared.parts if name.startswith(table_parts.REST)]
+    assert len(tables) == 100
+    assert len([name for name in prepared.files if name.endswith(".part")]) <= 35
+    kept.write(prepared)
     loaded = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis).load()
     assert loaded is not None
     assert loaded.machine.digest() == world.machine.digest()

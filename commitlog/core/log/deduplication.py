@@ -123,6 +123,10 @@ class Deduplication:
         """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
         return self._changed.items()
 
+    def changed_at(self, number: int) -> int | None:
+        """Return the sequence of the outcome that changed a chunk, None if there is none."""
+        return self._changed.get(number)
+
     def encode_chunk(self, number: int) -> bytes:
         """Return a chunk's ids as JSON, in the order in which they were decided last."""
         return self.encode_with_hint(number)[0]

@@ -202,9 +202,12 @@ class Machine(PartitionState):
         """Return the state in parts; only those with a new counter need to be written again."""
         return snapshot.to_parts(self)
 
-    def full_parts(self, since: int) -> Iterator[tuple[str, Part]]:
-        """Yield the parts that are full, of what changed after outcome `since`."""
-        return snapshot.full_parts(self, since)
+    def settled_parts(self, since: int, until: int) -> Iterator[tuple[str, Part]]:
+        """Yield parts that get nothing new, of what changed after outcome `since`.
+
+        They are those that are full, and tables that were left alone after outcome `until`.
+        """
+        return snapshot.settled_parts(self, since, until)
 
     @classmethod
     def from_parts(cls, genesis: Genesis, parts: Mapping[str, Saved]) -> Machine:

@@ -77,20 +77,21 @@ def to_parts(machine: PartitionState) -> dict[str, Part]:
     return parts
 
 
-def full_parts(machine: PartitionState, since: int) -> Iterator[tuple[str, Part]]:
-    """Yield the parts that get nothing new any more, of the ids and of what changed after `since`.
+def settled_parts(machine: PartitionState, since: int, until: int) -> Iterator[tuple[str, Part]]:
+    """Yield parts that get nothing new, of what changed after outcome `since`.
 
-    They change all the same where what they hold does: a fragment is deleted from, an id forgotten.
+    They are those that are full, and the tables that were left alone after outcome `until`. They
+    change all the same where what they hold does: a fragment is deleted from, an id forgotten. The
+    machine may go on between two of them.
     """
     ids = machine.deduplication
-    for chunk, changed in list(ids.chunks())[:-1]:
-        if changed > since:
+    for chunk in [chunk for chunk, changed in ids.chunks() if changed > since][:-1]:
+        if (changed := ids.changed_at(chunk)) is not None:
             yield _of_ids(ids, chunk, changed)
-    for table in machine.tables.values():
-        if table.changed_at > since:
-            for name, part in table_parts(table, machine.rules.protocol):
-                if part.digests is not None:
-                    yield name, part
+    for table in [table for table in machine.tables.values() if table.changed_at > since]:
+        for name, part in table_parts(table, machine.rules.protocol):
+            if part.digests is not None or table.changed_at <= until:
+                yield name, part
 
 
 def _of_ids(ids: Deduplication, chunk: int, changed: int) -> tuple[str, Part]:
