@@ -244,9 +244,11 @@ class LeaderChecks:
 
     def _put_back(self, session: Session, head: Head, *, is_deep: bool) -> None:
         name, first = format_table_id(head.table), self._begins.get(head.incarnation, 1)
+        missing: list[int] = []
         if head.policy is Policy.EVERY:
             readable = _look(session, lambda: session.readable.newest(head.incarnation))
-            missing = missing_versions(head.location, first, readable)
+            missing = missing_versions(head.location, first, readable, head.deleted)
+        if missing:
             # What was deleted by a record is deleted before its files go.
             now = self._head_while_leading(session, head)
             lost = [v for v in missing if not is_in(v, now.deleted)]

@@ -21,7 +21,8 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     transaction_path,
 )
-from commitlog.core.tables.lance_tables import is_in
+from commitlog.core.catalogue.version_deletion import without
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, format_table_id
 from consumers.partition.catalogue import Head
@@ -68,10 +69,14 @@ def repair(
     return repaired
 
 
-def missing_versions(location: str, first: int, newest: int) -> list[int]:
-    """Return those of a table's versions whose manifests are gone; raise OSError."""
+def missing_versions(location: str, first: int, newest: int, deleted: VersionRanges) -> list[int]:
+    """Return those of a table's versions whose manifests are gone without a record; raise OSError.
+
+    A table that was written to for years has few versions that no record deleted.
+    """
     there = versions_with_files(location)
-    return [version for version in range(first, newest + 1) if version not in there]
+    kept = without([(first, newest)], deleted) if first <= newest else ()
+    return [v for begin, end in kept for v in range(begin, end + 1) if v not in there]
 
 
 def restore_transactions(location: str, versions: int) -> list[int]:

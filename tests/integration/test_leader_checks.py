@@ -167,6 +167,21 @@ def topics_of(running: Service) -> dict[str, str]:
     return running.cluster.topics[outcomes_topic(running.log.name)].settings
 
 
+def test_a_scan_of_tables_that_lack_nothing_asks_kafka_nothing(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        table(running, f"t{number}")
+        running.client.expire_versions(f"t{number}", retain_versions=1)
+    asked: list[int] = []
+    monkeypatch.setattr(
+        committer(running)._log, "last_outcome_records", lambda partition, count: asked.append(0)
+    )
+    committer(running)._checks._deep_at = 0.0
+    assert scan(running) == []
+    assert asked == []
+
+
 def test_wrong_topic_settings_end_the_term_until_they_are_right_again(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

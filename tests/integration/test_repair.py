@@ -14,7 +14,7 @@ from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path_in
 from commitlog.errors import NoSuchVersion
-from consumers.partition.repair import restore_transactions
+from consumers.partition.repair import missing_versions, restore_transactions
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.verify import VerifyOptions, verify
@@ -110,6 +110,16 @@ def test_what_a_cleanup_by_path_deletes_is_made_again_and_what_a_record_deleted_
             client.open("taken", 2)
         told = len(look_around(running))
         assert len(look_around(running)) == told, "nothing is left to do"
+
+
+def test_a_table_of_many_years_is_looked_at_as_fast_as_a_young_one(tmp_path: Path) -> None:
+    lance.write_dataset(rows(1), tmp_path / "t")
+    newest = 10**12
+    assert missing_versions(str(tmp_path / "t"), 1, newest, ((2, newest - 3),)) == [
+        newest - 2,
+        newest - 1,
+        newest,
+    ]
 
 
 def test_a_transaction_file_that_somebody_deleted_is_written_again(tmp_path: Path) -> None:
