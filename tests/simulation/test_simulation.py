@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.runner import FAULTS, SEEDS_FILE, Run, run_many, run_quietly, runs_of
+from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import TRANSACTIONS
 
 REPEATED = (Run(1, 40), Run(2, 40), Run(3, 100))
@@ -26,6 +27,14 @@ def test_a_row_of_seeds_is_written_with_a_dash() -> None:
         Run(8, 25),
         Run(3, 200),
     ]
+
+
+def test_what_waits_without_letting_others_run_comes_to_its_time() -> None:
+    scheduler = Scheduler(seed=0)
+    deadline = scheduler.clock() + 3.0
+    while scheduler.clock() < deadline:
+        pass
+    assert scheduler.now >= deadline
 
 
 @pytest.mark.slow

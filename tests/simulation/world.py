@@ -409,7 +409,7 @@ def _clocks(world: World, here: int) -> Iterator[None]:
         return not is_over and threading.get_ident() == here
 
     clocks: dict[str, Callable[[], float]] = {
-        "time.monotonic": lambda: world.scheduler.now if is_here() else monotonic(),
+        "time.monotonic": lambda: world.scheduler.clock() if is_here() else monotonic(),
         "time.time": lambda: world.now_ms() / 1000 if is_here() else now(),
         "time.time_ns": lambda: world.now_ms() * 1_000_000 if is_here() else int(now() * 1e9),
     }
