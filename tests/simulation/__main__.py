@@ -2,14 +2,17 @@
 
 Without `--seeds` it makes the runs of `seeds.txt`, as the tests do. A seed that fails is printed
 as soon as it is known; `--seed N` with the same `--transactions` makes its run again, line by line.
+`--broken` runs the broken programs instead, and notes in `caught.txt` which seeds catch them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
+from tests.simulation.broken import BROKEN_PROGRAMS, catch_all, remember
 from tests.simulation.runner import SEEDS_FILE, Run, Total, run_many, runs_of
 from tests.simulation.world import run_seed
 
@@ -24,7 +27,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one alone and print the whole run")
     parser.add_argument("--transactions", type=int, default=40, help="per seed (%(default)s)")
     parser.add_argument("--jobs", type=int, default=0, help="processes; 0: one per core")
+    parser.add_argument("--broken", action="store_true", help="find seeds for broken programs")
     options = parser.parse_args()
+    if options.broken:
+        return _catch(options.jobs)
     if options.seed is not None:
         report = run_seed(options.seed, transactions=options.transactions, listing=True)
         print("\n".join(report.listing))
@@ -38,6 +44,18 @@ def main() -> int:
     total = run_many(runs, jobs=options.jobs, progress=_Progress(len(runs)))
     print("\n".join(total.lines()))
     return 1 if total.problems else 0
+
+
+def _catch(jobs: int) -> int:
+    found = catch_all(jobs or os.cpu_count() or 1)
+    remember(found)
+    for one in found:
+        print(f"{one.cpu_seconds:6.1f} s, {one.tried:3} tried: {one.name}: seed {one.seed}")
+    caught = {one.name for one in found if one.seed is not None}
+    print(f"{len(caught)} of {len(BROKEN_PROGRAMS)} broken programs caught")
+    for name in BROKEN_PROGRAMS.keys() - caught:
+        print(f"not caught: {name}")
+    return 0 if caught == BROKEN_PROGRAMS.keys() else 1
 
 
 class _Progress:

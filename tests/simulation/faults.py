@@ -79,6 +79,11 @@ FATES = {
 }
 
 
+def is_costly(seed: int) -> bool:
+    """Say whether a seed has a record of 16 MiB, or an id that is sent a thousand times."""
+    return seed % COSTLY_EVERY in (1, 2)
+
+
 def is_upgraded(seed: int) -> bool:
     """Say whether a seed's log, if it begins with an older protocol, may get a newer one."""
     return seed // 8 % 2 == 0 and not has_two_versions(seed)

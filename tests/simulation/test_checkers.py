@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import porcupine
-from tests.simulation.broken_clients import BROKEN_CLIENTS
-from tests.simulation.broken_programs import PROGRAM_MUTANTS
-from tests.simulation.broken_tools import BROKEN_TOOLS
-from tests.simulation.broken_upkeep import BROKEN_UPKEEP
+from tests.simulation.broken import BROKEN_PROGRAMS, SECONDS_MAX, catch_all
 from tests.simulation.history import check
-from tests.simulation.more_broken_programs import ADDED, OF_THE_REVIEW
 from tests.simulation.mutants import (
     HISTORY_MUTANTS,
     History,
@@ -32,58 +28,6 @@ from tests.simulation.world import run_seed
 
 SEEDS = range(6)
 TRANSACTIONS = 120
-SHORT = 40
-CAUGHT_BY = {
-    1: (
-        "sent again has",
-        "the one before",
-        "any order",
-        "compared with the log",
-        "no union",
-        "attempt is decided",
-        "keys are not",
-        "behind what it seeks",
-        "a place of the past",
-        "before it has told",
-        "the next outcome",
-    ),
-    2: (
-        "wasn't taken",
-        "what is in flight",
-        "any epoch and chain",
-        "epoch may jump",
-        "any hash",
-        "with the newest",
-        "attempt's answer",
-    ),
-    3: ("compared with its outcome",),
-    4: ("a staged manifest",),
-    6: ("an older program", "a full disk", "its LeaderStarted"),
-    8: ("a tombstone",),
-    10: ("stranger wrote is lost", "stranger's manifest stays", "without a file"),
-    11: ("rows that", "files with rows", "another content", "brings back rows", "are held expire"),
-    17: ("sequence commits twice",),
-    18: ("with tags expire",),
-    19: ("comes twice is an error",),
-    27: ("late answer counts",),
-    31: ("newest ids alone", "a range of rows", "stranger's file stands", "written over stay"),
-    32: ("fallback takes",),
-    33: ("behind what isn't decided", "given up to unproven"),
-    51: ("find those before in their group",),
-    99: ("made meanwhile",),
-    105: ("before a restart",),
-}
-"""Seeds that caught broken programs once, by words of their names: these are tried first."""
-SEEDS_PER_PROGRAM = 100
-"""What a seed does changes with the program."""
-BROKEN_PROGRAMS = {
-    **PROGRAM_MUTANTS,
-    **OF_THE_REVIEW,
-    **ADDED,
-    **BROKEN_CLIENTS,
-    **BROKEN_TOOLS,
-    **BROKEN_UPKEEP,
-}
 VISIBLE_TO_CLIENTS = (
     answer_out_of_real_time_order,
     commit_half_of_a_transaction,
@@ -134,29 +78,21 @@ def test_every_broken_history_is_caught(
     assert caught == made
 
 
-def seed_that_catches(name: str) -> int | None:
-    """Run a broken program until a run of it shows a problem, the likely seeds first."""
-    likely = [n for n, words in CAUGHT_BY.items() if any(word in name for word in words)]
-    seeds: list[int] = [*likely, *range(SEEDS_PER_PROGRAM)]
-    for seed in seeds:
-        with BROKEN_PROGRAMS[name]():
-            report = run_seed(seed, transactions=SHORT)
-        if report.problem:
-            return seed
-    return None
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(SECONDS_MAX + 100)
 @pytest.mark.flaky(reruns=0)  # a seed does the same at each try
 def test_every_broken_program_is_caught(report_line: Callable[[str], None]) -> None:
-    found = {name: seed_that_catches(name) for name in BROKEN_PROGRAMS}
-    caught = {name: seed for name, seed in found.items() if seed is not None}
-    rate = 100 * len(caught) / len(BROKEN_PROGRAMS)
-    report_line(f"broken programs: {len(caught)} of {len(BROKEN_PROGRAMS)} caught ({rate:.0f} %)")
-    for name, seed in caught.items():
-        report_line(f"  by seed {seed:3}: {name}")
-    assert caught.keys() == BROKEN_PROGRAMS.keys()
+    found = catch_all()
+    caught = [one for one in found if one.seed is not None]
+    seconds = sum(one.cpu_seconds for one in found)
+    stale = sum(one.tried > 1 for one in caught)
+    report_line(
+        f"broken programs: {len(caught)} of {len(BROKEN_PROGRAMS)} caught in {seconds:.0f} CPU"
+        f" seconds, {stale} of them by another seed than the last time"
+    )
+    for one in caught:
+        report_line(f"  by seed {one.seed:3}, tried {one.tried}: {one.name}: {one.problem[:80]}")
+    assert [one.name for one in caught] == list(BROKEN_PROGRAMS)
 
 
 @pytest.mark.slow
