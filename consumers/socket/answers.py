@@ -24,12 +24,7 @@ from typing import Any
 
 from commitlog import wire
 from commitlog.adapters.log_records import check_size
-from commitlog.errors import (
-    CommitLogError,
-    CorruptLog,
-    RecordTooLarge,
-    Unavailable,
-)
+from commitlog.errors import CommitLogError, CorruptLog, RecordTooLarge, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameKind, Watch
@@ -193,6 +188,10 @@ class Answers:
             self._loop.run_forever()
         finally:
             self._loop.remove_reader(self._connections.fileno())
+            while self._tasks:  # giving up lets others begin that were asked for meanwhile
+                for task in self._tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(self._tasks))
             self._loop.close()
 
     def _attend(self, polls: int) -> None:

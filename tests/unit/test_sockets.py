@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -250,3 +252,32 @@ def test_without_room_for_another_connection_those_that_stand_go_on(
     assert second.next()[0] is FrameKind.WELCOME
     for writer in (first, second):
         writer.socket.close()
+
+
+def test_a_question_that_is_open_at_the_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    begun, given_up = threading.Event(), threading.Event()
+
+    async def never(method: str, params: dict[str, Any]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    answers = Answers(
+        identity={"log": "commitlog", "log_id": "id", "partition": 0},
+        handler=never,
+        finder=lambda transaction_id, through: None,
+        taker=lambda sent: None,
+    )
+    answers.start()
+    answers.begin_term(1, "here", 0, "")
+    writer = Writer(answers)
+    writer.send(FrameKind.REQUEST, {"request": 1, "method": "never"})
+    assert begun.wait(WAIT_SECONDS)
+    answers.close()
+    assert given_up.is_set()
+    writer.socket.close()
+    del answers
+    gc.collect()
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
