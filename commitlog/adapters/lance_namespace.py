@@ -18,6 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+# First: it makes the next import cheap.
+import commitlog.adapters.lean_import  # noqa: F401
+
+# isort: split
 from lance_namespace import (
     ConcurrentModificationError,
     DescribeTableResponse,

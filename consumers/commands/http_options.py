@@ -171,9 +171,9 @@ def row_processes(config: Config) -> RowProcesses | None:
 
 def row_handler(config: Config) -> Callable[[Work], Done]:
     """Return what carries requests out in such a process."""
-    from consumers.servers.lean_import import import_lance_namespace
+    import commitlog.adapters.lean_import  # noqa: F401  # before what imports that library
 
-    import_lance_namespace()
+    # isort: split
     from consumers.commands.options import connect_client
     from consumers.servers.namespace.row_work import NotedMetrics, handler
     from consumers.servers.namespace.service import Service

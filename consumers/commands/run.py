@@ -290,9 +290,9 @@ def server(
     port
         Its port (2333); 0 picks one. [COMMITLOG_PORT]
     """
-    from consumers.servers.lean_import import import_lance_namespace
+    import commitlog.adapters.lean_import  # noqa: F401  # before what imports that library
 
-    import_lance_namespace()
+    # isort: split
     from consumers.commands.up import take_http_listener
     from consumers.servers.iceberg.rest import routes as iceberg_routes
     from consumers.servers.namespace.routes import routes

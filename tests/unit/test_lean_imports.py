@@ -40,3 +40,17 @@ def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
     unwanted = (*HEAVY, *LINES[line])
     found = [name for name in done.stderr.split() if name.startswith(unwanted)]
     assert not found, f"imports {found}"
+
+
+def test_a_client_of_namespaces_is_there_for_who_asks() -> None:
+    lines = (
+        "import sys, commitlog.adapters.lance_namespace",
+        "name = 'lance_namespace_urllib3_client'",
+        "assert f'{name}.models' in sys.modules and f'{name}.api' not in sys.modules",
+        "import lance_namespace_urllib3_client as client",
+        "assert not hasattr(client, 'Nothing') and client.TableApi.list_tables.__wrapped__",
+        "assert client.models.TableVersion is client.TableVersion and client.__version__",
+    )
+    code = "\n".join(lines)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
