@@ -17,7 +17,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.broker_fixture", "tests.leaks", "tests.progress", "tests.second_tries"]
+pytest_plugins = [
+    "tests.broker_fixture",
+    "tests.leaks",
+    "tests.progress",
+    "tests.second_tries",
+    "tests.spark_start",
+]
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(

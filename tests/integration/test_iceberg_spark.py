@@ -16,6 +16,7 @@ from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import run, service
+from tests.spark_start import AS_USERS_DO
 
 pytestmark = [
     pytest.mark.broker,
@@ -36,7 +37,11 @@ def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
         lines = lines_of(
             [str(oldest_spark.python()), str(_CHILD), *arguments],
             cwd=tmp_path,
-            env={"JAVA_HOME": str(java.resolve().parents[1])},
+            env={
+                **AS_USERS_DO,
+                "JAVA_HOME": str(java.resolve().parents[1]),
+                "SPARK_HOME": str(oldest_spark.packages() / "pyspark"),
+            },
             seconds=_SECONDS,
         )
         found = json.loads(lines[-1])

@@ -16,6 +16,7 @@ import pytest
 
 from commitlog import CommitLog
 from infra import maven_jars, oldest_spark
+from tests import spark_start
 from tests.child import lines_of
 from tests.spark_world import led_log
 
@@ -51,7 +52,8 @@ def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
         given = [broker.bootstrap_servers, name, oldest_spark.jars(), str(tmp_path)]
         path = os.pathsep.join([str(oldest_spark.packages()), str(REPOSITORY)])
         command = [sys.executable, str(CHILD), *given]
-        lines = lines_of(command, cwd=tmp_path, env={"PYTHONPATH": path}, seconds=SECONDS)
+        environment = {"PYTHONPATH": path, **spark_start.AS_USERS_DO}
+        lines = lines_of(command, cwd=tmp_path, env=environment, seconds=SECONDS)
     found = json.loads(lines[-1])
     assert found["version"] == oldest_spark.PYSPARK.partition("==")[2]
     alone = found["alone"]

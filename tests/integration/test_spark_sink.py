@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
+from tests import spark_start
 from tests.fakes.spark_log import FakeLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -101,7 +102,9 @@ def keys(log: FakeLog) -> list[Any]:
 
 
 @pytest.mark.parametrize("java", ["system", "packaged"])
-def test_batches_append_overwrite_and_read_on_either_java(log: FakeLog, java: str) -> None:
+def test_batches_append_overwrite_and_read_on_either_java(
+    log: FakeLog, java: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = """
 frame = spark.range(100).repartition(3).selectExpr(*COLUMNS)
 write = lambda **more: frame.write.format("commitlog").options(**OPTIONS).options(**more)
@@ -117,6 +120,9 @@ tell(after=after, rows=rows, now=read().count(), old=read(versionAsOf="2").count
      java=spark._jvm.java.lang.System.getProperty("java.version"),
      workers=spark.range(1).rdd.map(lambda _: __import__("pyspark").__file__).first())
 """
+    if java == "packaged":  # the archive of classes is the other one's
+        for name, value in spark_start.AS_USERS_DO.items():
+            monkeypatch.setenv(name, value)
     told = run(log, program, COMMITLOG_JAVA=java)
     assert (told["after"], told["now"], told["old"]) == (200, 100, 100)
     assert told["rows"] == [[0, 0.0, [0.0, 1.0], None], [1, 1.0, [1.0, 1.0], None]]
