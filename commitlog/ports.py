@@ -107,6 +107,9 @@ class Reader(Protocol[Record]):
     def pause(self) -> None:
         """Fetch nothing more until the next `poll`."""
 
+    def rest(self) -> None:
+        """Let go of the connection until the next `poll`: for who reads seldom."""
+
     def seek(self, offset: int) -> None:
         """Continue from another offset."""
 
@@ -259,7 +262,7 @@ class Log(Protocol):
         """Return the newest records of a partition, oldest first, fewer if it has fewer."""
 
     def close(self) -> None:
-        """Close the connections made so far."""
+        """Close the connections made so far; who asks again makes others."""
 
 
 class ArchivableLog(Log, Protocol):

@@ -151,9 +151,9 @@ class KafkaReader(Generic[Record]):
         self._position = offset
         self._failure: CommitLogError | None = None
         self._missing_since = 0.0
-        self._is_paused = False
-        self._consumer: Consumer | None = new_consumer(settings, self._note, patient=patient)
-        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        self._is_paused = self._is_closed = False
+        self._patient = patient
+        self._consumer: Consumer | None = self._connect()
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
         """Return what is there as soon as anything is."""
@@ -221,6 +221,8 @@ class KafkaReader(Generic[Record]):
 
     def position(self) -> int:
         """Return the next offset to be read."""
+        if self._is_resting:
+            return self._position
         # The client also passes what holds no record for us: another program's control markers.
         asked = self._open().position([TopicPartition(self._topic, self._partition)])
         return max(self._position, asked[0].offset)
@@ -229,6 +231,12 @@ class KafkaReader(Generic[Record]):
         """Fetch nothing more until the next `poll`."""
         self._open().pause([TopicPartition(self._topic, self._partition)])
         self._is_paused = True
+
+    def rest(self) -> None:
+        """Let go of the connection until the next `poll`."""
+        if not self._is_resting:
+            self._position = self.position()
+            self._disconnect()
 
     def seek(self, offset: int) -> None:
         """Continue from another offset; what was fetched is given up."""
@@ -242,14 +250,30 @@ class KafkaReader(Generic[Record]):
 
     def close(self) -> None:
         """Close the connection."""
+        self._is_closed = True
+        self._disconnect()
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._consumer is None and not self._is_closed
+
+    def _open(self) -> Consumer:
+        if self._is_closed:
+            raise RuntimeError("the reader is closed")
+        if self._consumer is None:
+            self._is_paused = False
+            self._consumer = self._connect()
+        return self._consumer
+
+    def _connect(self) -> Consumer:
+        consumer = new_consumer(self._settings, self._note, patient=self._patient)
+        consumer.assign([TopicPartition(self._topic, self._partition, self._position)])
+        return consumer
+
+    def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
-
-    def _open(self) -> Consumer:
-        if self._consumer is None:
-            raise RuntimeError("the reader is closed")
-        return self._consumer
 
 
 def _ignore(error: KafkaError) -> None:

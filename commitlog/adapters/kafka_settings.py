@@ -48,7 +48,7 @@ _COMMON_FIXED: Mapping[str, Any] = {
 }
 _CONSUMER: Mapping[str, Any] = {
     # The broker answers as soon as there is something; until then no thread needs to wake.
-    "fetch.wait.max.ms": 10_000,
+    "fetch.wait.max.ms": 30_000,
     # The default, a second, is how long a fetcher sleeps once its queue was full.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 50,

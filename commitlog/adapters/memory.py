@@ -118,6 +118,9 @@ class MemoryReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead here."""
 
+    def rest(self) -> None:
+        """Do nothing: there is no connection."""
+
     def seek(self, offset: int) -> None:
         """Continue from another offset."""
         self._position = offset

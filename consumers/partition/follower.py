@@ -111,9 +111,14 @@ class Follower:
                 )
         return events
 
-    def pause_outcomes(self) -> None:
+    def rest_outcomes(self) -> None:
         """Fetch no outcomes until the next step: a leader knows its own."""
-        self._outcomes.pause()
+        self._outcomes.rest()
+
+    def rest(self) -> None:
+        """Let go of both connections until the next step."""
+        self.transactions.rest()
+        self._outcomes.rest()
 
     def end_offset(self) -> int:
         """Return the outcomes topic's end as Kafka says now."""

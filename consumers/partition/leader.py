@@ -94,7 +94,7 @@ class Leader:
         anything.
         """
         self._follower = follower
-        follower.pause_outcomes()
+        follower.rest_outcomes()
         self._machine = follower.machine
         self._replica: Replica = follower.replica
         self.writer = writer

@@ -39,6 +39,10 @@ class IcebergLeftovers:
         """Stop reading."""
         self._orphans.close()
 
+    def rest(self) -> None:
+        """Let go of all connections until the next look."""
+        self._orphans.rest()
+
     def find(self) -> Iterator[tuple[Leftover, Orphan]]:
         """Read to the present end; yield unneeded files, with what is known of them.
 

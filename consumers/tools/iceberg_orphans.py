@@ -102,6 +102,11 @@ class IcebergOrphans:
         for reader, _ in self._outcomes:
             reader.close()
 
+    def rest(self) -> None:
+        """Let go of all connections until the next look."""
+        for reader, _ in self._outcomes:
+            reader.rest()
+
     def find(self) -> list[Orphan]:
         """Compare the files below the tables root with the outcomes, to their present ends."""
         files, named = self._files, self._named

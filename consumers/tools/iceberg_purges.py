@@ -65,6 +65,11 @@ class DroppedTables:
         self._transactions.close()
         self._outcomes.close()
 
+    def rest(self) -> None:
+        """Let go of both connections until the next `read`."""
+        self._transactions.rest()
+        self._outcomes.rest()
+
     def read(self) -> None:
         """Read both topics to their present ends."""
         for submitted in read_on(self._transactions):
@@ -121,6 +126,11 @@ class IcebergPurges:
         """Stop reading."""
         for one in self._dropped:
             one.close()
+
+    def rest(self) -> None:
+        """Let go of all connections until the next look."""
+        for one in self._dropped:
+            one.rest()
 
     def due(self) -> Iterator[Act]:
         """Yield what is due; each is done before the next one is looked for."""

@@ -108,6 +108,10 @@ class Leftovers:
         """Stop reading."""
         self._follower.close()
 
+    def rest(self) -> None:
+        """Let go of both connections until the next look."""
+        self._follower.rest()
+
     def find(self, table: str | None = None) -> Iterator[Leftover]:
         """Yield the leftovers of a table, dropped ones of its name included, or of all."""
         lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]

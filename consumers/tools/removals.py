@@ -86,6 +86,7 @@ class Removals:
             while not stop.is_set():
                 try:
                     self.look()
+                    self.rest()
                 except Exception:
                     # Whatever it is, files are left, and tables are compacted beside.
                     logger.exception("unneeded files were left for later")
@@ -109,6 +110,20 @@ class Removals:
             if self._of_iceberg is not None:
                 self._of_iceberg.close()
                 self._of_iceberg = None
+            log.close()
+
+    def rest(self) -> None:
+        """Let go of all connections until the next look; what was read stays known."""
+        if self._iceberg is not None:
+            log, purges = self._iceberg
+            purges.rest()
+            log.close()
+        if self._known is not None:
+            log, known = self._known
+            for leftovers in known:
+                leftovers.rest()
+            if self._of_iceberg is not None:
+                self._of_iceberg.rest()
             log.close()
 
     def look(self, *, dry_run: bool = False) -> list[Act]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from commitlog.adapters.log_records import encode_to_append, to_submitted
 from commitlog.model.records import Submitted
-from commitlog.ports import Log
+from commitlog.ports import Log, Reader
 from commitlog.protocol import transaction_key
 from tests.contract.test_log import log as log
 from tests.contract.test_log import world as world
 from tests.contract.worlds import append_all, read_to_end, transaction, transactions_of
-from tests.waiting import WAIT_SECONDS
+from tests.leaks import CLIENT, running
+from tests.waiting import WAIT_SECONDS, wait_until
 
 
 class Appended:
@@ -90,3 +92,30 @@ def test_a_reader_that_rested_goes_on_where_it_is_told_to(log: Log) -> None:
         assert reader.position() == start
         assert [one.offset for one in read_to_end(reader)] == list(range(start, end))
     reader.close()
+
+
+def test_a_reader_that_let_go_of_its_connection_reads_on(log: Log) -> None:
+    before = clients()
+    readers: tuple[Reader[Any], ...] = (log.read_transactions(0), log.read_outcomes(0))
+    seen = [len(read_to_end(reader)) for reader in readers]
+    for number in range(3):
+        for reader in readers:
+            position = reader.position()
+            reader.rest()
+            assert reader.position() == position
+        log.close()
+        wait_until(lambda: clients() <= before, "the clients to end")
+        append_all(log, [transaction(b"%d" % number)])
+        assert readers[0].end_offset() == readers[0].position() + 1
+        assert [len(read_to_end(reader)) for reader in readers] == [1, 0]
+    readers[0].rest()
+    readers[0].seek(1)
+    assert len(read_to_end(readers[0])) == seen[0] + 3 - 1
+    for reader in readers:
+        reader.rest()
+        reader.close()
+
+
+def clients() -> int:
+    """Return how many clients of Kafka this process has."""
+    return sum(kind == CLIENT for kind, _ in running())

@@ -363,6 +363,9 @@ class ListReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead here."""
 
+    def rest(self) -> None:
+        """Do nothing: there is no connection."""
+
     def close(self) -> None:
         """Do nothing."""
 

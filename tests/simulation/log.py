@@ -69,6 +69,9 @@ class SimulatedReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead here."""
 
+    def rest(self) -> None:
+        """Do nothing: there is no connection."""
+
     def seek(self, offset: int) -> None:
         """Go on from another offset."""
         self._reader.seek(offset)

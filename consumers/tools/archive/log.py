@@ -158,6 +158,10 @@ class ArchivedTransactions:
         """Fetch nothing more until the next `poll`."""
         self._topic.pause()
 
+    def rest(self) -> None:
+        """Let go of the connection until the next `poll`."""
+        self._topic.rest()
+
     def seek(self, offset: int) -> None:
         """Continue from another offset."""
         archive = self._log.archive(self._partition) if offset < self._end else None

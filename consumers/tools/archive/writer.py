@@ -366,6 +366,9 @@ class _Decoded(Generic[Record]):
     def pause(self) -> None:
         self._raw.pause()
 
+    def rest(self) -> None:
+        self._raw.rest()
+
     def seek(self, offset: int) -> None:
         self._raw.seek(offset)
 

@@ -371,5 +371,8 @@ class _LiveReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead."""
 
+    def rest(self) -> None:
+        """Do nothing: there is no connection."""
+
     def close(self) -> None:
         """Do nothing."""

@@ -173,6 +173,10 @@ class _LateTransactions:
         """Fetch nothing more until the next `poll`."""
         self._reader().pause()
 
+    def rest(self) -> None:
+        """Let go of the connection until the next `poll`."""
+        self._reader().rest()
+
     def seek(self, offset: int) -> None:
         """Refuse: a walk goes in one direction."""
         raise NotImplementedError(f"a walk doesn't go to offset {offset}")

@@ -1,0 +1,60 @@
+"""Between two looks for files to remove, maintenance keeps what it read and no connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog, MemoryReader
+from consumers.tools.maintenance import Maintenance
+from consumers.tools.removals import Removals
+from consumers.tools.table_acts import Act
+from tests.operations_world import T
+from tests.service import SCHEMA, service
+from tests.waiting import wait_until
+
+
+def test_between_two_looks_for_files_no_reader_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: set[int] = set()
+    stop, looks = threading.Event(), list[tuple[int, int]]()
+    poll, end, look = MemoryReader.poll, MemoryReader.end_offset, Removals.look
+
+    def seen(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: MemoryReader[Any], *given: Any, **named: Any) -> Any:
+            if threading.current_thread().name == "removals":
+                connected.add(id(self))
+            return method(self, *given, **named)
+
+        return call
+
+    def looked(self: Removals, **named: Any) -> list[Act]:
+        before = len(connected)
+        acts = look(self, **named)
+        looks.append((before, len(connected)))
+        return acts
+
+    monkeypatch.setattr(MemoryReader, "poll", seen(poll))
+    monkeypatch.setattr(MemoryReader, "end_offset", seen(end))
+    monkeypatch.setattr(MemoryReader, "rest", lambda self: connected.discard(id(self)))
+    monkeypatch.setattr(Removals, "look", looked)
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        maintenance = Maintenance(
+            made.client, open_log=lambda: MemoryLog(made.cluster), removal_seconds=0.0
+        )
+        thread = threading.Thread(target=maintenance.run, args=(stop, 0.05))
+        thread.start()
+        try:
+            wait_until(lambda: len(looks) >= 3, "three looks")
+        finally:
+            stop.set()
+            thread.join(300)
+    for before, after in looks:
+        assert before == 0
+        assert after >= 4, "two topics, for files of tables and for dropped ones"
