@@ -21,7 +21,6 @@ from commitlog.wire import FrameBuffer, FrameKind
 from consumers.servers.namespace import landings, versions
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
-from tests.waiting import wait_until
 
 WRITERS, APPENDS = 6, 8
 
@@ -47,6 +46,7 @@ class Connection:
         host = world.uri.removeprefix("http://")
         self._connection = http.client.HTTPConnection(host, timeout=120)
         self._headers = {"Content-Type": "application/json", **headers}
+        self.location = ""
         self._table = table
 
     def close(self) -> None:
@@ -56,7 +56,16 @@ class Connection:
         where = path(self._table, operation)
         self._connection.request("POST", where, json.dumps(body), self._headers)
         response = self._connection.getresponse()
-        return response.status, json.loads(response.read())
+        self.location = response.getheader("Location", "")
+        return response.status, json.loads(response.read() or b"{}")
+
+    def follow(self, location: str) -> int:
+        """Go where an answer led, as a client that follows it does; return the status."""
+        self._connection.request("GET", path(self._table, location), None, self._headers)
+        response = self._connection.getresponse()
+        self.location = response.getheader("Location", "")
+        response.read()
+        return response.status
 
     def read_table(self) -> None:
         """Ask for the table, as who reads it does first."""
@@ -80,8 +89,8 @@ def lose(world: World, table: list[str], connection: Connection) -> dict[str, An
     loser, winner = stage(world, table, 100), stage(world, table, 200)
     assert world.post(path(table, "create"), winner)[0] == 200
     status, body = connection.post("create", loser)
-    assert (status, body["code"]) == (303, 14), body
-    assert "is committed as version 3" in body["error"]
+    assert (status, body) == (303, {})
+    assert connection.location.startswith("landed?token=")
     return loser
 
 
@@ -253,30 +262,71 @@ def test_who_waits_for_a_version_is_not_taken_for_the_client(
         assert its.path_of(2) == name_of(3)
 
 
-def test_clients_that_staged_the_same_version_are_told_one_after_another(
+def test_a_client_with_one_known_connection_is_led_on_for_a_while(
+    world: World, table: list[str]
+) -> None:
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as second:
+        lose(world, table, its)
+        led = 0
+        while its.location:
+            assert its.follow(its.location) == 303
+            led += 1
+        assert led == landings.SHOWN_MAX
+        loser, winner = stage(world, table), stage(world, table)
+        assert world.post(path(table, "create"), winner)[0] == 200
+        assert its.post("create", loser)[0] == 303
+        assert its.follow(its.location) == 303
+        assert second.follow(its.location) == 303
+        assert not second.location, "both are known"
+
+
+def test_a_client_is_told_on_each_connection_on_which_it_followed_an_answer(
+    world: World, table: list[str]
+) -> None:
+    with (
+        closing(Connection(world, table)) as its,
+        closing(Connection(world, table)) as second,
+        closing(Connection(world, table)) as reader,
+    ):
+        for asks in (its, second):
+            asked = its_head(world, table) + 1
+            loser, winner = stage(world, table), stage(world, table)
+            assert world.post(path(table, "create"), winner)[0] == 200
+            assert its.post("create", loser)[0] == 303
+            reader.read_table()
+            assert second.follow(its.location) == 303
+            assert reader.follow(its.location) == 400, "a token is shown once"
+            assert second.path_of(asked) == name_of(asked)
+            os.remove(f"/{loser['manifest_path']}")
+            assert reader.path_of(asked) == name_of(asked)
+            assert asks.path_of(asked) == name_of(asked + 1)
+        assert second.follow("landed") == second.follow("landed?token=a") == 400
+
+
+def test_lance_shows_its_connection_by_itself(
     world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landings, "TURN_SECONDS", 60.0)
-    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
-    losers, winner = [stage(world, table) for _ in range(2)], stage(world, table)
-    assert world.post(path(table, "create"), winner)[0] == 200
-    with (
-        closing(Connection(world, table)) as one,
-        closing(Connection(world, table)) as new,
-        closing(Connection(world, table)) as other,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        assert one.post("create", losers[0])[0] == 303
-        answer = threads.submit(other.post, "create", losers[1])
-        wait_until(lambda: its_head(world, table) == 4, "both commits")
-        assert not answer.done()
-        assert new.path_of(2) == name_of(2)
-        os.remove(f"/{losers[0]['manifest_path']}")
-        assert not answer.done()
-        assert new.path_of(2) == name_of(3)
-        assert answer.result(120)[0] == 303
-        os.remove(f"/{losers[1]['manifest_path']}")
-        assert other.path_of(2) == name_of(4)
+    names = lance_namespace.connect("rest", {"uri": world.uri, "delimiter": "."})
+    dataset = lance.dataset(namespace_client=names, table_id=table)
+    create, show, shown = versions._create_version, landings.Landings.show, list[int]()
+
+    def behind(*given: Any) -> Any:
+        world.log.append("$".join(table), numbers(100, 105))
+        return create(*given)
+
+    def noting(*given: Any) -> Any:
+        found = show(*given)
+        shown.append(0 if found is None else found.version)
+        return found
+
+    monkeypatch.setattr(versions, "_create_version", behind)
+    monkeypatch.setattr(landings.Landings, "show", noting)
+    dataset.insert(numbers(200, 205))
+    assert (dataset.version, dataset.count_rows()) == (3, 20)
+    assert set(shown) == {3}
+    asked = [one.rpartition("/")[2] for one in world.faults.asked]
+    assert asked[-2:] == ["describe", "describe"]
+    assert asked[-3 - len(shown) :] == ["create", *["landed"] * len(shown), "describe", "describe"]
 
 
 def test_who_comes_back_is_told_on_any_connection_of_what_nobody_has(

@@ -11,17 +11,19 @@ names M's manifest. With its staged manifest, Lance removes the file of its tran
 manifest names a file of another name.
 
 Clients are told apart by their connections. A client opens another one whenever its own isn't idle
-again yet, so those on which one transaction was staged count as one client's. A connection on which
+again yet. So the answer redirects it to a path with a token, and whichever connection that is shown
+on is its own, too; so are those on which one transaction was staged. A connection on which
 N was only asked for may be a reader's, who must not get M for N. A client that isn't recognized
 gets N described; an appending one comes back with the same transaction, seconds later, and is
 answered the same way again. With any other operation it finds its own commit in its way and fails.
 
-Nearly always the unknown connection is one that the client just opened. Such a connection begins
-with the question for N; a reader's begins with the table. So its question is the client's if the
-staged manifest was there when it first asked and is gone when it asks again. If it was gone by the
-first question, the client may still ask on a known connection, which takes milliseconds; the server
-waits a moment for that. Several clients may have staged N, so until a client has a second known
-connection, or was told a few times on its first, its answer waits for those of others like it.
+What a client with a single connection asks next may come on one that it just opened. Such a
+connection begins with the question for N; a reader's begins with the table. So its question is the
+client's if the staged manifest was there when it first asked and is gone when it asks again. If it
+was gone by the first question, the client may still ask on a known connection, which takes
+milliseconds; the server waits a moment for that. Several clients may have staged N, and then it
+can't be told which of them asks. So a client with a single connection is led on a few times: one
+that it opened meanwhile is nearly always used by then.
 
 An older connection that asks for an N whose client doesn't come back, once the staged manifest is
 gone, waits longer: if the client asks on a known connection, the other one is a reader. If no other
@@ -33,6 +35,7 @@ whichever client it seems to be: told that the version is missing, Lance would g
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -55,11 +58,9 @@ NEW_WAITS_SECONDS = 0.1
 """The same for one that was just opened, if the client comes back otherwise."""
 WAITING_MAX = 8
 """So many unknown connections may wait at once; each holds a thread of the server."""
-TURN_SECONDS = 1.0
-"""How long one client's answer waits for those of others; a client that is missed pauses longer."""
-TURNS_WAITING_MAX = 40
-TOLD_MIN = 3
-"""A client that was told so often on its only connection opens no other."""
+SHOWN_MAX = 6
+"""So often a client with one known connection is led on, until it shows another one. Lance's client
+follows ten answers at most."""
 _CLIENT = "namespace.client"
 _FIRST = "namespace.first"
 
@@ -71,9 +72,11 @@ _Asked = tuple[str, int]
 class Landed(HttpError):
     """The transaction is committed, as another version than was asked for: 303, and no failure."""
 
-    def __init__(self, message: str) -> None:
-        """Say which version it is."""
-        super().__init__(303, message, ErrorCode.CONCURRENT_MODIFICATION)
+    def __init__(self, version: int, location: str = "") -> None:
+        """Say which version it is, and where its client is to go before it asks."""
+        headers = {"Location": location} if location else {}
+        message = f"the transaction is committed as version {version}"
+        super().__init__(303, message, ErrorCode.CONCURRENT_MODIFICATION, **headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +98,10 @@ class Landing:
     """How many asked for it on connections that aren't known to be its client's."""
     client: Client = field(default_factory=lambda: Client())
     """Who is told, once it is added."""
+    token: str = ""
+    """What its client shows next, if anything."""
+    shown: int = 0
+    """How many tokens it has shown."""
 
     @property
     def key(self) -> _Asked:
@@ -113,7 +120,6 @@ class Client:
 
     landings: list[Landing] = field(default_factory=list)
     connections: int = 1
-    told: int = 0
 
 
 @dataclass(slots=True)
@@ -136,9 +142,8 @@ class Landings:
         self._known: OrderedDict[str, Landing] = OrderedDict()
         self._due: OrderedDict[_Asked, list[Landing]] = OrderedDict()
         """Those of which clients weren't told yet, by what they ask for."""
-        self._turns: dict[_Asked, Landing] = {}
-        """Whose client may be asking on a new connection now."""
-        self._turns_waiting = 0
+        self._tokens: OrderedDict[str, Landing] = OrderedDict()
+        """Those whose tokens weren't shown."""
         self._waiting = 0
         """Connections that wait in `_of_unknown`."""
 
@@ -148,11 +153,8 @@ class Landings:
         return found.version if found is not None and found.incarnation == incarnation else None
 
     def add(self, connection: MutableMapping[str, Any], landing: Landing) -> None:
-        """Note what a client will ask for on this connection, or on another of its own.
-
-        Waits while another client that has one known connection may ask for the same.
-        """
-        with self._is_told:
+        """Note what a client will ask for on this connection, or on another of its own."""
+        with self._lock:
             client = client_of(connection)
             assert client is not None
             before = self._known.pop(landing.transaction_id, None)
@@ -163,8 +165,7 @@ class Landings:
             self._known[landing.transaction_id] = landing
             if len(self._known) > LANDINGS_MAX:
                 self._known.popitem(last=False)
-            if client.connections == 1 and client.told < TOLD_MIN:
-                self._take_turn(landing)
+            self._give_token(landing)
             landing.expires = time.monotonic() + ASKS_WITHIN_SECONDS
             client.landings[:] = [one for one in client.landings if one.is_due]
             client.landings.append(landing)
@@ -173,19 +174,26 @@ class Landings:
             self._due.setdefault(landing.key, []).append(landing)
             self._due.move_to_end(landing.key)
 
-    def _take_turn(self, landing: Landing) -> None:
-        """Wait until no other client may ask for the same version on a new connection."""
-        self._turns = {key: one for key, one in self._turns.items() if one.is_due}
-        if self._turns_waiting < TURNS_WAITING_MAX:
-            self._turns_waiting += 1
-            end = time.monotonic() + TURN_SECONDS
-            while (left := end - time.monotonic()) > 0:
-                other = self._turns.get(landing.key)
-                if other is None or not other.is_due:
-                    break
-                self._is_told.wait(left)
-            self._turns_waiting -= 1
-        self._turns[landing.key] = landing
+    def show(self, connection: MutableMapping[str, Any], token: str) -> Landing | None:
+        """Note whose connection it is on which a token is shown; return what it is for.
+
+        That has another token if its client is to show one more.
+        """
+        with self._lock:
+            landing = self._tokens.pop(token, None)
+            if landing is not None:
+                landing.client = _join(connection, landing.client)
+                landing.shown += 1
+                landing.token = ""
+                if landing.client.connections == 1 and landing.shown < SHOWN_MAX:
+                    self._give_token(landing)
+            return landing
+
+    def _give_token(self, landing: Landing) -> None:
+        landing.token = secrets.token_hex(16)
+        self._tokens[landing.token] = landing
+        if len(self._tokens) > LANDINGS_MAX:
+            self._tokens.popitem(last=False)
 
     def awaited(
         self, connection: MutableMapping[str, Any] | None, asked: int | None
@@ -244,7 +252,6 @@ class Landings:
     def _close(self, landing: Landing) -> None:
         with self._is_told:
             landing.is_open = False
-            landing.client.told += 1
             self._is_told.notify_all()
 
     def _of_unknown(self, connection: MutableMapping[str, Any], landing: Landing) -> int | None:

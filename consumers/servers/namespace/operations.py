@@ -21,6 +21,7 @@ from consumers.servers.namespace import (
     tags,
     transactions,
     undoing,
+    version_list,
     versions,
 )
 from consumers.servers.namespace.call import Call
@@ -109,7 +110,7 @@ OPERATIONS: tuple[Entry, ...] = (
         access=Access.WRITE,
     ),
     Entry("DescribeTableVersion", "POST", f"{_TABLE}/version/describe", versions.describe_version),
-    Entry("ListTableVersions", "POST", f"{_TABLE}/version/list", versions.list_versions),
+    Entry("ListTableVersions", "POST", f"{_TABLE}/version/list", version_list.list_versions),
     Entry(
         "BatchDeleteTableVersions",
         "POST",
@@ -300,6 +301,13 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
         f"{_TABLE}/index/{{index_name}}/prewarm",
         indices.prewarm_index,
         True,
+    ),
+    Entry(
+        "ShowConnection",
+        "GET",
+        f"{_TABLE}/version/landed",
+        versions.show_connection,
+        access=Access.WRITE,
     ),
     Entry("CloneTable", "POST", f"{_TABLE}/clone", access=Access.WRITE),
     Entry("PrewarmTableData", "POST", f"{_TABLE}/page_cache/prewarm"),

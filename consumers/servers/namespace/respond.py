@@ -57,6 +57,9 @@ def respond(entry: Entry, service: Service, call: Call) -> Response:
 
 def failure(entry: Entry, call: Call, error: Exception) -> Response:
     """Return the answer to a request that failed."""
+    if isinstance(error, Landed):
+        # Without a body, so that the connection is idle again when its client asks what landed.
+        return Response(status_code=error.status, headers=error.headers)
     if call.is_remote:
         error = error_out(entry.name, error, call.object_id or "")
     return error_response(error, call.path)

@@ -91,7 +91,10 @@ def routes(
 
 
 _OFTEN = frozenset(
-    {"CountTableRows", "CreateTableVersion", "DescribeTable", "DescribeTableVersion", "QueryTable"}
+    {
+        *("CountTableRows", "CreateTableVersion", "DescribeTable", "DescribeTableVersion"),
+        *("QueryTable", "ShowConnection"),
+    }
 )
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 

@@ -6,9 +6,10 @@ its own, and rebases or finds itself. Nothing names a staged path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from lance_namespace import (
     ConcurrentModificationError,
@@ -16,14 +17,11 @@ from lance_namespace import (
     DescribeTableVersionRequest,
     InvalidInputError,
     LanceNamespaceError,
-    ListTableVersionsRequest,
     TableVersionNotFoundError,
 )
 
 from commitlog.adapters.lance_namespace import relative_path
-from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, CommitLogError, OutcomeUnknown
@@ -31,8 +29,6 @@ from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import Policy
 from consumers.servers.namespace.branches import (
-    branch_entry,
-    branch_versions,
     create_branch_version,
     describe_branch_version,
     is_branch,
@@ -50,71 +46,11 @@ from consumers.servers.namespace.staged import (
     read_staged,
 )
 from consumers.servers.namespace.turns import VersionTaken
+from consumers.servers.namespace.version_list import readable_versions
 
+TOKEN = "token"
 _READABLE_BEFORE_MAX = 256
 """How many versions before the winner are made readable for a client that rebases by path."""
-
-
-def list_versions(service: Service, call: Call) -> dict[str, Any]:
-    """List a table's versions that can be read."""
-    request = call.read(ListTableVersionsRequest, {"branch", "page_token", "limit", "descending"})
-    info = service.info(call.table)
-    limit = request.limit
-    if limit is not None and limit < 1:
-        raise InvalidInputError(f"limit must be at least 1, not {limit}")
-    if not info.version:
-        return {"versions": []}
-    if is_branch(request.branch):
-        return _page(
-            request,
-            branch_versions(info, request.branch),
-            lambda page: [branch_entry(info, version, path) for version, path in page.items()],
-        )
-    newest = service.readable(info, info.version)
-    if request.descending and limit == 1 and not request.page_token:
-        versions = {info.version: newest}
-    else:
-        versions = readable_versions(info)
-    body = _page(request, versions, lambda page: service.version_entries(info, page))
-    if len(versions) == 1 and info.version > 1 and limit == 1:
-        body["page_token"] = str(info.version)
-    return body
-
-
-def _page(
-    request: ListTableVersionsRequest,
-    versions: Mapping[int, str],
-    describe: Callable[[dict[int, str]], list[dict[str, Any]]],
-) -> dict[str, Any]:
-    after = _page_token(request.page_token)
-    numbers = sorted(versions, reverse=bool(request.descending))
-    if after is not None:
-        numbers = [n for n in numbers if (n < after if request.descending else n > after)]
-    page = numbers if request.limit is None else numbers[: request.limit]
-    body: dict[str, Any] = {"versions": describe({number: versions[number] for number in page})}
-    if page and len(page) < len(numbers):
-        body["page_token"] = str(page[-1])
-    return body
-
-
-def readable_versions(info: TableInfo) -> dict[int, str]:
-    """Return the versions that the log knows and that have a file, with their paths."""
-    found: dict[int, str] = {}
-    for name in store_for(info.location).names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(name)
-        if parsed is None or parsed.staged_by or parsed.is_detached:
-            continue
-        if 1 <= parsed.version <= info.version and not is_in(parsed.version, info.deleted):
-            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
-    return found
-
-
-def _page_token(token: str | None) -> int | None:
-    if not token:
-        return None
-    if not token.isdecimal() or len(token) > 20:
-        raise InvalidInputError(f"page_token {token!r} is not valid")
-    return int(token)
 
 
 def describe_version(service: Service, call: Call) -> dict[str, Any]:
@@ -244,23 +180,34 @@ def _create_over_head(
 def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, version: int) -> Landed:
     """Return what a client is told whose append is another version than it staged."""
     assert call.connection is not None
-    asked = staged.operation.version
-    service.landings.add(
-        call.connection,
-        Landing(
-            transaction_id=staged.transaction_id,
-            location=info.location,
-            incarnation=info.incarnation,
-            asked=asked,
-            version=version,
-            staged_path=staged.operation.manifest_path,
-            comes_back=staged.operation.operation == "Append",
-        ),
+    landing = Landing(
+        transaction_id=staged.transaction_id,
+        location=info.location,
+        incarnation=info.incarnation,
+        asked=staged.operation.version,
+        version=version,
+        staged_path=staged.operation.manifest_path,
+        comes_back=staged.operation.operation == "Append",
     )
-    return Landed(
-        f"version {asked} of {info.name} was made by another transaction; "
-        f"{staged.transaction_id} is committed as version {version}"
-    )
+    service.landings.add(call.connection, landing)
+    return _told_to_show(call, landing)
+
+
+def show_connection(service: Service, call: Call) -> dict[str, Any]:
+    """Note that a connection is a client's that is about to ask what landed; no success either."""
+    token = call.parameter(TOKEN) or ""
+    shown = service.landings.show(call.connection, token) if call.connection is not None else None
+    if shown is None:
+        raise InvalidInputError(f"nobody is to show this {TOKEN}; commit a version first")
+    raise _told_to_show(call, shown)
+
+
+def _told_to_show(call: Call, landing: Landing) -> Landed:
+    """Return an answer that leads to its client's next token."""
+    query = [(name, value) for name, value in call.query if name != TOKEN]
+    # Relative, so it leads there by whatever path the request came.
+    to = f"landed?{urlencode([*query, (TOKEN, landing.token)])}" if landing.token else ""
+    return Landed(landing.version, to)
 
 
 def _created(
