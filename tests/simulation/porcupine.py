@@ -104,6 +104,7 @@ def _effect(
     rows = [f"r{f}/{o}" for f, offsets in (*intent.removes, *intent.drops) for o in offsets]
     fragments = [f"f{f}" for f, _ in (*intent.removes, *intent.drops)]
     fragments += [f"f{f}" for olds, _ in intent.groups for f in olds]
+    moved = [f"r{f}/{o}" for _, news in intent.groups for _, rows in news for f, o in rows]
     config = [f"c{intent.config}"] if intent.config else []
     added = ["added"] if intent.adds else []
     keys = [f"k{row[0]}" for rows in intent.adds for row in rows]
@@ -113,6 +114,6 @@ def _effect(
         "version": version,
         "read": intent.read_version,
         "needs": rows + config + (keys if intent.is_keyed else []),
-        "touches": rows + fragments + config + added + keys,
+        "touches": rows + moved + fragments + config + added + keys,
         "excuses": fragments + config + added,
     }
