@@ -25,6 +25,7 @@ never enters a column, list or struct that requires values.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 
 import pyarrow as pa
 from pyarrow import types
@@ -53,19 +54,21 @@ def check_columns(
     Raises:
         InvalidTransaction: names the column, both types, and what to do.
     """
-    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
+    # `names` makes a list of all each time.
+    names, columns = given.names, dict.fromkeys(wanted.names)
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
         raise _bad(table, doubled[0], "is given twice", "Give each column once")
-    for field in given:
-        if field.name not in wanted.names:
-            near = difflib.get_close_matches(field.name, wanted.names, n=1)
+    for name in names:
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=1)
             raise InvalidTransaction(
-                f"{table} has no column {field.name!r}",
+                f"{table} has no column {name!r}",
                 field="schema",
-                value=field.name,
+                value=name,
                 advice=f"Rename it to {near[0]!r}"
                 if near
-                else f"Its columns are {', '.join(wanted.names)}",
+                else f"Its columns are {', '.join(columns)}",
             )
     for field in wanted:
         position = given.get_field_index(field.name)
@@ -103,9 +106,8 @@ def present(given: pa.Schema, wanted: pa.Schema) -> pa.Schema:
 
     A write that conforms to it keeps what the source doesn't name.
     """
-    fields = [
-        _narrowed(field, given.field(field.name)) for field in wanted if field.name in given.names
-    ]
+    named = {field.name: field for field in given}
+    fields = [_narrowed(field, named[field.name]) for field in wanted if field.name in named]
     return pa.schema(fields, wanted.metadata)
 
 

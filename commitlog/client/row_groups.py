@@ -115,7 +115,8 @@ def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> Non
             problem = f"column {column.name!r} may not be null now, and its rows have nulls"
             raise RowsUnusable(Code.WRONG_SCHEMA, problem)
     brings_rows = operation.mode is RowsMode.APPEND or operation.insert_all
-    lacking = [name for name in info.required_columns if name not in rows.schema.names]
+    there = set(rows.schema.names)
+    lacking = [name for name in info.required_columns if name not in there]
     if brings_rows and lacking:
         raise RowsUnusable(Code.WRONG_SCHEMA, f"column {lacking[0]!r} may not be null now")
 
@@ -331,12 +332,12 @@ class Group:
         """Return rows as they are now, with all columns of the table."""
         columns, arrays = self._schema.names, []
         by_column = self._numbers(rows, columns)
+        sources = [(source, frozenset(source.schema.names)) for source in self._sources]
         for name in columns:
             kind = self._schema.field(name).type
             chunks: list[pa.Array] = []
-            for source in self._sources:
-                is_there = name in source.schema.names
-                held = source.column(name).chunks if is_there else [pa.nulls(source.num_rows)]
+            for source, given in sources:
+                held = source.column(name).chunks if name in given else [pa.nulls(source.num_rows)]
                 chunks += [convert(chunk, kind, False) for chunk in held]
             whole = pa.chunked_array(chunks, kind)
             numbers = by_column[name]

@@ -230,7 +230,8 @@ def write_moved(
 
 def with_children(info: TableInfo, names: Iterable[str]) -> list[int]:
     """Return the ids of columns and of everything in them."""
-    wanted = set(info.top_level_ids([name for name in names if name in info.schema.names]))
+    there = set(info.schema.names)
+    wanted = set(info.top_level_ids([name for name in names if name in there]))
     for field_id, described in sorted(info.field_ids.items()):
         if described.parent_id in wanted:
             wanted.add(field_id)

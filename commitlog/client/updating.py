@@ -49,7 +49,8 @@ def prepare_update(
 ) -> Prepared:
     """Compute rows again: a value is a SQL expression if it is a string, else the value itself."""
     schema = info.schema
-    unknown = [name for name in values if name not in schema.names]
+    there = set(schema.names)
+    unknown = [name for name in values if name not in there]
     if unknown or not values:
         raise InvalidTransaction(
             f"{info.name} has no column {unknown[0]!r}" if unknown else "no column is given",

@@ -57,7 +57,8 @@ def conformed(
 
 def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:
     """Return an Arrow schema's wanted columns as Spark's types: vectors become arrays."""
-    missing = [name for name in columns if name not in schema.names]
+    there = set(schema.names)
+    missing = [name for name in columns if name not in there]
     if missing:
         raise InvalidTransaction(
             f"{table}: no column {missing[0]!r}",

@@ -206,7 +206,8 @@ def _scan(
     chosen = [found for found in map(dataset.get_fragment, fragments) if found is not None]
     if not chosen:
         return
-    present = [name for name in columns if name in dataset.schema.names]
+    there = set(dataset.schema.names)
+    present = [name for name in columns if name in there]
     scanner = dataset.scanner(
         columns=present,
         fragments=chosen,
@@ -248,8 +249,8 @@ def _patched(
         one.filter(_same_place(one, other)).sort_by(ROW_ADDRESS)
         for one, other in ((before, after), (after, before))
     )
-    shared = [name for name in columns if name in before.schema.names]
-    shared = [name for name in shared if name in after.schema.names]
+    in_both = {*before.schema.names}.intersection(after.schema.names)
+    shared = [name for name in columns if name in in_both]
     pairs = zip(python_rows(before.select(shared)), python_rows(after.select(shared)), strict=True)
     differs = pa.array([one != other for one, other in pairs], pa.bool_())
     for table, kind in ((before, BEFORE), (after, AFTER)):

@@ -283,10 +283,11 @@ class KeptColumns:
         """Nothing is read before it is needed."""
         self.given = task.columns()
         self._task = task
+        there = set(self.given.names)
         self._lacking = [
             column
             for column in task.target.arrow_schema()
-            if column.name not in self.given.names
+            if column.name not in there
             or not self.given.field(column.name).type.equals(column.type)
         ]
 

@@ -64,7 +64,8 @@ class TableReader(DataSourceReader):
     ) -> None:
         """Fix the version and list its fragments."""
         dataset = open_table(options, connect)
-        missing = [name for name in schema.names if name not in dataset.schema.names]
+        there = set(dataset.schema.names)
+        missing = [name for name in schema.names if name not in there]
         if missing:
             raise InvalidRequest(
                 f"{options.table}: version {dataset.version} has no column {missing[0]!r}",

@@ -58,15 +58,15 @@ def schema_problem(fields: Sequence[Field]) -> NameProblem | None:
     """Return why Lance couldn't open a schema or write by it, None if it can."""
     if not fields:
         return NameProblem("schema", "", Phrase("schema_empty"))
-    known: dict[int, Field] = {}
+    known: set[int] = set()
+    named: set[tuple[int, str]] = set()
     children: dict[int, list[Field]] = {}
     for field in fields:
         is_nested = field.parent_id != -1
         problem = column_problem(field.name, is_nested=is_nested)
-        siblings = children.setdefault(field.parent_id, [])
         if problem:
             pass
-        elif any(other.name == field.name for other in siblings):
+        elif (field.parent_id, field.name) in named:
             problem = Phrase("column_name_twice")
         elif not 0 <= field.id < FIELD_ID_END or field.id in known:
             problem = Phrase("column_id_unusable", {"id": field.id})
@@ -74,8 +74,9 @@ def schema_problem(fields: Sequence[Field]) -> NameProblem | None:
             problem = Phrase("column_before_parent", {"parent": field.parent_id})
         if problem:
             return NameProblem("column", field.name, problem)
-        siblings.append(field)
-        known[field.id] = field
+        children.setdefault(field.parent_id, []).append(field)
+        named.add((field.parent_id, field.name))
+        known.add(field.id)
     for field in fields:
         problem = (
             _type_problem(field, children.get(field.id, []), children)

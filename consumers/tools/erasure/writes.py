@@ -133,7 +133,8 @@ class TableWrites:
         ]
         whole = pa.concat_tables(tables)
         # What a write lacks is null here, as it is in a row that the write inserts.
-        for missing in (f for f in self._info.schema if f.name not in whole.schema.names):
+        there = set(whole.schema.names)
+        for missing in (f for f in self._info.schema if f.name not in there):
             empty = pa.nulls(whole.num_rows, missing.type)
             whole = whole.append_column(missing.with_nullable(True), empty)
         try:
