@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 
 
@@ -22,6 +23,8 @@ def _leave_for_later(name: str) -> None:
 
     def attribute(wanted: str) -> object:
         nonlocal executed
+        if find_spec(f"{name}.{wanted}"):  # as its own modules ask for each other
+            return import_module(f"{name}.{wanted}")
         with lock:
             if not executed:
                 executed = True

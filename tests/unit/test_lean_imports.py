@@ -42,15 +42,26 @@ def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
     assert not found, f"imports {found}"
 
 
-def test_a_client_of_namespaces_is_there_for_who_asks() -> None:
-    lines = (
-        "import sys, commitlog.adapters.lance_namespace",
-        "name = 'lance_namespace_urllib3_client'",
-        "assert f'{name}.models' in sys.modules and f'{name}.api' not in sys.modules",
-        "import lance_namespace_urllib3_client as client",
-        "assert not hasattr(client, 'Nothing') and client.TableApi.list_tables.__wrapped__",
-        "assert client.models.TableVersion is client.TableVersion and client.__version__",
-    )
-    code = "\n".join(lines)
+CLIENT = "lance_namespace_urllib3_client"
+USES = (
+    f"from {CLIENT} import TableApi",
+    f"from {CLIENT} import rest",
+    f"from {CLIENT}.api import TableApi",
+    f"from {CLIENT}.api.table_api import TableApi",
+    f"from {CLIENT} import *; TableApi",
+    f"import {CLIENT} as client; client.__version__; client.exceptions.ApiException",
+    f"import {CLIENT} as client; assert client.TableVersion is client.models.TableVersion",
+    f"import {CLIENT} as client; assert not hasattr(client, 'Nothing')",
+    f"from {CLIENT} import TableApi; assert TableApi.list_tables.__wrapped__",
+)
+"""How programs may ask for the HTTP client that nobody here uses."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", USES)
+def test_a_client_of_namespaces_is_there_for_who_asks(use: str) -> None:
+    begin = "import sys, commitlog.adapters.lance_namespace"
+    left_out = f"assert '{CLIENT}.models' in sys.modules and '{CLIENT}.api' not in sys.modules"
+    code = f"{begin}\n{left_out}\n{use}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
