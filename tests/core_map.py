@@ -7,13 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from commitlog.core.conflicts.write_sets import KINDS
+from tests.trees import ROOT, tree
 
-ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "commitlog/core"
 OF_PAIRS = ("conflicts/grid.py", "conflicts/overlap")
 """Where the rules of pairs are, which name what was committed."""
@@ -27,22 +26,21 @@ def room_of(module: str) -> str:
     return parts[2] if parts[:2] == ["commitlog", "core"] and len(parts) > 2 else ""
 
 
-@cache
 def trees() -> dict[str, ast.Module]:
     """Return the core's modules, parsed, by their paths in it."""
     paths = sorted(CORE.rglob("*.py"))
-    return {str(p.relative_to(CORE)): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
+    return {str(path.relative_to(CORE)): tree(str(path.relative_to(ROOT))) for path in paths}
 
 
 def arrows() -> dict[str, set[str]]:
     """Return the rooms that each room imports, those for type checkers included."""
     found: dict[str, set[str]] = {}
-    for path, tree in trees().items():
+    for path, module in trees().items():
         here = path.removesuffix(".py").split("/")[0]
         if here == "__init__":
             continue
         of_room = found.setdefault(here, set())
-        for node in ast.walk(tree):
+        for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom):
                 of_room.add(room_of(f"{node.module}.{node.names[0].name}"))
         of_room -= {here, ""}
@@ -63,11 +61,11 @@ def floors() -> int:
 def naming_places() -> list[str]:
     """Return where an operation of Lance's is named, besides its module and rules of pairs."""
     found = []
-    for path, tree in trees().items():
+    for path, module in trees().items():
         # Iceberg's snapshots have operations of their own, by the same names.
         if path.startswith(("operations/", *OF_PAIRS)) or "iceberg" in path:
             continue
-        for node in tree.body:
+        for node in module.body:
             for part in node.body if isinstance(node, ast.ClassDef) else [node]:
                 if any(_names_operation(inner) for inner in ast.walk(part)):
                     found.append(f"{path}:{part.lineno}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import core_map
+from tests.trees import ROOT, kept_for_now, nodes, tree
 
-ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("commitlog", "consumers")
 GENERATED = "commitlog/lancepb/"
 
@@ -203,9 +203,10 @@ def modules(*prefixes: str) -> list[str]:
     ]
 
 
-@cache
-def tree(name: str) -> ast.Module:
-    return ast.parse((ROOT / name).read_text(encoding="utf-8"), name)
+@pytest.fixture(autouse=True, scope="module")
+def _trees() -> Iterator[None]:
+    with kept_for_now():
+        yield
 
 
 def module_name(path: str) -> str:
@@ -219,7 +220,7 @@ def imports(name: str, *, for_types: bool = False) -> tuple[tuple[str, int], ...
 
 
 def _imports(name: str, for_types: bool) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree(name)) if for_types else _running(tree(name)):
+    for node in nodes(name) if for_types else _running(tree(name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -327,8 +328,8 @@ def test_no_two_modules_of_the_core_share_a_name() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    nodes = (n for name in modules("commitlog/", "consumers/") for n in ast.walk(tree(name)))
-    names = [n.name for n in nodes if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    found = (n for name in modules("commitlog/", "consumers/") for n in nodes(name))
+    names = [n.name for n in found if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
     assert not [name for name, times in Counter(names).items() if times > 1]
 
 
@@ -344,8 +345,8 @@ def test_the_glossary_is_true() -> None:
     wrong = []
     for name in modules("commitlog/core/"):
         named = [Path(name).stem]
-        named += [n.name for n in ast.walk(tree(name)) if isinstance(n, ast.ClassDef)]
-        named += [n.name for n in ast.walk(tree(name)) if isinstance(n, ast.FunctionDef)]
+        named += [n.name for n in nodes(name) if isinstance(n, ast.ClassDef)]
+        named += [n.name for n in nodes(name) if isinstance(n, ast.FunctionDef)]
         for one in named:
             words = re.findall(r"[A-Z]?[a-z]+", one)
             wrong += [f"{name}: {one}" for word in words if word.lower() in lost]
@@ -406,7 +407,7 @@ def test_pure_modules_import_nothing_that_can_act() -> None:
 def test_pure_modules_know_no_clock_chance_or_surroundings() -> None:
     wrong = []
     for name in modules(*PURE):
-        for node in ast.walk(tree(name)):
+        for node in nodes(name):
             if not isinstance(node, ast.Attribute | ast.Name):
                 continue
             said = ast.unparse(node)
@@ -435,7 +436,7 @@ def test_no_module_is_too_long() -> None:
 def test_no_function_is_too_long() -> None:
     wrong = []
     for name in modules(*PACKAGES, "tests/"):
-        for node in ast.walk(tree(name)):
+        for node in nodes(name):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX and f"{name}:{node.name}" not in EXCEPTIONS:
@@ -463,7 +464,7 @@ def test_records_of_many_fields_are_built_by_keyword() -> None:
     wrong = [
         f"{name}:{node.lineno}: {node.func.id} takes {len(node.args)} values by position"
         for name in modules()
-        for node in ast.walk(tree(name))
+        for node in nodes(name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if len(node.args) > BY_POSITION_MAX < sizes.get(node.func.id, 0)
         if node.func.id not in ROWS_OF_TABLES
