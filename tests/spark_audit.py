@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import tempfile
 import time
 import uuid
@@ -186,12 +187,15 @@ def session(master: str) -> Iterator[SparkSession]:
         # A worker keeps its applications' files in Spark's home, which should stay as it is.
         for entry in Path(pyspark.__file__).parent.iterdir():
             (Path(folder) / entry.name).symlink_to(entry)
-        os.environ["SPARK_HOME"] = folder
-        spark = local_session("audit", cores=master, conf={"spark.executor.memory": "768m"})
+        home = Path(os.environ.setdefault("SPARK_HOME", folder))
+        conf = {"spark.executor.memory": "768m"}
+        conf["spark.executor.extraJavaOptions"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
+        spark = local_session("audit", cores=master, conf=conf)
         try:
             yield spark
         finally:
             spark.stop()
+            shutil.rmtree(home / "work", ignore_errors=True)
 
 
 def run(spark: SparkSession, bootstrap_servers: str, count: int, into: str) -> None:
