@@ -20,6 +20,7 @@ from lance_namespace import DescribeTableRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, RESTError
 
+from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.grants import Access
@@ -279,6 +280,28 @@ def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
     with pytest.raises(RESTError):
         load_catalog("nobody", type="rest", uri=world.uri).list_namespaces()
     catalog("owner").drop_table(f"{HOME}.facts")
+
+
+def test_a_writer_is_led_to_its_commit_with_its_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is of no use to who may not write there."""
+    names = lance_namespace.connect("rest", {"uri": world.uri, "headers.x-api-key": KEYS["writer"]})
+    rows, table = numbers(0, 3), [HOME, "led"]
+    dataset = lance.write_dataset(rows, namespace_client=names, table_id=table, mode="create")
+    create = versions._create_version
+
+    def behind(*given: Any) -> Any:
+        world.log.append("$".join(table), rows)
+        return create(*given)
+
+    monkeypatch.setattr(versions, "_create_version", behind)
+    dataset.insert(rows)
+    assert (dataset.version, dataset.count_rows()) == (3, 9)
+    where = f"/v1/table/{HOME}$led/version/landed?token=a"
+    answers = {name: world.send("GET", where, headers=key(name))[0] for name in KEYS}
+    assert answers == {"owner": 400, "writer": 400, "reader": 403, "stranger": 403}
+    assert world.send("GET", where)[0] == 401
 
 
 def limited(root: Path, **limits: Any) -> World:
