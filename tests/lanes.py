@@ -38,6 +38,7 @@ from consumers.tools.verify.witnesses import Witness
 from tests.golden.records import FOLDER
 from tests.golden.roots import NAMES, golden
 from tests.index_lanes import search_rows
+from tests.plain_appends import search_plain_appends
 from tests.tampering import Copy, Records, swap, with_value
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ COMPILED = ("transaction-v1", "transaction-v2", "outcome-v1", "outcome-v2")
 EncodeAppend = Callable[[Any, Any, Any], Any]
 
 
-def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend, type[AppendColumns]]:
+def load(
+    path: Path,
+) -> tuple[type[Codec], type[Chain], EncodeAppend, type[AppendColumns], Any]:
     """Return what a module has that was built at a path."""
     name = "commitlog.codecs._native"
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
@@ -57,7 +60,7 @@ def load(path: Path) -> tuple[type[Codec], type[Chain], EncodeAppend, type[Appen
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Codec, module.Chain, module.encode_append, module.AppendColumns
+    return module.Codec, module.Chain, module.encode_append, module.AppendColumns, module
 
 
 def shape(value: Any) -> Any:
@@ -332,10 +335,13 @@ def search_appends(encode: EncodeAppend, seconds: float, seed: int) -> int:
 def main() -> None:
     """Hold a module against Python."""
     path, seconds, seed = sys.argv[1:]
-    codec, chain, encode, columns = load(Path(path))
+    codec, chain, encode, columns, module = load(Path(path))
     print(f"{search_appends(encode, float(seconds), int(seed))} appends encoded")
     tried, taken = search_rows(columns, mutated, float(seconds), int(seed))
     print(f"{tried} appends changed, rows of {taken} made")
+    readers = module.read_plain_append, module.is_plain_fragment
+    tried, plain = search_plain_appends(*readers, mutated, float(seconds), int(seed))
+    print(f"{tried} messages of appends, {plain} of them plain")
     lanes = Lanes(codec)
     records = [one for each in golden_records().values() for one in each]
     whole = sum(map(lanes.read, records))

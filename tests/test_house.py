@@ -30,7 +30,7 @@ LAYERS = (
     ("commitlog.wire", 3),
     ("commitlog.protocol", 3),
     ("commitlog.ports", 3),
-    ("commitlog.codecs", 3),
+    *(("commitlog.codecs.lanes", 1), ("commitlog.codecs._native", 1), ("commitlog.codecs", 3)),
     ("commitlog.adapters", 4),
     ("commitlog.client", 5),
     ("commitlog.spark", 6),

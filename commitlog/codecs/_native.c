@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Grows with each change of the plans or of the class: a module of another one isn't used. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 enum Kind { LONG, STRING, BYTES, BOOLEAN, ENUM, ARRAY, UNION, RECORD };
 
@@ -680,6 +680,7 @@ static PyType_Spec codec_spec = {
 #include "_native_chain.h"
 #include "_native_appends.h"
 #include "_native_columns.h"
+#include "_native_plain.h"
 
 /* --- The module --------------------------------------------------------------------------------- */
 
@@ -696,6 +697,7 @@ static int module_exec(PyObject *module)
     int failed = intern(append_name, append_names, APPEND_NAMES) < 0 ||
                  intern(decided_name, decided_names, DECIDED_NAMES) < 0 ||
                  PyModule_AddFunctions(module, append_methods) < 0 ||
+                 PyModule_AddFunctions(module, plain_methods) < 0 ||
                  add_class(module, &codec_spec, "Codec") ||
                  add_class(module, &chain_spec, "Chain") ||
                  add_class(module, &columns_spec, "AppendColumns") ||

@@ -1,5 +1,6 @@
 from typing import Any
 
+from commitlog.codecs.lanes import PlainAppend
 from commitlog.ports import RawRecord
 
 INTERFACE: int
@@ -7,6 +8,8 @@ INTERFACE: int
 def encode_append(
     fragments: object, read_version: int, uuid: str, /
 ) -> tuple[bytes, int, int, list[tuple[str, int, list[int]]]] | None: ...
+def read_plain_append(message: bytes, /) -> PlainAppend | None: ...
+def is_plain_fragment(encoded: bytes, /) -> bool: ...
 
 class Codec:
     def __init__(self, plan: tuple[Any, ...], prefix: bytes) -> None: ...

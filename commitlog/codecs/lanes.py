@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 EncodedAppend = tuple[bytes, int, int, list[tuple[str, int, list[int]]]]
 """A message, the rows and bytes that it adds, and its files: path, size in bytes (0: unknown), and
 ids of fields."""
+PlainFragment = tuple[int, tuple[Any, ...], bytes, tuple[tuple[str, int], ...]]
+"""Rows, the layout of the files, the fragment's bytes without an id, each file's path and size."""
+PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
+"""The version that was read, the transaction's uuid, the fragments."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 4
+INTERFACE = 5
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -42,7 +46,7 @@ def _found() -> Any:
     if chosen() == PYTHON:
         return None
     try:
-        from commitlog.codecs import _native
+        import commitlog.codecs._native as _native
 
         if _native.INTERFACE == INTERFACE:
             return _native
@@ -71,6 +75,14 @@ ENCODE_APPEND: Callable[[Any, int, str], EncodedAppend | None] | None = (
     _module and _module.encode_append
 )
 """What makes the message of an append in machine code; None where Python does it."""
+
+READ_PLAIN_APPEND: Callable[[bytes], PlainAppend | None] | None = (
+    _module and _module.read_plain_append
+)
+"""What reads a plain append in machine code; None where Python does it."""
+
+IS_PLAIN_FRAGMENT: Callable[[bytes], bool] | None = _module and _module.is_plain_fragment
+"""What sees that a fragment asks for no feature, in machine code; of False Python makes sure."""
 
 
 def lane() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from commitlog.codecs.lanes import PlainAppend
 from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import (
@@ -27,6 +28,7 @@ from commitlog.core.decisions import (
 from commitlog.core.iceberg.domain import IcebergResult
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.manifest.plain_appends import KIND, read_plain_append
 from commitlog.core.tables.iceberg_tables import IcebergTables
 from commitlog.core.tables.lance_tables import Locations, Place, Table, no_such_table
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -39,24 +41,38 @@ from commitlog.model.table import TableId, format_table_id
 class Parsed:
     """Lance's message, decoded once per record."""
 
-    __slots__ = ("files", "kind", "transaction")
+    __slots__ = ("_message", "_transaction", "files", "kind", "plain")
 
-    def __init__(self, transaction: LanceTransaction, kind: str) -> None:
-        self.transaction = transaction
+    def __init__(self, message: bytes, transaction: LanceTransaction | None, kind: str) -> None:
+        self._message, self._transaction = message, transaction
         self.kind = kind
+        self.plain: PlainAppend | None = None
+        """What the message says, if it is so simple."""
         self.files: tuple[object, Any] | None = None
         """The files that it brings, as named for a header (kept by `requests.files_wanted`)."""
+
+    @property
+    def transaction(self) -> LanceTransaction:
+        """The message itself."""
+        if self._transaction is None:
+            self._transaction = LanceTransaction.FromString(self._message)
+        return self._transaction
 
 
 def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
     """Decode an operation's message."""
+    plain = read_plain_append(operation.message)
+    if plain is not None:
+        parsed = Parsed(operation.message, None, KIND)
+        parsed.plain = plain
+        return parsed
     try:
         transaction = LanceTransaction.FromString(operation.message)
     except DecodeError as error:
         raise rejected(
             Code.MALFORMED_RECORD, "not_a_lance_transaction", table=format_table_id(operation.table)
         ) from error
-    return Parsed(transaction, kind_of(transaction))
+    return Parsed(operation.message, transaction, kind_of(transaction))
 
 
 class Parses:

@@ -115,7 +115,7 @@ def _rule(name: str) -> Rule:
 
 RULES: dict[str, Rule] = {letter: _rule(name) for letter, name in RULE_NAMES.items()}
 # Compatible pairs are left out: most checks find nothing here and are done.
-_CELLS: dict[str, dict[str, Cell]] = {
+RULED: dict[str, dict[str, Cell]] = {
     candidate: {
         committed: _FIXED.get(letter) or RULES[letter]
         for (row, committed), letter in LETTERS.items()
@@ -130,7 +130,7 @@ def first_conflict(candidate: Candidate, history: History, after: int) -> Findin
 
     Its cost is what the candidate touches, times the kinds of operations since `after`.
     """
-    cells = _CELLS[candidate.kind]
+    cells = RULED[candidate.kind]
     nearest: Finding | None = None
     for kind, versions in history.kinds.items():
         history.steps += 1

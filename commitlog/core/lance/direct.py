@@ -9,6 +9,7 @@ Manifests built here equal pylance's field by field, at a hundredth of the cost.
 
 from __future__ import annotations
 
+from commitlog.codecs.lanes import PlainAppend
 from commitlog.core.manifest.data_files import LEGACY_FILE_FORMAT
 from commitlog.core.manifest.feature_flags import (
     FLAG_COVERED_INDEX_METADATA,
@@ -25,7 +26,7 @@ from commitlog.core.manifest.manifest_state import (
     ManifestState,
     NotDirect,
 )
-from commitlog.core.operations.operation import ManifestChange
+from commitlog.core.manifest.plain_appends import plainly_added
 from commitlog.core.operations.registry import operation_of
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import LANCE_RELEASE_AT_FIRST
@@ -46,12 +47,15 @@ def direct_delta(
     if not name.replace("-", "").isalnum():
         raise DeltaRefused("bad_uuid", field="uuid", value=name)
     indices = index_list(state.index_section) if state.index_section else NO_INDICES
-    _check_direct(state, indices)
+    if why := _not_direct(state, indices):
+        raise NotDirect(why)
     change = operation.build(state, transaction)
     header = (change.header or state.header).by(release)
     if change.index_section is not None:
         indices = index_list(change.index_section)
-    reader, writer = _flags(state, change, header, indices)
+    features = state.fragments.features() if change.features is None else change.features
+    features |= FLAG_MIXED_DATA_FILE_VERSIONS if change.is_mixed else 0
+    reader, writer = _flags(state, features, header, indices)
     maximum = state.max_fragment_id
     if maximum is None and len(state.fragments):
         maximum = state.fragments.last_id
@@ -71,22 +75,45 @@ def direct_delta(
     )
 
 
-def _check_direct(state: ManifestState, indices: IndexList) -> None:
+def append_delta(
+    state: ManifestState, plain: PlainAppend, *, timestamp_ms: int, release: str
+) -> ManifestDelta | None:
+    """Return the same of a plain append; None where `direct_delta` has to look."""
+    header = state.header
+    indices = index_list(state.index_section) if state.index_section else NO_INDICES
+    added = plainly_added(state, plain)
+    if added is None or header.by(release) is not header or _not_direct(state, indices):
+        return None
+    features = state.fragments.features()
+    features |= FLAG_MIXED_DATA_FILE_VERSIONS if added.is_mixed else 0
+    reader, writer = _flags(state, features, header, indices)
+    return ManifestDelta(
+        version=state.version + 1,
+        timestamp_nanos=timestamp_ms * 1_000_000,
+        reader_feature_flags=reader,
+        writer_feature_flags=writer,
+        max_fragment_id=added.max_fragment_id,
+        next_row_id=added.next_row_id,
+        transaction_file=f"{plain[0]}-{plain[1]}.txn",
+        fragments=added.fragments,
+    )
+
+
+def _not_direct(state: ManifestState, indices: IndexList) -> str:
+    """Return why only pylance can build on a version; empty if that isn't so."""
     if indices.needs_pylance:
-        raise NotDirect(indices.needs_pylance)
+        return indices.needs_pylance
     if state.reader_feature_flags & FLAG_FRAGMENT_REUSE_INDEX:
-        raise NotDirect("a tagged fragment reuse index is carried over by Lance")
+        return "a tagged fragment reuse index is carried over by Lance"
     if state.header.message.data_format.version in ("", LEGACY_FILE_FORMAT):
-        raise NotDirect("manifests of file format 0.1 hold dictionaries")
+        return "manifests of file format 0.1 hold dictionaries"
+    return ""
 
 
 def _flags(
-    state: ManifestState, change: ManifestChange, header: ManifestHeader, indices: IndexList
+    state: ManifestState, features: int, header: ManifestHeader, indices: IndexList
 ) -> tuple[int, int]:
-    shared = state.reader_feature_flags & (STICKY | FLAG_STABLE_ROW_IDS)
-    shared |= state.fragments.features() if change.features is None else change.features
-    if change.is_mixed:
-        shared |= FLAG_MIXED_DATA_FILE_VERSIONS
+    shared = state.reader_feature_flags & (STICKY | FLAG_STABLE_ROW_IDS) | features
     if indices.has_covering_fields:
         shared |= FLAG_COVERED_INDEX_METADATA
     reader, writer = header.flags

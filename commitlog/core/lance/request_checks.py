@@ -152,11 +152,16 @@ def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> Files
     if known is not None and known[0] is header:
         kept: FilesWanted = known[1]
         return kept
-    brought: Iterable[DataFile] = ()
-    if parsed.kind != UNKNOWN:
-        of_kind = OPERATION_NAMED[parsed.kind]
-        brought = of_kind.brought_files(of_kind.body(parsed.transaction))
-    found = _wanted(location, header, brought)
+    if parsed.plain is not None:
+        files = [file for *_, files in parsed.plain[2] for file in files]
+        wanted = [FileWanted(location, f"data/{path}") for path, _ in files]
+        found = tuple(wanted), tuple([size for _, size in files])
+    else:
+        brought: Iterable[DataFile] = ()
+        if parsed.kind != UNKNOWN:
+            of_kind = OPERATION_NAMED[parsed.kind]
+            brought = of_kind.brought_files(of_kind.body(parsed.transaction))
+        found = _wanted(location, header, brought)
     parsed.files = (header, found)
     return found
 

@@ -13,9 +13,10 @@ from commitlog.core.conflicts.history import WriteSet
 from commitlog.core.decisions import Change, ChangeKind, noted
 from commitlog.core.draft import Draft, Parsed, View, parse
 from commitlog.core.lance.bases import check_bases
-from commitlog.core.lance.direct import direct_delta
+from commitlog.core.lance.direct import append_delta, direct_delta
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
+from commitlog.core.operations.append import KEYED, PLAIN
 from commitlog.core.operations.awaited_columns import delivered_again
 from commitlog.core.operations.registry import OPERATION_NAMED, operation_of
 from commitlog.core.tables.lance_tables import Table
@@ -86,6 +87,13 @@ def _change(
     )
 
 
+def plain_write_set(table: Table, operation: VersionMaker, parsed: Parsed) -> WriteSet | None:
+    """Return the same of a plain append that names no keys, where none did; else None."""
+    is_keyless = isinstance(operation, LanceCommit) and operation.inserted_keys is None
+    is_plain = parsed.plain is not None and is_keyless and KEYED not in table.history.keyed
+    return PLAIN if is_plain else None
+
+
 def write_set_of_version(
     table: Table, operation: VersionMaker, kind: str, final: Transaction, before: ManifestState
 ) -> WriteSet:
@@ -111,6 +119,10 @@ def realize(
     """Return the change that a committed result stands for, on the state that it was made for."""
     state = table.manifest
     assert state is not None
+    if parsed.plain is not None and result.version == state.version + 1:
+        change = plain_change(table, operation, parsed, time_ms=time_ms, release=release)
+        if change is not None and result.delta is None and not result.images:
+            return change
     final = parsed.transaction
     if isinstance(operation, LanceCommit):
         read_version = operation.read_version or result.read_version
@@ -132,6 +144,30 @@ def realize(
             f"version {state.version}; stop and run `commitlog verify`"
         )
     return _change(table, operation, parsed, final, result, delta)
+
+
+def plain_change(
+    table: Table, operation: VersionMaker, parsed: Parsed, *, time_ms: int, release: str
+) -> Change | None:
+    """Return what an append of plain fragments makes of the head; None if it isn't so simple."""
+    plain, state = parsed.plain, table.manifest
+    if plain is None or state is None or not isinstance(operation, LanceCommit):
+        return None
+    if not 0 < operation.read_version == plain[0]:
+        return None
+    delta = append_delta(state, plain, timestamp_ms=time_ms, release=release)
+    if delta is None:
+        return None
+    return Change(
+        table=table.table_id,
+        incarnation=table.incarnation,
+        kind=ChangeKind.VERSION,
+        location=table.location,
+        policy=table.policy,
+        version=delta.version,
+        delta=delta,
+        message=operation.message,
+    )
 
 
 def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:

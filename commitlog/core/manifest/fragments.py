@@ -15,6 +15,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 
+from commitlog.codecs.lanes import IS_PLAIN_FRAGMENT
 from commitlog.core.manifest.feature_flags import (
     FLAG_DATA_OVERLAY_FILES,
     FLAG_DELETION_FILES,
@@ -42,6 +43,11 @@ def features(fragment: DataFragment) -> int:
     ):
         flags |= FLAG_SPILLED_ROW_LINEAGE
     return flags
+
+
+def _features_in(encoded: bytes) -> int:
+    is_plain = IS_PLAIN_FRAGMENT is not None and IS_PLAIN_FRAGMENT(encoded)
+    return 0 if is_plain else features(DataFragment.FromString(encoded))
 
 
 def joined(fragments: Iterable[bytes]) -> bytearray:
@@ -150,7 +156,7 @@ class Fragments(Mapping[int, bytes]):
         """Add fragments by id, or replace those that are there."""
         is_sorted = True
         for fragment_id, encoded in fragments:
-            self._note(fragment_id, features(DataFragment.FromString(encoded)))
+            self._note(fragment_id, _features_in(encoded))
             is_new = fragment_id not in self._by_id
             self._by_id[fragment_id] = encoded
             self._changed(fragment_id, more=is_new)
@@ -305,7 +311,7 @@ class _Fork(Fragments):
     def put(self, fragments: Iterable[tuple[int, bytes]]) -> None:
         for fragment_id, encoded in fragments:
             self._size += fragment_id not in self
-            self._note(fragment_id, features(DataFragment.FromString(encoded)))
+            self._note(fragment_id, _features_in(encoded))
             self._changes[fragment_id] = encoded
             self._last_id = max(self._last_id, fragment_id)
 

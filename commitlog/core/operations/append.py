@@ -15,7 +15,10 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.names import NameProblem
 from commitlog.model.operations import KeyHashes
 
-_PLAIN = WriteSet("Append")
+PLAIN = WriteSet("Append")
+"""What the history keeps of an append without keys."""
+KEYED = "Append.keys"
+"""What a history is keyed by that holds an append with keys."""
 
 
 class AppendOperation(LanceOperation[Transaction.Append]):
@@ -45,7 +48,7 @@ class AppendOperation(LanceOperation[Transaction.Append]):
     ) -> WriteSet:
         # That keys are unknown is noted only where an Append has some.
         if explicit is None and not has_keys:
-            return _PLAIN
+            return PLAIN
         return super().write_set(body, explicit, before, has_keys=has_keys)
 
     def new_fragments(self, body: Transaction.Append) -> Iterable[DataFragment]:

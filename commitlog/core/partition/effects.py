@@ -14,7 +14,13 @@ from commitlog.core.draft import Parsed
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.requests import registers_read_only
 from commitlog.core.iceberg.updates import REGISTER
-from commitlog.core.lance.versions import finalize, realize, recorded, write_set_of_version
+from commitlog.core.lance.versions import (
+    finalize,
+    plain_write_set,
+    realize,
+    recorded,
+    write_set_of_version,
+)
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.partition.state import PartitionState
@@ -128,10 +134,12 @@ def _advance(
     state, delta = table.manifest, change.delta
     assert state is not None
     assert delta is not None
-    final = parsed.transaction
-    if isinstance(operation, LanceCommit) and result.images:
-        final = finalize(final, result.read_version, result.images)
-    write_set = write_set_of_version(table, operation, parsed.kind, final, state)
+    write_set = plain_write_set(table, operation, parsed)
+    if write_set is None:
+        final = parsed.transaction
+        if isinstance(operation, LanceCommit) and result.images:
+            final = finalize(final, result.read_version, result.images)
+        write_set = write_set_of_version(table, operation, parsed.kind, final, state)
     before = state.header
     apply_delta(state, delta)
     if table.rows is not None and table.rows.pending and state.header is not before:

@@ -31,9 +31,10 @@ from commitlog.core.decisions import (
     Wants,
     rejected,
 )
-from commitlog.core.draft import Draft, Parses
-from commitlog.core.lance.commits import decide_commit
+from commitlog.core.draft import Draft, Parsed, Parses
+from commitlog.core.lance.commits import FILE_BY_VERSION, decide_commit
 from commitlog.core.lance.new_version import check_operation
+from commitlog.core.lance.plain_commits import PlainCommit, decide_plainly
 from commitlog.core.lance.request_checks import files_wanted
 from commitlog.core.lance.staged import decide_staged, manifest_version
 from commitlog.core.log.known_ids import KnownId
@@ -244,9 +245,15 @@ class Machine(PartitionState):
                 count=count,
             )
         check_domains(self._domains, self.genesis.partition, record)
+        parsed = self._parses.of(submitted.offset, record)
+        plain = self._plain_commit(record, parsed[0], observed, time_ms) if count == 1 else None
+        if plain is not None:
+            held: dict[str, Any] = {"results": (plain.result,), "observed": plain.observed}
+            outcome = self._decision(submitted, Status.COMMITTED, time_ms, **held).outcome
+            return Decision(outcome, changes=(plain.change,))
         draft = Draft(
             record,
-            self._parses.of(submitted.offset, record),
+            parsed,
             observed,
             time_ms=time_ms,
             sequence=self.sequence + 1,
@@ -266,6 +273,19 @@ class Machine(PartitionState):
         held = {"results": tuple(draft.results), "observed": tuple(draft.observations.values())}
         outcome = self._decision(submitted, Status.COMMITTED, time_ms, **held).outcome
         return Decision(outcome, tuple(draft.files), tuple(draft.recordings), tuple(draft.changes))
+
+    def _plain_commit(
+        self, record: Transaction, parsed: Parsed | None, observed: Observed, time_ms: int
+    ) -> PlainCommit | None:
+        """Decide a record by its only operation; None where all is to be looked at."""
+        [operation] = record.operations
+        is_plain = parsed is not None and parsed.plain is not None and not record.expects
+        if not is_plain or FILE_BY_VERSION in record.properties:
+            return None
+        assert parsed is not None
+        return decide_plainly(
+            self.tables, operation, parsed, observed, rules=self.rules, time_ms=time_ms
+        )
 
     def _decision(
         self, submitted: Submitted, status: Status, time_ms: int, **held: Any

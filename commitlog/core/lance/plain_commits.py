@@ -1,0 +1,98 @@
+"""Decides an append that brings plain fragments, and meets nothing that it could conflict with.
+
+It says what `commits` says, or leaves the append to it: each check is passed here by a look that
+is enough for most appends, and made there otherwise, with the reason if it fails. So whatever is
+refused is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from commitlog.core.conflicts.grid import RULED
+from commitlog.core.decisions import Change, Observed, Wants
+from commitlog.core.draft import Parsed
+from commitlog.core.lance.request_checks import files_wanted
+from commitlog.core.lance.versions import plain_change
+from commitlog.core.manifest.plain_appends import KIND
+from commitlog.core.tables.lance_tables import Table
+from commitlog.model.limits import Rules
+from commitlog.model.operations import LanceCommit, Operation
+from commitlog.model.records import Observation, OperationResult
+from commitlog.model.table import TableId
+
+
+class PlainCommit(NamedTuple):
+    """What comes of an append."""
+
+    result: OperationResult
+    change: Change
+    observed: tuple[Observation, ...]
+
+
+def decide_plainly(
+    tables: Mapping[TableId, Table],
+    operation: Operation,
+    parsed: Parsed,
+    observed: Observed,
+    *,
+    rules: Rules,
+    time_ms: int,
+) -> PlainCommit | None:
+    """Return what comes of the only operation of a record, None if `decide_commit` has to say.
+
+    Raises Wants for files that weren't looked at.
+    """
+    if not isinstance(operation, LanceCommit) or operation.table not in tables:
+        return None
+    table, read_version = tables[operation.table], operation.read_version
+    state = table.manifest
+    is_plain = (
+        state is not None
+        and operation.operation == KIND
+        and operation.incarnation in ("", table.incarnation)
+        and read_version <= state.version
+        and operation.inserted_keys is None
+        and not (operation.branch or operation.affected_rows or operation.schema_metadata)
+    )
+    if not is_plain or not _is_free(table, read_version, rules):
+        return None
+    assert state is not None
+    change = plain_change(table, operation, parsed, time_ms=time_ms, release=rules.lance_release)
+    if change is None or change.delta is None:
+        return None
+    wanted, sizes = files_wanted(table.location, state.header, parsed)
+    missing = tuple([one for one in wanted if one not in observed])
+    if missing:
+        raise Wants(missing)
+    seen = {one: observed[one].observation for one in wanted}
+    if any([seen[one].size != size for one, size in zip(wanted, sizes, strict=True)]):
+        return None
+    result = OperationResult(
+        table=table.table_id,
+        incarnation=table.incarnation,
+        operation=KIND,
+        version=change.version,
+        read_version=read_version,
+        first_fragment_id=change.delta.fragments[0][0],
+        first_row_id=state.next_row_id if change.delta.next_row_id > state.next_row_id else -1,
+        rebased_over=state.version - read_version,
+    )
+    return PlainCommit(result, change, tuple(seen.values()))
+
+
+def _is_free(table: Table, read_version: int, rules: Rules) -> bool:
+    """Return True if no version since can stand in an append's way, whatever it did."""
+    history, version = table.history, table.version
+    if read_version == version:
+        return True
+    if table.declares_key or read_version < max(history.floor, version - rules.history_versions):
+        return False
+    ruled = RULED[KIND]
+    return not any(
+        [
+            versions[-1] > read_version and kind in ruled and kind != KIND
+            for kind, versions in history.kinds.items()
+        ]
+    )
