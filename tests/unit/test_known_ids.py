@@ -6,6 +6,7 @@ import json
 import random
 import tracemalloc
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -120,6 +121,7 @@ def test_ids_are_those_of_a_plain_table_whatever_happens(
         "_OPEN_CHUNKS": random_.choice([1, 2, 5]),
         "_SEALED_CHUNKS": random_.choice([0, 2, 100]),
         "_OUTCOMES_PER_PACKING": random_.choice([1, 7, 64]),
+        "_ROWS_PER_STEP": random_.choice([1, 3, 64]),
     }.items():
         monkeypatch.setattr(deduplication, name, value)
     monkeypatch.setattr("commitlog.core.log.packed_ids._BLOCK_ROWS", random_.choice([3, 128]))
@@ -144,6 +146,25 @@ def test_ids_are_those_of_a_plain_table_whatever_happens(
         if random_.random() < 0.02:
             once = restored(once, random_)
     check_same(once, plain, names)
+
+
+def test_no_outcome_waits_for_a_whole_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, add = [0], PackedIds.add
+
+    def counting(self: PackedIds, ids: Iterable[tuple[str, bytes]]) -> None:
+        rows = list(ids)
+        packed[0] += len(rows)
+        add(self, rows)
+
+    monkeypatch.setattr(PackedIds, "add", counting)
+    monkeypatch.setattr(deduplication, "CHUNK_OUTCOMES", 256)
+    random_, once, most = random.Random(1), Deduplication(), 0
+    for sequence in range(1, 2_000):
+        before = packed[0]
+        once.remember(an_outcome(random_, sequence, str(sequence), 1), sequence, sequence)
+        most = max(most, packed[0] - before)
+    assert packed[0] > 1_000
+    assert most <= deduplication._ROWS_PER_STEP
 
 
 def test_ids_that_share_a_key_are_told_apart() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from commitlog.core.log.canonical import to_json
@@ -24,6 +24,9 @@ _SEALED_CHUNKS = 256
 """How many chunks stay as a checkpoint had them until ids are added."""
 _OUTCOMES_PER_PACKING = 256
 """After so many, one of them is packed."""
+_ROWS_PER_STEP = 2 * CHUNK_OUTCOMES // _OUTCOMES_PER_PACKING
+"""To pack a chunk at once would have everybody wait for 10 ms. So it is done in as many steps, each
+for so many ids: their rows are packed first, then the ids are moved."""
 
 _UUID_LENGTH = 36
 _UUID_VERSION_AT = 14
@@ -55,6 +58,10 @@ class Deduplication:
         """Rows of chunks that change, the one decided least recently first."""
         self._sealed: dict[int, _Sealed] = {}
         self._packed: dict[int, PackedIds] = {}
+        self._packing: Iterator[None] = iter(())
+        """The steps that are left to pack a chunk, which is open or sealed until the last one."""
+        self._in_packing = -1
+        """Which one."""
         self._chunk_of: dict[str, int] = {}
         """The ids of chunks that are open or sealed."""
         self._index = IdIndex()
@@ -97,7 +104,8 @@ class Deduplication:
             self._oldest_ms = 0
         self._note(transaction_id, row_of(outcome, kept_from_ms, made_at_ms), sequence, sequence)
         if self._sealed and sequence % _OUTCOMES_PER_PACKING == 0:
-            self._pack(next(iter(self._sealed)))
+            self._begin_packing(next(iter(self._sealed)))
+        next(self._packing, None)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
         """Forget ids that were decided before `floor_ms`, as of outcome `sequence`."""
@@ -114,6 +122,8 @@ class Deduplication:
             self._changed[chunk] = sequence
             self.forgotten_ms = max(self.forgotten_ms, made_ms(row))
             for empty in list(takewhile(chunk.__ne__, self._changed)):
+                if empty == self._in_packing:
+                    self._pack(empty)
                 del self._changed[empty]
                 self._packed.pop(empty, None)
                 self._open.pop(empty, None)
@@ -193,7 +203,7 @@ class Deduplication:
         self._changed[number] = changed
 
     def _take_out(self, transaction_id: str, number: int) -> None:
-        if number in self._sealed:
+        if number in self._sealed or number == self._in_packing:
             self._pack(number)
         if number in self._packed:
             self._packed[number].take_out(transaction_id)
@@ -203,6 +213,8 @@ class Deduplication:
 
     def _opened(self, number: int) -> dict[str, bytes]:
         """Return a chunk's rows to be changed; the oldest and the newest chunks are asked for."""
+        if number == self._in_packing:
+            self._pack(number)
         if number in self._open:
             return self._open[number]
         rows = {}
@@ -216,18 +228,41 @@ class Deduplication:
         self._open[number] = rows
         for older in sorted(self._open)[:-_OPEN_CHUNKS]:
             if older not in (number, next(iter(self._changed))):
-                self._pack(older)
+                self._begin_packing(older)
         return rows
 
     def _pack(self, number: int) -> None:
-        rows = list(self._rows(number))
-        ids = self._open[number] if number in self._open else self._sealed[number].ids
-        self._packed[number] = PackedIds(zip(ids, rows, strict=True))
-        for transaction_id in ids:
-            del self._chunk_of[transaction_id]
-            self._index.add(transaction_id, number)
+        """Pack a chunk now."""
+        self._begin_packing(number)
+        for _ in self._packing:
+            pass
+
+    def _begin_packing(self, number: int) -> None:
+        """Pack a chunk a step at a time; what was begun before is finished at once."""
+        if number == self._in_packing:
+            return
+        for _ in self._packing:
+            pass
+        if number in self._open or number in self._sealed:  # it may have been that one's
+            self._packing, self._in_packing = self._steps(number), number
+
+    def _steps(self, number: int) -> Iterator[None]:
+        ids = list(self._open[number] if number in self._open else self._sealed[number].ids)
+        rows = zip(ids, self._rows(number), strict=True)
+        packed = PackedIds()
+        for _ in range(0, len(ids), _ROWS_PER_STEP):
+            packed.add(islice(rows, _ROWS_PER_STEP))
+            yield
+        packed.end()
+        self._packed[number] = packed
+        for at in range(0, len(ids), _ROWS_PER_STEP):
+            for transaction_id in ids[at : at + _ROWS_PER_STEP]:
+                del self._chunk_of[transaction_id]
+                self._index.add(transaction_id, number)
+            yield
         self._open.pop(number, None)
         self._sealed.pop(number, None)
+        self._in_packing = -1
 
 
 _BEFORE_CHANGED = b'{"changed":'

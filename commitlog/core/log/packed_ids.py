@@ -32,30 +32,42 @@ _ROW = re.compile(
 
 
 class PackedIds:
-    """The rows of a chunk by id, in their order; a row can be taken out, none can be added."""
+    """The rows of a chunk by id, in their order; once they are all there, rows can be taken out."""
 
-    __slots__ = ("_blocks", "_gone", "_hashes", "_keys", "count")
+    __slots__ = ("_blocks", "_gone", "_hashes", "_keys", "_texts", "count")
 
-    def __init__(self, ids: Iterable[tuple[str, bytes]]) -> None:
+    def __init__(self, ids: Iterable[tuple[str, bytes]] = ()) -> None:
         """Take ids with their rows, each of which is canonical JSON that begins with the id."""
-        keys, hashes, texts = [], [], []
+        self.count = 0
+        """Of the rows that are still there."""
+        self._keys, self._hashes = bytearray(), bytearray()
+        self._blocks: list[bytes] = []
+        self._gone: bytearray | None = None
+        self._texts: list[bytes] = []
+        """Of rows that aren't compressed yet."""
+        self.add(ids)
+        self.end()
+
+    def add(self, ids: Iterable[tuple[str, bytes]]) -> None:
+        """Take more of them; `end` says that there are no more."""
         for transaction_id, row in ids:
             found = _ROW.match(row)
             assert found is not None
             of_uuid, _, between, of_hash = found.groups()
-            keys.append(_key(transaction_id))
-            hashes.append(bytes.fromhex(of_hash.decode()) if of_hash else _NO_HASH)
+            self._keys += _key(transaction_id)
+            self._hashes += bytes.fromhex(of_hash.decode()) if of_hash else _NO_HASH
             named = _ID if of_uuid else row[1 : found.start(3)]
             digest = _HASH if of_hash else b'"'
-            texts.append(named + between + digest + row[found.end() :])
-        self.count = len(texts)
-        """Of the rows that are still there."""
-        self._keys, self._hashes = b"".join(keys), b"".join(hashes)
-        self._blocks = [
-            zlib.compress(_END.join(texts[at : at + _BLOCK_ROWS]), _LEVEL)
-            for at in range(0, len(texts), _BLOCK_ROWS)
-        ]
-        self._gone: bytearray | None = None
+            self._texts.append(named + between + digest + row[found.end() :])
+            self.count += 1
+            if len(self._texts) == _BLOCK_ROWS:
+                self.end()
+
+    def end(self) -> None:
+        """Compress the rows that aren't."""
+        if self._texts:
+            self._blocks.append(zlib.compress(_END.join(self._texts), _LEVEL))
+            self._texts = []
 
     def get(self, transaction_id: str) -> bytes | None:
         """Return the row of an id; None if it isn't here."""
