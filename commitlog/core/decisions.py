@@ -233,6 +233,8 @@ class ChangeKind(StrEnum):
     ICEBERG = "iceberg"
     """An Iceberg table was made or changed; its metadata file was written before the outcome."""
 
+    __hash__ = str.__hash__  # Enum's own is Python's
+
 
 @made_fast
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Status(StrEnum):
     REJECTED = "rejected"
     SUPERSEDED = "superseded"
 
+    __hash__ = str.__hash__  # Enum's own is Python's
+
 
 class Code(StrEnum):
     """Why a transaction was not committed; empty for a commit."""
@@ -65,6 +67,8 @@ class Code(StrEnum):
     ROWS_BACKLOG = "ROWS_BACKLOG"
     ROWS_RANGE = "ROWS_RANGE"
     ROWS_REFUSED = "ROWS_REFUSED"
+
+    __hash__ = str.__hash__
 
 
 @dataclass(frozen=True, slots=True)

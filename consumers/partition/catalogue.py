@@ -52,6 +52,22 @@ class Head:
     noted: dict[int, Noted] = field(default_factory=dict)
     """What clients said about the versions that they offered."""
 
+    def at(self, version: int, header: ManifestHeader | None) -> Head:
+        """Return the same table at another version; `replace` takes three times as long."""
+        return Head(
+            table=self.table,
+            incarnation=self.incarnation,
+            location=self.location,
+            policy=self.policy,
+            version=version,
+            header=header,
+            primary_key=self.primary_key,
+            properties=self.properties,
+            stable_row_ids=self.stable_row_ids,
+            deleted=self.deleted,
+            noted=self.noted,
+        )
+
     def said(self, version: int) -> list[Any]:
         """Return the e_tag and the metadata that a client gave with a version."""
         found = self.noted.get(version)
@@ -172,7 +188,7 @@ class PartitionHeads:
             header = head.header if encoded is None else ManifestHeader(encoded)
             if change.noted is not None:
                 head.noted[change.version] = change.noted
-            self._heads[change.table] = replace(head, version=change.version, header=header)
+            self._heads[change.table] = head.at(change.version, header)
             return
         if head is not None and change.kind is ChangeKind.VERSIONS_DELETED:
             deleted = merged(head.deleted, change.deleted)

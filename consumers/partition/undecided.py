@@ -71,4 +71,4 @@ class LockQueues:
             else:
                 del self._queues[key]
         found = [one for one in next_ones if self.is_first(one)]
-        return sorted(found, key=lambda one: one.submitted.offset)
+        return sorted(found, key=lambda one: one.submitted.offset) if len(found) > 1 else found
