@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tempfile
 import threading
@@ -422,6 +423,19 @@ def _clocks(world: World, here: int) -> Iterator[None]:
             is_over = True
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Collect no garbage meanwhile: a world is garbage as a whole, at its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collector()
 def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = False) -> Report:
     """Run a seed from beginning to end."""
     ids, here = random.Random(f"ids {seed}"), threading.get_ident()
