@@ -17,7 +17,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib.metadata import version as package_version
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -30,6 +29,7 @@ from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
 from commitlog.protocol import leader_key
+from commitlog.wire import program
 from consumers.partition.catalogue import Head, PartitionHeads
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
@@ -239,7 +239,7 @@ class Session:
             sequence=chain.sequence,
             previous_hash=chain.hash,
             state_digest=self.follower.machine.digest(),
-            version=package_version("lance-commitlog"),
+            version=program()["version"],
             started_at_ms=started_at_ms,
         )
         if not self._append(started):

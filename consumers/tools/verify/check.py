@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
-from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.codecs.avro_chain import plain_chain
@@ -20,6 +19,7 @@ from commitlog.errors import CommitLogError, CorruptLog, Unavailable, Unsupporte
 from commitlog.model.records import LeaderStarted, Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, Log
+from commitlog.wire import program
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import ArchivedLog
@@ -280,7 +280,7 @@ class _Check:
         """Compare the state that a leader began on with the one that the log makes."""
         while self._terms and self._terms[0].sequence <= self._machine.sequence:
             leader = self._terms.popleft()
-            is_ours = leader.version == package_version("lance-commitlog")
+            is_ours = leader.version == program()["version"]
             if leader.sequence < self._machine.sequence or not (is_ours and leader.state_digest):
                 continue
             if leader.state_digest != self._machine.digest():
