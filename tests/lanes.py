@@ -8,7 +8,6 @@ holds a built module against Python on the golden records and logs, whole and mu
 from __future__ import annotations
 
 import dataclasses
-import enum
 import random
 import sys
 import tempfile
@@ -63,15 +62,18 @@ def load(
     return module.Codec, module.Chain, module.encode_append, module.AppendColumns, module
 
 
-def shape(value: Any) -> Any:
-    """Return all that is in a value, with the types: equal values may differ in them."""
-    kind: type = type(value)
-    fields = _fields(kind)
+def is_alike(one: Any, other: Any) -> bool:
+    """Return True if two values are equal and of the same types, all through."""
+    kinds: tuple[type, type] = type(one), type(other)
+    if kinds[0] is not kinds[1]:
+        return False
+    fields = _fields(kinds[0])
     if fields is not None:
-        return kind.__name__, [(name, shape(getattr(value, name))) for name in fields]
-    if isinstance(value, tuple):
-        return [shape(each) for each in value]
-    return kind.__name__, value.value if isinstance(value, enum.Enum) else value
+        return all(is_alike(getattr(one, name), getattr(other, name)) for name in fields)
+    if isinstance(one, tuple):
+        pairs = zip(one, other, strict=True)
+        return len(one) == len(other) and all(is_alike(*pair) for pair in pairs)
+    return bool(one == other)
 
 
 @cache
@@ -104,7 +106,7 @@ class Lanes:
             found, expected = native.read(data), self.python[name].read(data)
             if found is not None:
                 assert expected is not None, data.hex()
-                assert shape(found) == shape(expected), data.hex()
+                assert is_alike(found, expected), data.hex()
                 assert native.write(found[0]) == self.python[name].encode(found[0]), data.hex()
                 times += 1
         return times

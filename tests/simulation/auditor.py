@@ -169,8 +169,8 @@ class Auditor:
 
     def digest(self, sequence: int, digest: bytes, who: str) -> None:
         """Compare a node's state with everybody else's at the same sequence."""
-        if sequence == self.machine.sequence:
-            self.digests.setdefault(sequence, self.machine.digest())
+        if sequence == self.machine.sequence and sequence not in self.digests:
+            self.digests[sequence] = self.machine.digest()
         known = self.digests.setdefault(sequence, digest)
         self.expect(known == digest, f"I11 {who} has another state at {sequence}")
 
