@@ -21,7 +21,7 @@ class Saving:
     """A session's checkpoints on their way to the disk."""
 
     def __init__(
-        self, checkpoints: Checkpoints, lanes: Lanes, on_saved: Callable[[], None]
+        self, checkpoints: Checkpoints, lanes: Lanes, on_saved: Callable[[PreparedCheckpoint], None]
     ) -> None:
         """Tell `on_saved`, on the loop, of each one that was saved."""
         self._checkpoints, self._lanes, self._on_saved = checkpoints, lanes, on_saved
@@ -63,7 +63,7 @@ class Saving:
         if error is None:
             self._checkpoints.written(prepared)
             if prepared.head:
-                self._on_saved()
+                self._on_saved(prepared)
         elif not isinstance(error, OSError):
             raise error
         elif prepared.head:

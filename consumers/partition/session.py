@@ -31,7 +31,7 @@ from commitlog.ports import Log
 from commitlog.protocol import leader_key
 from commitlog.wire import program
 from consumers.partition.catalogue import Head, PartitionHeads
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoint import Checkpoint, Checkpoints, PreparedCheckpoint
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.partition.events import Ended, Event, Filed, Version, versions_of
 from consumers.partition.folders import Folder
@@ -103,8 +103,8 @@ class Session:
         self.on_readable: Listener = lambda events: None
         self.on_stranger: Callable[[str, int, str], None] = lambda table, version, target: None
         """Told of a version written around the log, and where it was moved."""
-        self.on_saved: Callable[[], None] = lambda: None
-        """Told that a checkpoint was saved."""
+        self.on_saved: Callable[[PreparedCheckpoint], None] = lambda prepared: None
+        """Told of each checkpoint that was saved; by now the state may be further."""
         checkpoint = checkpoints.load()
         if checkpoint is not None:
             check_log_holds(log, genesis.partition, checkpoint, clock=clock)
@@ -122,7 +122,7 @@ class Session:
         self._adopt(machine)
         self.materializer.written_sequence = self.published = replica.chain.sequence
         self._ahead_at = 0.0
-        self.saving = Saving(checkpoints, self.lanes, lambda: self.on_saved())
+        self.saving = Saving(checkpoints, self.lanes, lambda prepared: self.on_saved(prepared))
         self.offset_index = OffsetIndex(
             offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
         )

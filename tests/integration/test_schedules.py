@@ -346,7 +346,7 @@ def test_a_checkpoint_that_waits_for_a_hanging_table_holds_up_nobody(
     hanging.may_go_on.set()
     wait_until(lambda: session.written_sequence >= session.published, "the files")
     saved = threading.Event()
-    session.on_saved = saved.set
+    session.on_saved = lambda prepared: saved.set()
     session.mailbox.call(lambda: setattr(leading, "_pause_at", 0.0)).result(SETTLED_SECONDS)
     assert saved.wait(SETTLED_SECONDS), "no checkpoint once the files are there"
     other.close()
@@ -361,7 +361,7 @@ def test_a_checkpoint_on_a_disk_that_hangs_holds_up_nobody(
     assert session is not None
     assert session.leader is not None
     leading, saved = session.leader, threading.Event()
-    session.on_saved = saved.set
+    session.on_saved = lambda prepared: saved.set()
     reached, may_go_on = threading.Event(), threading.Event()
     put_new = disk.put_new
 

@@ -6,6 +6,7 @@ stand for leader when the leader is silent, lead, checkpoint, begin again when t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
-from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.checkpoint import Checkpoints, PreparedCheckpoint
 from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import RECORDS_PER_POLL, Leader
@@ -304,7 +305,7 @@ class Node:
             self._end(session)
             return True
         observer = SimulatedObserver(self, self.process)
-        session.on_saved = lambda: self._saved(session)
+        session.on_saved = self._saved
         leading = session.lead(epoch, self.address, observer, CHECKPOINT_SECONDS)
         self.leader, self._reads = leading, True
         assert self._answers is not None
@@ -333,10 +334,11 @@ class Node:
             session.mailbox.post(sent)
             self.wake()
 
-    def _saved(self, session: Session) -> None:
+    def _saved(self, prepared: PreparedCheckpoint) -> None:
         self.world.count("checkpoints")
-        sequence, machine = session.follower.replica.chain.sequence, session.follower.machine
-        self.world.auditor.digest(sequence, machine.digest(), self.process.name)
+        head = json.loads(prepared.head)
+        sequence, digest = head["chain"]["sequence"], bytes.fromhex(head["state_digest"])
+        self.world.auditor.digest(sequence, digest, self.process.name)
         if self.world.versions is not None:
             self.world.versions.saved(self, sequence)
 
