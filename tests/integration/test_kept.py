@@ -69,7 +69,12 @@ def settled(running: Running) -> Counter[str]:
     assert session is not None
     wait_until(lambda: session.written_sequence >= session.published, "the files")
     wait_until(lambda: not committer._answers._connections.all(), "the last connection's end")
-    wait_until(lambda: session.mailbox.call(session.checkpoint).result(60), "a checkpoint")
+
+    def begins_to_save() -> bool:  # not beside another one, which is of an earlier state
+        return not session.saving.is_under_way and session.checkpoint()
+
+    wait_until(lambda: session.mailbox.call(begins_to_save).result(60), "a checkpoint")
+    wait_until(lambda: not session.saving.is_under_way, "the checkpoint's files")
     return session.mailbox.call(lambda: kept(committer, without=[MemoryCluster])).result(60)
 
 
