@@ -1,9 +1,10 @@
 """Lets Spark sessions of tests start with half of the CPU: their JVM maps classes that were parsed.
 
 An archive of classes fits one Java, its flags, and one class path. So sessions share a SPARK_HOME,
-where each has one in a folder of its own otherwise. Both are kept in the cache; the archive is
-written by a session that does a little of everything, `python -m tests.spark_start FOLDER`. Where
-there is none, and with a Java that it isn't of, sessions start as they always do.
+where each has one in a folder of its own otherwise. Both are kept in this Python's environment, and
+go with it; the archive is written by a session that does a little of everything, `python -m
+tests.spark_start FOLDER`. Where there is none, and with a Java that it isn't of, sessions start as
+they always do.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def _prepare() -> None:
 
     from commitlog.java import find_java
     from commitlog.spark.session import spark_home
-    from consumers.broker.jars import cache_root, locked
+    from consumers.broker.jars import locked
 
     java = find_java().path.resolve()
     flags = os.environ.get("JDK_JAVA_OPTIONS", "")
     identity = f"{pyspark.__file__} {pyspark.__version__} {java} {java.stat().st_mtime_ns} {flags}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    folder = cache_root() / f"tests-spark-{key}"
+    folder = Path(sys.prefix) / f"tests-spark-{key}"
     home, classes = folder / "spark", folder / "classes.jsa"
     with locked(folder / "lock", time.monotonic() + MAKE_SECONDS, None):
         if not home.exists():
