@@ -27,8 +27,8 @@ from tests.simulation.mutants import (
 from tests.simulation.world import run_seed
 
 SEEDS = (0, 1, 4, 5, 7, 8, 9, 12)
-"""Without those that cost more than all others: a thousand sendings of an id, and a history of which
-Porcupine tries the orders for a minute."""
+"""Without those that cost more than all others: a thousand sendings of an id, and a history whose
+orders Porcupine tries for a minute."""
 TRANSACTIONS = 120
 VISIBLE_TO_CLIENTS = (
     answer_out_of_real_time_order,
