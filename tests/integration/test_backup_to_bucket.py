@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import uuid
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -30,13 +31,12 @@ pytest.importorskip("moto", reason="moto is not installed")
 pytest.importorskip("obstore", reason="obstore is not installed")
 pytestmark = [pytest.mark.broker]
 
-LOG = "kept"
 PLACE = "s3://bucket/backup"
 
 
-def backed_up(servers: str, point: str = "nowhere") -> dict[str, Any]:
+def backed_up(servers: str, log: str, point: str = "nowhere") -> dict[str, Any]:
     """Back up from a process of its own, which ends at a point; return what it says."""
-    command = [sys.executable, "-m", "tests.backup_child", point, servers, LOG, PLACE]
+    command = [sys.executable, "-m", "tests.backup_child", point, servers, log, PLACE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if point == "nowhere":
         assert done.returncode == 0, done.stderr[-2000:]
@@ -48,26 +48,28 @@ def backed_up(servers: str, point: str = "nowhere") -> dict[str, Any]:
 def knows(root: Path, table: str, version: int | None) -> bool:
     """Return True if the index has a version of a table as the newest one."""
     found = run("history", table, "--root", str(root), "--json")
-    return found.returncode == 0 and json.loads(found.stdout)[0]["version"] == version
+    versions = json.loads(found.stdout) if found.returncode == 0 else []
+    return bool(versions) and versions[0]["version"] == version
 
 
 def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path: Path) -> None:
     here, old = broker.bootstrap_servers, tmp_path / "old"
-    with closing(KafkaLog.connect(here, LOG)) as made:
+    name = f"kept-{uuid.uuid4().hex[:8]}"  # the broker is shared, with a former try too
+    with closing(KafkaLog.connect(here, name)) as made:
         made.create(partitions=3, domains=DOMAINS, tables_root=str(old / "tables"))
     committed: list[tuple[str, Outcome]] = []
-    with s3_server(), leading(here, old, LOG) as client:
+    with s3_server(), leading(here, old, name) as client:
         for table in TABLES:
             client.create_table(table, rows().schema)
             committed += [(table, client.append(table, rows(one))) for one in (1, 2)]
-        first = backed_up(here)
+        first = backed_up(here, name)
         committed += [(table, client.append(table, rows(3, 4))) for table in TABLES]
         store = store_for(PLACE)
         before = store.read(NAME)
         for point in ("log/1/transactions", "file", NAME):
-            backed_up(here, point)
+            backed_up(here, name, point)
             assert store.read(NAME) == before, "a run that is killed leaves the backup as it was"
-        second = backed_up(here)
+        second = backed_up(here, name)
         assert second["positions"] == {part: last + 1 for part, last in first["positions"].items()}
         assert second["outcomes"] == second["transactions"] == 3
         assert 0 < second["files"] < second["files_in_all"]
@@ -81,7 +83,7 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
         tables = tmp_path / "new" / "tables"
         with EmbeddedBroker.start(tmp_path / "there") as other:
             where = (
-                *("--root", str(tmp_path / "new"), "--log", LOG),
+                *("--root", str(tmp_path / "new"), "--log", name),
                 *("--bootstrap-servers", other.bootstrap_servers),
                 *("--places", f"{old / 'tables'}={tables}"),
             )
@@ -95,8 +97,8 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
             assert said["backed_up"] == second["positions"]
             with service(tmp_path / "new", *where[2:], "--no-maintain") as up:
                 for table in TABLES:
-                    kept = [o for name, o in committed if name == table and o.time_ms <= moment]
+                    kept = [o for one, o in committed if one == table and o.time_ms <= moment]
                     wait_until(partial(knows, tmp_path / "new", table, kept[-1].version), table)
-                assert write(up, 5, LOG)[-1] == "1"
+                assert write(up, 5, name)[-1] == "1"
                 whole = run("verify", *where, "--contents")
                 assert whole.returncode == 0, whole.stdout + whole.stderr
