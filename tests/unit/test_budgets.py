@@ -131,6 +131,22 @@ def test_a_nul_in_a_path_is_refused(world: World, path: str) -> None:
     assert (status, answer["code"]) == (400, 13), answer
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/table/b$t%ff/describe",
+        "/v1/table/b$t%c3/describe",
+        "/v1/table/b$t/describe?delimiter=%fe",
+        "/v1/namespaces/b/tables/%ed%a0%80",
+    ],
+)
+def test_a_path_that_is_no_utf_8_names_nothing(world: World, path: str) -> None:
+    """A server that replaces what it can't read takes two such names for one."""
+    status, answer = world.post(path, {})
+    assert status == 400, answer
+    assert "aren't UTF-8" in str(answer)
+
+
 @pytest.mark.parametrize("character", ["\x01", "\x1b", "\x1f", "\x7f", "\x85"])
 def test_an_unprintable_character_is_refused_wherever_it_stands(
     world: World, character: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
@@ -76,15 +76,18 @@ def text_problem(value: Any, where: str) -> str:
     return ""
 
 
-def target_problem(path: str, query: bytes) -> str:
+def target_problem(target: bytes, query: bytes) -> str:
     """Return which unprintable character a request's path or query holds, empty if none.
 
     Iceberg's clients join the levels of a namespace by one; elsewhere it is as bad as the others.
+    Bytes that aren't UTF-8 are refused too: servers replace them, so that two names would be one.
     """
+    path = unquote_to_bytes(target).decode(errors="surrogateescape")
     named = _NAMESPACE.sub(lambda found: found[0].replace(ICEBERG_SEPARATOR, ""), path)
     if found := _CONTROL.search(named):
         return _problem("path", path, found[0])
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    text = query.decode("latin-1")
+    for name, value in parse_qsl(text, keep_blank_values=True, errors="surrogateescape"):
         plain = value.replace(ICEBERG_SEPARATOR, "") if name == "parent" else value
         for text in (name, plain):
             if found := _UNPRINTABLE.search(text):
@@ -96,6 +99,8 @@ def _problem(where: str, text: str, character: str) -> str:
     shown = ascii(text[:_SHOWN_CHARACTERS])
     if character == "\0":
         what = "a NUL character"
+    elif "\udc80" <= character <= "\udcff":
+        what = "bytes that aren't UTF-8"
     elif LONE_SURROGATE.match(character):
         what = "a lone surrogate"
     else:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from lance_namespace.errors import LanceNamespaceError
 from starlette.concurrency import run_in_threadpool
@@ -123,7 +124,8 @@ class Limits:
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")
-        if problem := target_problem(scope["path"], scope.get("query_string", b"")):
+        target = scope.get("raw_path") or quote(scope["path"]).encode()
+        if problem := target_problem(target, scope.get("query_string", b"")):
             raise OverLimit(400, problem)
 
     async def client(self, scope: Scope, headers: Headers) -> str:
