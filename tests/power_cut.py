@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from commitlog.adapters import disk, storage
-from consumers.partition import checkpoint
+from consumers.partition import folders
 
 
 class PowerCut(BaseException):
@@ -49,7 +49,7 @@ class Machine:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the program's files go through here, each synced."""
-        for module in (disk, storage, checkpoint):
+        for module in (disk, storage, folders):
             monkeypatch.setattr(module, "os", self)
         monkeypatch.setattr(disk, "_kept_folders", set())
         monkeypatch.setattr(storage, "_is_durable", True)
