@@ -32,7 +32,7 @@ from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
 from commitlog.errors import CommitLogError, InvalidRequest, LogMoved, NoSuchTable, WrongLog
 from consumers.servers.security.identity import PRINCIPAL
-from consumers.servers.security.limits import share_of
+from consumers.servers.security.limits import count, share_of
 
 POLL_SECONDS = 1.0
 RETRY_MS = 1000
@@ -141,20 +141,17 @@ class _Feeds:
         most = self._settings.feeds_max
         share = share_of(most) if client else most
         with self._lock:
-            status = 503 if self._open.total() >= most else 0
-            if not status and self._open[client] >= share:
-                status = 429
-            if not status:
-                self._open[client] += 1
-                return
-        what = f"{most} feeds are open" if status == 503 else f"{share} of your feeds are open"
+            if self._open.total() >= most:
+                status, what = 503, f"{most} feeds are open"
+            elif self._open[client] >= share:
+                status, what = 429, f"{share} of your feeds are open"
+            else:
+                return count(self._open, client, 1)
         raise HTTPException(status, f"{what} already; try again later", {"Retry-After": "5"})
 
     def _give_back(self, client: str) -> None:
         with self._lock:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
+            count(self._open, client, -1)
 
     async def _on_thread(self, work: Callable[[], Made]) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 from commitlog.core.conflicts.history import WriteSet
-from commitlog.core.decisions import Change, ChangeKind, noted
+from commitlog.core.decisions import Change, ChangeKind, Noted, noted
 from commitlog.core.draft import Draft, Parsed, View, parse
 from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.direct import append_delta, direct_delta
@@ -73,15 +73,26 @@ def _change(
         if result.files:
             staged = (f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY))
             staged_path = next(staged, "")
+    message = operation.message if is_verbatim else final.SerializeToString(deterministic=True)
+    return _new_version(table, delta, message, staged_path, said)
+
+
+def _new_version(
+    table: Table,
+    delta: ManifestDelta,
+    message: bytes,
+    staged_path: str = "",
+    said: Noted | None = None,
+) -> Change:
     return Change(
         table=table.table_id,
         incarnation=table.incarnation,
         kind=ChangeKind.VERSION,
         location=table.location,
         policy=table.policy,
-        version=result.version,
+        version=delta.version,
         delta=delta,
-        message=operation.message if is_verbatim else final.SerializeToString(deterministic=True),
+        message=message,
         staged_path=staged_path,
         noted=said,
     )
@@ -119,9 +130,10 @@ def realize(
     """Return the change that a committed result stands for, on the state that it was made for."""
     state = table.manifest
     assert state is not None
-    if parsed.plain is not None and result.version == state.version + 1:
+    is_direct = result.delta is None and not result.images
+    if parsed.plain is not None and is_direct and result.version == state.version + 1:
         change = plain_change(table, operation, parsed, time_ms=time_ms, release=release)
-        if change is not None and result.delta is None and not result.images:
+        if change is not None:
             return change
     final = parsed.transaction
     if isinstance(operation, LanceCommit):
@@ -156,18 +168,7 @@ def plain_change(
     if not 0 < operation.read_version == plain[0]:
         return None
     delta = append_delta(state, plain, timestamp_ms=time_ms, release=release)
-    if delta is None:
-        return None
-    return Change(
-        table=table.table_id,
-        incarnation=table.incarnation,
-        kind=ChangeKind.VERSION,
-        location=table.location,
-        policy=table.policy,
-        version=delta.version,
-        delta=delta,
-        message=operation.message,
-    )
+    return None if delta is None else _new_version(table, delta, operation.message)
 
 
 def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:

@@ -63,7 +63,8 @@ def share_of(most: int) -> int:
     return max(1, most * 3 // 4)
 
 
-def _add(taken: Counter[str], client: str, more: int) -> None:
+def count(taken: Counter[str], client: str, more: int) -> None:
+    """Note that a client takes so many more; nothing is kept of one who takes nothing."""
     taken[client] += more
     if not taken[client]:
         del taken[client]
@@ -156,25 +157,25 @@ class Limits:
                 f"{settings.client_requests_max} requests of this client are running; "
                 "nothing was done for this one; try again in a while",
             )
-        _add(self._running, client, 1)
+        count(self._running, client, 1)
 
     def give_back(self, client: str) -> None:
         """Note that a request was carried out."""
-        _add(self._running, client, -1)
+        count(self._running, client, -1)
 
     def arrive(self, client: str, more: int) -> None:
         """Note that a body of a client is on its way, or no longer."""
         most = self._settings.arriving_max
         if more > 0:
             self._check(self._arriving, client, more, most, f"{most} bodies are being received")
-        _add(self._arriving, client, more)
+        count(self._arriving, client, more)
 
     def hold(self, client: str, more: int) -> None:
         """Keep a client's bytes in memory, or no longer."""
         if more > 0:
             most = self._settings.arriving_bytes_max
             self._check(self._held_bytes, client, more, most, "too many large requests at once")
-        _add(self._held_bytes, client, more)
+        count(self._held_bytes, client, more)
 
     def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
         """Refuse what is too much for all clients, or for one of those who are told apart."""
