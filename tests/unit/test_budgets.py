@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
+import re
 import resource
+import time
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ import pyarrow as pa
 import pytest
 from starlette.responses import Response
 
+from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
@@ -42,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (b'{"operations": [' + b"{}," * 4_000_000 + b"{}]}", "values"),
         (b'{"operations": [' + b"[]," * 4_000_000 + b"[]]}", "values"),
         (b"{" + b'"a":1,' * 2_000_000 + b'"b":1}', "values"),
-        (b"[" * 10_000_000, "values"),
+        (b"[" * 10_000_000, "nested"),
         (b"[" * 400_000, "nested"),
         (b'{"a":' * 400_000, "nested"),
     ],
@@ -72,6 +76,40 @@ def test_texts_count_as_one_value_and_vectors_fit() -> None:
     assert "nested" in json_problem(b"[" * (DEPTH_MAX + 1))
     assert "values" in json_problem(b"[" + b"1," * JSON_VALUES_MAX + b"1]")
     assert json_problem(b'{"a": "' + b'\\",[' * JSON_VALUES_MAX + b'"}') == ""
+    for texts in range(6):  # wherever a step ends
+        padded = json.dumps(["x" * texts, '\\"[\\' * 200_000, [[]]]).encode()
+        assert json_problem(padded) == ""
+
+
+def test_a_text_without_an_end_costs_no_more_than_another() -> None:
+    """Each of its quotes might begin a text: who looks at the rest for each never ends."""
+    open_ended = b'"' + b'\\",' * 600_000
+    began = time.thread_time()
+    assert json_problem(b"[" * 100 + open_ended) == ""
+    assert "nested" in json_problem(b"[" * 101 + open_ended)
+    assert has_more_values(open_ended, 500_000)
+    assert not has_more_values(open_ended + b'"', 500_000)
+    assert time.thread_time() - began < 5
+
+
+def test_texts_are_left_out_of_a_count_also_where_json_is_broken() -> None:
+    """The leader's refusals are recorded, so they don't change."""
+    text = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+    chance, most = random.Random(24), 3
+    for _ in range(20_000):
+        data = bytes(chance.choices(b'"\\,{[a', k=chance.randrange(20)))
+        values = sum(map(text.sub(b'""', data).count, (b",", b"{", b"[")))
+        assert has_more_values(data, most) == (values > most), data
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_a_body_in_another_encoding_is_no_way_around_the_count(world: World, encoding: str) -> None:
+    """A letter may have the byte of a quote in it, and all that follows looks like one text."""
+    hidden = '{"filter": "\u2201", "operations": [' + "{}," * 600_000 + "{}]}"
+    for path in ("/v1/table/batch-commit", "/v1/table/b$t/query", "/v1/transactions/commit"):
+        status, answer = world.post(path, hidden.encode(encoding))
+        assert status == 400, answer
+        assert "UTF-8" in str(answer), answer
 
 
 def test_a_batch_of_too_many_operations_is_refused_before_it_is_read(world: World) -> None:

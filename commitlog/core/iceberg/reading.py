@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.reasons import Aside, Phrase
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|("[\s\S]*)', re.DOTALL)
+"""A text; else all that follows one that doesn't end, in which no other one would be found."""
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -40,7 +41,7 @@ def has_more_values(data: bytes, values_max: int) -> bool:
     # A value has a text for its name and one for itself at most.
     if (data.count(b'"') - data.count(b'\\"')) // 2 > 2 * values_max:
         return True
-    return _values_at_most(_STRING.sub(b'""', data)) > values_max
+    return _values_at_most(_STRING.sub(rb'""\1', data)) > values_max
 
 
 def _values_at_most(data: bytes) -> int:

@@ -204,7 +204,7 @@ def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSett
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
-            return await run_in_threadpool(handler, request, body)
+            return await run_in_threadpool(_checked, handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")
 
@@ -221,12 +221,15 @@ async def _body(request: Request, bytes_max: int) -> bytes:
         if size > bytes_max:
             raise Invalid("body_too_large", bytes_max=bytes_max)
         chunks.append(chunk)
-    body = b"".join(chunks)
-    if problem := await run_in_threadpool(json_problem, body):
+    return b"".join(chunks)
+
+
+def _checked(handler: Handler, request: Request, body: bytes) -> Response:
+    if problem := json_problem(body):
         raise Invalid(problem)
     if may_be_unprintable(body) and (problem := text_problem(load_json(body, "body"), "")):
         raise Failure(400, "BadRequestException", problem)
-    return body
+    return handler(request, body)
 
 
 class _Routes:

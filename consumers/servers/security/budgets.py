@@ -2,16 +2,18 @@
 
 A body of 30 MB can hold ten million empty objects, which take gigabytes once they are Python's. So
 its values and levels are counted in its bytes first, which takes a fraction of the parsing. What
-is left out of the count are texts: each is one value, however long.
+is left out of the count are texts: each is one value, however long. The count goes on in short
+steps, with other threads in between, and ends at what is too much.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
 
@@ -27,26 +29,43 @@ _ROWS = re.compile(r"(?:^|\.)rows$")
 """A field with rows, whose texts are data."""
 ICEBERG_SEPARATOR = "\x1f"
 _NAMESPACE = re.compile(r"(?<=/namespaces/)[^/]+")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
+_STEP_BYTES = 256 * 1024
+_UNCOUNTED = bytes(set(range(256)) - set(b'"[]{},'))
+_LEVELS = [(one in b"[{") - (one in b"]}") for one in range(256)]
 _SHOWN_CHARACTERS = 40
 
 
 def json_problem(body: bytes) -> str:
     """Return why a body is too much to parse, empty if it isn't."""
-    if len(body) > _SMALL_BYTES and has_more_values(body, JSON_VALUES_MAX):
-        return f"the body has more than {JSON_VALUES_MAX} values; send it in parts"
-    if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _depth(body) > DEPTH_MAX:
-        return f"the body is nested deeper than {DEPTH_MAX} levels"
+    if b"\0" in body:  # Python parses other encodings too, whose bytes mean something else here
+        return "the body isn't JSON in UTF-8: it has NUL bytes"
+    if len(body) <= _SMALL_BYTES and body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return ""
+    values = depth = 0
+    for piece in _outside_of_texts(body):
+        brackets = piece.translate(None, b",")
+        levels = list(accumulate(map(_LEVELS.__getitem__, brackets), initial=depth))
+        if max(levels) > DEPTH_MAX:
+            return f"the body is nested deeper than {DEPTH_MAX} levels"
+        depth = levels[-1]
+        values += len(piece) - piece.count(b"]") - piece.count(b"}")
+        if values > JSON_VALUES_MAX:
+            return f"the body has more than {JSON_VALUES_MAX} values; send it in parts"
     return ""
 
 
-def _depth(body: bytes) -> int:
-    deepest = depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b'""', body)):
-        depth += 1 if bracket[0] in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def _outside_of_texts(body: bytes) -> Iterator[bytes]:
+    """Yield the brackets and commas of JSON that are in none of its texts."""
+    at, is_inside = 0, False
+    while at < len(body):
+        piece = body[at : at + _STEP_BYTES]
+        at += len(piece)
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and at < len(body):
+            piece, at = piece[:-1], at - 1  # what it escapes comes next
+        plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _UNCOUNTED)
+        parts = plain.split(b'"')
+        yield b"".join(parts[is_inside::2])
+        is_inside ^= len(parts) % 2 == 0
 
 
 def may_be_unprintable(body: bytes) -> bool:
