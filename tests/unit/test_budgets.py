@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import random
 import re
 import resource
@@ -12,6 +13,7 @@ import time
 import zlib
 from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -346,6 +348,59 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
     limits.arrive("", 3)  # who shows nothing in the headers
     with pytest.raises(OverLimit, match="without credentials"):
         Limits(app, settings, _Known()).hold("", 4 * MEGABYTE)
+
+
+def test_rows_that_arrive_fill_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows over 8 MiB are kept in files, and little may unfold to gigabytes of them."""
+    settings = LimitSettings(spooled_bytes_max=20 * MEGABYTE)
+    sent = gzip.compress(bytes(40 * MEGABYTE))
+    with_limits = Limits(_reading, settings)
+    assert asyncio.run(_upload(with_limits, sent)) == (503, b"too many rows at once")
+    assert asyncio.run(_upload(with_limits, gzip.compress(bytes(20 * MEGABYTE))))[0] == 200
+    free = os.statvfs("/")
+    nearly_full = SimpleNamespace(f_frsize=4096, f_blocks=free.f_blocks, f_bavail=1000)
+    monkeypatch.setattr(os, "statvfs", lambda path: nearly_full)
+    assert asyncio.run(_upload(Limits(_reading), sent)) == (503, b"nearly full")
+    assert asyncio.run(_upload(Limits(_reading), gzip.compress(bytes(7 * MEGABYTE))))[0] == 200
+
+
+def test_others_have_their_turn_while_a_body_unfolds() -> None:
+    async def run() -> int:
+        upload = asyncio.create_task(_upload(Limits(_reading), gzip.compress(bytes(64 * MEGABYTE))))
+        turns = 0
+        while not upload.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert upload.result()[0] == 200
+        return turns
+
+    assert asyncio.run(run()) > 50
+
+
+async def _reading(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await Response(b"read")(scope, receive, send)
+
+
+async def _upload(limits: Limits, body: bytes) -> tuple[int, bytes]:
+    """Send compressed rows; return the status and what of the limits' own words was in it."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", ARROW_STREAM.encode()), (b"content-encoding", b"gzip")]
+    headers.append((b"content-length", str(len(body)).encode()))
+    path = "/v1/table/t/insert"
+    scope = {"type": "http", "path": path, "method": "POST", "headers": headers}
+    await limits(scope, receive, send)
+    words = (b"too many rows at once", b"nearly full")
+    text = b"".join(one.get("body", b"") for one in sent)
+    return sent[0]["status"], next((one for one in words if one in text), b"")
 
 
 @pytest.mark.parametrize("path", ["insert", "create?mode=overwrite", "merge_insert?on=id"])

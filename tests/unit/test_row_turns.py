@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from commitlog.errors import Unavailable
-from consumers.servers.namespace.row_turns import RowTurns
+from consumers.servers.namespace.row_turns import LONG_SECONDS, RowTurns
 
 DEADLINE = 120.0
 
@@ -62,6 +62,30 @@ def test_one_client_leaves_a_place_and_who_has_the_fewest_is_next() -> None:
         assert crowd.began[6:] == ["greedy"], "nobody else waits"
         await crowd.go()
         assert sorted(crowd.began) == ["greedy"] * 20 + ["late"] + ["polite"] * 2
+
+    asyncio.run(run())
+
+
+def test_short_work_waits_for_no_long_work() -> None:
+    async def run() -> None:
+        now = 0.0
+        crowd = Crowd(RowTurns(3, tells_clients_apart=False, clock=lambda: now))
+        await crowd.come("long")
+        await crowd.come("short")
+        await crowd.finish("short")
+        now += 2 * LONG_SECONDS
+        await crowd.finish("long")
+        await crowd.come("long", 5)
+        assert crowd.began[2:] == ["long"] * 2, "a place is left"
+        for _ in range(3):
+            await crowd.come("short")
+            assert crowd.began[-1] == "short"
+            await crowd.finish("short")
+        for _ in range(4):  # its work is short now
+            await crowd.finish("long")
+        await crowd.come("long", 5)
+        assert crowd.began.count("long") - 5 == 3, "all places"
+        await crowd.go()
 
     asyncio.run(run())
 

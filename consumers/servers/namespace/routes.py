@@ -162,7 +162,8 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             await in_pool(admit, entry, call)
         else:  # there is nothing to wait for
             admit(entry, call)
-        async with workers.turns.turn(call.principal.name):
+        # Who shows no name is told apart by the table.
+        async with workers.turns.turn(call.principal.name or f"/{call.object_id}"):
             if workers.processes is not None and entry.operation is not None:
                 return await by_process(workers.processes, service, entry, call)
             in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)

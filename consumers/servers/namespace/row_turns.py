@@ -2,19 +2,26 @@
 
 Places are few, and one operation may take minutes. So no client gets all of them, and the client
 with the fewest is next: one that sends many operations waits for its own, and delays others little.
+The last place is kept from clients whose work takes long, so that short work waits for short work.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from commitlog.errors import Unavailable
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
+LONG_SECONDS = 0.5
+"""Work that takes longer is long."""
+_WEIGHT = 0.25
+"""Of the last piece of a client's work in how long its work takes."""
+_REMEMBERED_MAX = 10_000
 
 _Waiting = tuple[str, asyncio.Future[None]]
 
@@ -23,22 +30,32 @@ class RowTurns:
     """Gives places to clients, in one event loop."""
 
     def __init__(
-        self, places: int, *, tells_clients_apart: bool, wait_seconds: float = WAIT_SECONDS
+        self,
+        places: int,
+        *,
+        tells_clients_apart: bool,
+        wait_seconds: float = WAIT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the number of places; if clients are told apart, none of them gets the last one."""
         self._places = places
         self._client_max = max(1, places - 1) if tells_clients_apart else places
         self._wait_seconds = wait_seconds
+        self._clock = clock
         self._running: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
+        self._took: OrderedDict[str, float] = OrderedDict()
+        """How long the work of those takes whose work was long lately."""
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for a place and have it until the block ends; Unavailable if none comes in time."""
         await self._begin(client)
+        began = self._clock()
         try:
             yield
         finally:
+            self._note(client, self._clock() - began)
             self._end(client)
 
     async def _begin(self, client: str) -> None:
@@ -71,10 +88,18 @@ class RowTurns:
             self._running[chosen[0]] += 1
             chosen[1].set_result(None)
 
+    def _note(self, client: str, seconds: float) -> None:
+        before = self._took.pop(client, 0.0)
+        took = seconds if seconds > LONG_SECONDS else before + _WEIGHT * (seconds - before)
+        if took > LONG_SECONDS:
+            self._took[client] = took
+            if len(self._took) > _REMEMBERED_MAX:
+                self._took.popitem(last=False)
+
     def _is_ready(self, waiting: _Waiting) -> bool:
         return not waiting[1].done() and self._has_room(waiting[0])
 
     def _has_room(self, client: str) -> bool:
         # A waiting request has no room yet, so a later one can't overtake it.
-        is_free = self._running.total() < self._places
-        return is_free and self._running[client] < self._client_max
+        places = self._places - (self._places > 1 and client in self._took)
+        return self._running.total() < places and self._running[client] < self._client_max

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 
 from starlette.types import Message, Receive
@@ -41,6 +42,8 @@ class Decompressed:
                     return message
                 self._left = message.get("body", b"")
                 self._is_last = not message.get("more_body", False)
+            else:  # others have their turn, however much comes of little
+                await asyncio.sleep(0)
             piece = self._decompress()
             is_whole = self._is_last and not self._left and len(piece) < PIECE_BYTES
             if piece or is_whole:

@@ -8,7 +8,9 @@ body may be is the APIs' own: it depends on what it is.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -30,6 +32,8 @@ UNLIMITED = ("/healthz", "/readyz", "/metrics")
 """What has to answer when nothing else does."""
 IN_MEMORY_BYTES_MAX = 8 * 1024 * 1024
 """Of rows, more than this is kept in files."""
+SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
+"""Of the disk for those files so much stays free, or that part of it if that is less."""
 _ROWS = "application/vnd.apache.arrow"
 
 
@@ -49,6 +53,8 @@ class LimitSettings:
     """Bodies that are on their way at the same time."""
     arriving_bytes_max: int = 256 * 1024 * 1024
     """Their bytes in memory, together with those of the requests that are carried out."""
+    spooled_bytes_max: int = 16 * 1024**3
+    """Bytes of rows in files, of all requests."""
     unidentified_bytes_max: int = 1024 * 1024
     """A body in which a client may show who it is, having shown nothing in the headers."""
 
@@ -97,6 +103,7 @@ class Limits:
         self._running: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
         self._held_bytes: Counter[str] = Counter()
+        self._spooled_bytes: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -177,6 +184,21 @@ class Limits:
             self._check(self._held_bytes, client, more, most, "too many large requests at once")
         count(self._held_bytes, client, more)
 
+    def spool(self, client: str, more: int) -> None:
+        """Keep a client's bytes in files, or no longer."""
+        if more > 0:
+            most, what = self._settings.spooled_bytes_max, "too many rows at once"
+            self._check(self._spooled_bytes, client, more, most, what)
+            disk = os.statvfs(tempfile.gettempdir())
+            spared = min(SPARED_BYTES_MAX, disk.f_blocks * disk.f_frsize // SPARED_SHARE)
+            if disk.f_bavail * disk.f_frsize - more < spared:
+                raise OverLimit(
+                    503,
+                    "the disk where the server keeps arriving rows is nearly full; nothing was "
+                    "done, send fewer rows or try again in a while",
+                )
+        count(self._spooled_bytes, client, more)
+
     def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
         """Refuse what is too much for all clients, or for one of those who are told apart."""
         if taken.total() + more > most:
@@ -203,7 +225,7 @@ class _Request:
         self._in_memory_max = sys.maxsize
         if headers.get("content-type", "").startswith(_ROWS):
             self._in_memory_max = IN_MEMORY_BYTES_MAX
-        self._received = self._held = 0
+        self._received = self._held = self._spooled = 0
         self._began = time.monotonic()
 
     async def begin(self, scope: Scope) -> None:
@@ -233,6 +255,10 @@ class _Request:
         held = min(self._received, self._in_memory_max) - self._held
         self._limits.hold(self._client, held)
         self._held += held
+        spooled = self._received - self._held - self._spooled
+        if spooled:
+            self._limits.spool(self._client, spooled)
+            self._spooled += spooled
         most = self._limits.settings.unidentified_bytes_max
         if not self._client and self._received > most:
             raise OverLimit(
@@ -275,6 +301,7 @@ class _Request:
         """Give back what it took."""
         self._no_longer_arriving()
         self._limits.hold(self._client, -self._held)
+        self._limits.spool(self._client, -self._spooled)
         if self._has_slot:
             self._limits.give_back(self._client)
 
