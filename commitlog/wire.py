@@ -25,6 +25,7 @@ from typing import Any
 
 from commitlog.errors import CommitLogError, CorruptLog, Overloaded
 from commitlog.model.limits import PROTOCOL_SUPPORTED, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from commitlog.model.values import made_fast
 
 WIRE_VERSION = 1
 FRAME_BYTES_MAX = RECORD_BYTES_MAX * 4 // 3 + RECORD_OVERHEAD_BYTES
@@ -66,6 +67,7 @@ class FrameKind(IntEnum):
 _KINDS = {int(kind): kind for kind in FrameKind}
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A writer asks for the outcome of a transaction."""
@@ -78,6 +80,7 @@ class Watch:
     """Answer only for a transaction of this content; empty: whatever was decided for the id."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class AppendFrame:
     """A writer has a record appended to the transactions topic."""
@@ -90,6 +93,7 @@ class AppendFrame:
     """Whether it is told only once a version has its rows, which opens by path; with ROWS."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class OutcomeFrame:
     """The answer: a record of the outcomes topic."""
@@ -186,24 +190,29 @@ class FrameBuffer:
 
     def feed(self, data: bytes) -> list[tuple[FrameKind, bytes]]:
         """Add received bytes; return the frames that are complete now."""
-        self._buffer += data
-        frames: list[tuple[FrameKind, bytes]] = []
-        start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, start)
+        held, frames = self._buffer, []
+        if held:
+            held += data
+        # Most frames come whole and alone, and are cut from what was received.
+        source = held or data
+        start, size = 0, len(source)
+        while size - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(source, start)
             if not 1 <= length <= FRAME_BYTES_MAX:
                 raise CorruptLog(f"a frame of {length} bytes: this is not our protocol")
             end = start + _LENGTH.size + length
-            if end > len(self._buffer):
+            if end > size:
                 break
-            number = self._buffer[start + _LENGTH.size]
+            number = source[start + _LENGTH.size]
             kind = _KINDS.get(number)
             if kind is None:
                 raise CorruptLog(f"a frame of unknown kind {number}")
-            frames.append((kind, bytes(self._buffer[start + _LENGTH.size + 1 : end])))
+            frames.append((kind, bytes(source[start + _LENGTH.size + 1 : end])))
             start = end
-        if start:
-            del self._buffer[:start]
+        if held:
+            del held[:start]
+        elif start < size:
+            held += data[start:]
         return frames
 
 

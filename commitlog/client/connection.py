@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from commitlog.client.awaited import Awaited, Deliver, SentRecord
 from commitlog.client.leader_errors import error_from
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes
-from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
@@ -45,30 +44,6 @@ from commitlog.wire import (
     program,
     watch_frame,
 )
-
-Deliver = Callable[[Outcome, bool], None]
-"""Takes an outcome and whether its versions are readable. Called once per watch."""
-
-
-@dataclass(eq=False, slots=True)
-class Awaited:
-    """Somebody waits for a transaction's outcome."""
-
-    watch: Watch
-    deliver: Deliver
-    fail: Callable[[CommitLogError], None]
-    """Told that no answer will come here."""
-    anchor: ChainPlace | None
-    """The newest outcome known before the transaction was sent; None: its age is unknown."""
-
-
-@dataclass(eq=False, slots=True)
-class SentRecord:
-    """A record that the leader was asked to append, and that has no outcome yet."""
-
-    ticket: Ticket
-    failed: Callable[[CommitLogError], None]
-    """Told that it wasn't appended, or may not have been."""
 
 
 @dataclass(eq=False, slots=True)
@@ -108,7 +83,7 @@ class LeaderConnection:
             **program(),
         }
         self.partition = partition
-        self.anchor: ChainPlace | None = None
+        self._newest: tuple[Outcome, int] | None = None
         self.paused_until = 0.0
         """Until then (monotonic clock), the leader asked this writer to send nothing."""
         self.pause_reason = ""
@@ -126,7 +101,7 @@ class LeaderConnection:
     @property
     def is_connected(self) -> bool:
         """Whether the leader has greeted and the socket still stands."""
-        return self._socket.is_connected
+        return self._socket.opened is not None
 
     @property
     def disconnected_since(self) -> float:
@@ -150,20 +125,21 @@ class LeaderConnection:
 
         With `is_told` the record that is sent names this session, which its leader then tells.
         """
-        awaited = Awaited(watch, deliver, fail, self.anchor if is_new else None)
+        awaited = Awaited(watch, deliver, fail, self._newest if is_new else None)
         with self._lock:
             self._awaited.setdefault(watch.transaction_id, []).append(awaited)
-        self._socket.start()
-        if not (is_told and watch.readable and self._socket.knows_session):
-            self._socket.send(watch_frame(watch))
+        if (leader := self._socket).opened is None:
+            leader.start()
+        if not (is_told and watch.readable and leader.knows_session):
+            leader.send(watch_frame(watch))
         return awaited
 
     def takes_records(self, patience_seconds: float) -> bool:
         """Return True if the leader appends for others, once it is known whether one greets."""
-        if not self._socket.was_tried.is_set():
-            self._socket.start()
-            self._socket.was_tried.wait(patience_seconds)
-        return self._socket.takes_records and self._socket.is_connected
+        if (leader := self._socket).opened is None and not leader.was_tried.is_set():
+            leader.start()
+            leader.was_tried.wait(patience_seconds)
+        return leader.takes_records and leader.opened is not None
 
     def append(self, append: AppendFrame, sent: SentRecord) -> bool:
         """Have the leader append a record; False if none is connected, and it was not sent."""
@@ -261,24 +237,27 @@ class LeaderConnection:
 
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
         """Give an outcome to those who wait for it, wherever it was read."""
-        if outcome.hash:
-            anchor = ChainPlace(outcome.sequence, offset + 1, outcome.epoch, outcome.hash)
-            if self.anchor is None or anchor.outcomes_offset > self.anchor.outcomes_offset:
-                self.anchor = anchor
+        if outcome.hash and (self._newest is None or offset > self._newest[1]):
+            self._newest = (outcome, offset)
+        transaction_id = outcome.transaction_id
         with self._lock:
-            group = self._awaited.pop(outcome.transaction_id, [])
+            group = self._awaited.pop(transaction_id, [])
             due = []
             for awaited in group:
                 watch = awaited.watch
                 is_late = outcome.attempt >= watch.attempt and (readable or not watch.readable)
                 if is_late and watch.payload_hash in (b"", outcome.payload_hash):
                     due.append(awaited)
-            if len(due) < len(group):
+            is_settled = len(due) == len(group)
+            if is_settled:  # who sent a record awaits its outcome
+                self._sent.pop(transaction_id, None)
+            else:
                 left = [awaited for awaited in group if awaited not in due]
-                self._awaited[outcome.transaction_id] = left
+                self._awaited[transaction_id] = left
         for awaited in due:
             awaited.deliver(outcome, readable)
-        self._settle(outcome.transaction_id)
+        if not is_settled:
+            self._settle(transaction_id)
 
     def _settle(self, transaction_id: str) -> None:
         with self._lock:

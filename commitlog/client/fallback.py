@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog.client.connection import Awaited, LeaderConnection
+from commitlog.client.awaited import Awaited
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING
 from commitlog.errors import CommitLogError
@@ -109,7 +110,7 @@ class _Following:
         self._connection = connection
         self._is_readable = is_readable
         self._seen = set(connection.outstanding())
-        places = [awaited.anchor or BEGINNING for awaited in self._seen]
+        places = [awaited.anchor for awaited in self._seen]
         self._start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
         self._unreadable: list[Valid] = []
         self._outcomes = ValidOutcomes(log, connection.partition, self._start)
@@ -135,7 +136,7 @@ class _Following:
         self._outcomes.close()
 
     def _is_late(self, awaited: Awaited) -> bool:
-        place = awaited.anchor or BEGINNING
+        place = awaited.anchor
         return awaited not in self._seen and place.outcomes_offset < self._start.outcomes_offset
 
     def _offer(self, valid: Valid) -> bool:

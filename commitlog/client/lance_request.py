@@ -12,8 +12,10 @@ from uuid_utils import uuid7
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.names import first_problem, key_problem
+from commitlog.model.values import made_fast
 
-_HEAD = -1
+HEAD = -1
+"""The read version of who reads whatever the head is when it is submitted."""
 
 
 def new_transaction_id() -> str:
@@ -21,6 +23,7 @@ def new_transaction_id() -> str:
     return str(uuid7())
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class LanceRequest:
     """One of Lance's operations as it was handed over, before the head is known."""
@@ -30,12 +33,7 @@ class LanceRequest:
     transaction_id: str
     id_is_new: bool
     read_version: int
-    """`_HEAD`: as of the head when it is submitted."""
-
-    @property
-    def needs_head(self) -> bool:
-        """Whether the head must be asked for first."""
-        return self.read_version == _HEAD
+    """`HEAD`: the head must be asked for first."""
 
     @property
     def uuid(self) -> str:
@@ -78,7 +76,7 @@ def read_request(
         )
     if not version:
         # An append reads nothing, so it is as of the head whenever it is decided.
-        version = 0 if is_append else _HEAD
+        version = 0 if is_append else HEAD
     chosen = transaction_id or own_id
     return LanceRequest(operation, chosen or new_transaction_id(), not chosen, version)
 

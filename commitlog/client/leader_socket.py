@@ -101,7 +101,8 @@ class LeaderSocket:
         self._wake = threading.Condition()
         self._sending = threading.Lock()
         self._reading = threading.Lock()
-        self._socket: socket.socket | None = None
+        self.opened: socket.socket | None = None
+        """On which the leader has greeted, while it stands."""
         self._buffer = FrameBuffer()
         self._heard = 0.0
         self._pinged = 0.0
@@ -116,14 +117,9 @@ class LeaderSocket:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the leader has greeted and the socket still stands."""
-        return self._socket is not None
-
     def start(self) -> None:
         """Have a socket soon, if none is up."""
-        if self._socket is not None:
+        if self.opened is not None:
             return
         with self._wake:
             if self._closed:
@@ -135,7 +131,7 @@ class LeaderSocket:
     def send(self, data: bytes) -> bool:
         """Return True if sent; else the frames are among the `open_frames` of the next socket."""
         with self._sending:
-            opened = self._socket
+            opened = self.opened
             if opened is None:
                 return False
             try:
@@ -151,16 +147,19 @@ class LeaderSocket:
 
         Returns at once where somebody else reads, or no socket is up; returns whether it is known.
         """
-        while not is_known():
-            opened, remaining = self._socket, deadline - time.monotonic()
+        while True:
+            opened, remaining = self.opened, deadline - time.monotonic()
             if remaining <= 0 or opened is None or not self._reading.acquire(blocking=False):
-                return False
+                return is_known()
             self._has_callers = True
             try:
-                if opened is not self._socket or self._broken is not None:
-                    return False
-                if not is_known():
-                    self._receive(opened, min(remaining, _SLICE_SECONDS))
+                if opened is not self.opened or self._broken is not None:
+                    return is_known()
+                if is_known():
+                    return True
+                self._receive(opened, min(remaining, _SLICE_SECONDS))
+                if is_known():
+                    return True
             except Exception as error:
                 self._broken = error
                 return False
@@ -169,7 +168,6 @@ class LeaderSocket:
                 if self._attending or self._broken is not None:
                     with self._wake:
                         self._wake.notify_all()
-        return True
 
     @contextlib.contextmanager
     def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
@@ -219,7 +217,7 @@ class LeaderSocket:
 
     def _shut(self) -> None:
         with self._wake:
-            opened, self._socket = self._socket, None
+            opened, self.opened = self.opened, None
             self._broken = None
             if opened is None:
                 return
@@ -251,7 +249,7 @@ class LeaderSocket:
         opened, rest = self._find_leader()
         self._heard = time.monotonic()
         # From here callers send what they register, so nothing that is awaited goes unsaid.
-        self._socket = opened
+        self.opened = opened
         self.was_tried.set()
         self.send(self._listener.open_frames())
         self._take(rest)
@@ -346,7 +344,7 @@ class LeaderSocket:
                 raise broken
             if self._reading.acquire(timeout=_UNATTENDED_SECONDS):
                 try:
-                    if self._socket is opened:
+                    if self.opened is opened:
                         self._receive(opened, SILENCE_SECONDS if attended else 0.0)
                 finally:
                     self._reading.release()
@@ -357,7 +355,12 @@ class LeaderSocket:
 
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Take what comes within a time (with `_reading` held); OSError when the socket ended."""
-        data = self._received(opened, timeout_seconds)
+        # For a slice `recv` waits by itself, which saves a call to the system per answer.
+        is_due = timeout_seconds == _SLICE_SECONDS or self._is_readable(opened, timeout_seconds)
+        try:
+            data = opened.recv(_RECEIVE_BYTES) if is_due else None
+        except BlockingIOError:
+            data = None
         if data is None:
             self._note_silence()
             return
@@ -365,16 +368,6 @@ class LeaderSocket:
             raise ConnectionResetError("the leader closed the connection")
         self._heard = time.monotonic()
         self._take(self._buffer.feed(data))
-
-    def _received(self, opened: socket.socket, timeout_seconds: float) -> bytes | None:
-        """Return what comes within a time, None if nothing does."""
-        # For a slice `recv` waits by itself, which saves a call to the system per answer.
-        if timeout_seconds != _SLICE_SECONDS and not self._is_readable(opened, timeout_seconds):
-            return None
-        try:
-            return opened.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            return None
 
     def _is_readable(self, opened: socket.socket, timeout_seconds: float) -> bool:
         poller = select.poll()

@@ -8,7 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from commitlog.client.host import Pairs
 from commitlog.codecs.record_ids import id_problem
 from commitlog.errors import InvalidTransaction
-from commitlog.model.names import first_problem, key_problem, principal_problem, properties_problem
+from commitlog.model.names import (
+    NameProblem,
+    first_problem,
+    key_problem,
+    principal_problem,
+    properties_problem,
+)
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
 
@@ -32,9 +38,6 @@ def check_names(
     transaction_id: str,
 ) -> None:
     """Refuse names that Lance, the log or a store can't carry."""
-    from commitlog.client.lance_request import parse_message
-    from commitlog.core.lance.operation_check import operation_problem
-
     problem = properties_problem(properties) if properties else None
     if transaction_id and id_problem(transaction_id):  # the narrower rule, and cheaper to look at
         problem = problem or first_problem("transaction_id", (transaction_id,), key_problem)
@@ -43,14 +46,20 @@ def check_names(
             "application", (application.application_id, application.run), key_problem
         )
     for operation in operations:
-        message = None
-        if isinstance(operation, LanceCommit):
-            if operation.operation == "Append":
-                continue  # it gives nothing a name
-            message = parse_message(operation.message)
-        problem = problem or operation_problem(operation, message)
+        if isinstance(operation, LanceCommit) and operation.operation == "Append":
+            continue  # it gives nothing a name
+        problem = problem or _operation_problem(operation)
     if problem is not None:
         raise problem.error()
+
+
+def _operation_problem(operation: Operation) -> NameProblem | None:
+    # Imported by who needs it: most writers append.
+    from commitlog.client.lance_request import parse_message
+    from commitlog.core.lance.operation_check import operation_problem
+
+    message = parse_message(operation.message) if isinstance(operation, LanceCommit) else None
+    return operation_problem(operation, message)
 
 
 def checked_principal(name: str) -> str:

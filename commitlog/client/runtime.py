@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -146,23 +147,27 @@ class Runtime:
         that, this record's own outcome says it. A caller that `awaits_rows` has the leader hold the
         outcome of writes of rows back until they can be read, which spares it a question.
         """
-        transaction = attributed(transaction)
-        partition = self.partition_of(transaction)
+        if transaction.principal:
+            transaction = attributed(transaction)
+        partition = self.partition_of(transaction) if self.domains.partitions else 0
         connection = self._connections.get(partition) or self.connection(partition)
         if connection.paused_until or connection.quotas:
             self._await_admission(connection, transaction.principal)
+        is_told = id_is_new or is_first
         ticket = Ticket(
             transaction,
-            self._asker(connection, id_is_new, is_told=id_is_new or is_first),
+            partial(self._watch, connection),
             payload_hash=b"" if id_is_new or any_content else payload_hash(transaction),
-            session=self._session if id_is_new or is_first else "",
+            session=self._session if is_told else "",
             read=connection.read_until,
             attended=connection.attended,
+            asked=self.readable_hint,
         )
         ticket.awaits_rows = awaits_rows and bool(ticket.session)
         ticket.traced_from = time.monotonic() if tracing() is not None else 0.0
         # The leader knows who waits before it decides: no further round trip.
-        ticket.ask_ahead(readable=self.readable_hint)
+        readable = self.readable_hint
+        self._watch(connection, ticket, readable, is_new=id_is_new, is_told=is_told)
         try:
             self._send_patiently(ticket, connection)
         except BaseException:
@@ -221,22 +226,19 @@ class Runtime:
         self._sending.flush(connections, timeout_seconds)
         self.readable_hint = hint
 
-    def _asker(
-        self, connection: LeaderConnection, id_is_new: bool, is_told: bool
-    ) -> Callable[[Ticket, bool], None]:
-        first = [True]
-
-        def ask(ticket: Ticket, readable: bool) -> None:
-            transaction = ticket.transaction
-            watch = Watch(
-                transaction.transaction_id, transaction.attempt, readable, ticket.payload_hash
-            )
-            is_new, heard = id_is_new and first[0], is_told and first[0]
-            connection.watch(watch, ticket.deliver, ticket.fail, is_new=is_new, is_told=heard)
-            first[0] = False
-            self.readable_hint = readable
-
-        return ask
+    def _watch(
+        self,
+        connection: LeaderConnection,
+        ticket: Ticket,
+        readable: bool,
+        *,
+        is_new: bool = False,
+        is_told: bool = False,
+    ) -> None:
+        asked = ticket.transaction
+        watch = Watch(asked.transaction_id, asked.attempt, readable, ticket.payload_hash)
+        connection.watch(watch, ticket.deliver, ticket.fail, is_new=is_new, is_told=is_told)
+        self.readable_hint = readable
 
     def _await_admission(self, connection: LeaderConnection, principal: str) -> None:
         """Wait while the leader asks for a pause; raise Overloaded if that takes too long."""

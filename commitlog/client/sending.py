@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from commitlog.adapters.log_records import encode_to_append
-from commitlog.client.connection import LeaderConnection, SentRecord
+from commitlog.client.awaited import SentRecord
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.moved import where_moved
 from commitlog.client.tickets import Ticket
 from commitlog.errors import CommitLogError, Overloaded, Unavailable

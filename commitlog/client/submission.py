@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
+import lance
 from pyroaring import BitMap
 
 from commitlog.adapters.lance_datasets import open_dataset
@@ -20,7 +22,7 @@ from commitlog.adapters.storage import local_path
 from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import contents, summary
 from commitlog.client.host import Host, TableName
-from commitlog.client.lance_request import LanceRequest, parse_message, read_request
+from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
@@ -41,6 +43,7 @@ from commitlog.model.table import format_table_id, parse_table_id
 
 AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
 _DATA_DIRECTORY = "data"
+_FIRST = itemgetter(0)
 
 
 def as_operations(
@@ -55,7 +58,8 @@ def as_operations(
 
     No id: any new one will do.
     """
-    if table_id is not None and is_clone(operation):
+    is_append = type(operation) is lance.LanceOperation.Append
+    if table_id is not None and not is_append and is_clone(operation):
         request = read_request(operation, read_version=None, transaction_id=transaction_id)
         made = clone(log, parse_table_id(table_id), request)
         return made, request.transaction_id, request.id_is_new
@@ -94,7 +98,7 @@ def as_operation(
     if table is None:
         raise InvalidTransaction("no table is given", field="table", advice="Name it")
     request = read_request(operation, read_version=read_version, transaction_id=transaction_id)
-    info = log.describe(table, fresh=request.needs_head)
+    info = log.describe(table, fresh=request.read_version == HEAD)
     if request.read_version > info.version:
         info = log.describe(table, fresh=True)
         check_read_version(info, request.read_version)
@@ -133,7 +137,7 @@ def lance_commit(
 
     One that `is_prepared` names fragments of the version that it was made from: no look is needed.
     """
-    read_version = info.version if request.needs_head else request.read_version
+    read_version = info.version if request.read_version == HEAD else request.read_version
     if not affected_rows and (made := _plain_append(info, request, read_version)) is not None:
         encoded, said = made
         return LanceCommit(
@@ -185,7 +189,7 @@ def _plain_append(
         rows_added=rows,
         bytes_added=size,
         fragments_added=len(request.operation.fragments),
-        data_files=tuple([path for path, _, _ in files]),
+        data_files=tuple(map(_FIRST, files)),
     )
     return encoded, said
 

@@ -62,13 +62,15 @@ class Ticket:
         session: str = "",
         read: Read | None = None,
         attended: Attended = _nobody,
+        asked: bool | None = None,
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
         `payload_hash` is given where the id may have been used before, with other content; the
         `session` that the leader tells unasked, where it surely wasn't: of an id that was used, it
         has several outcomes to tell. The first waiter reads the answers itself (`read`); `attended`
-        says that somebody waits who doesn't, so that another thread must.
+        says that somebody waits who doesn't, so that another thread must. Whoever `asked` already
+        did so for the readable version (True), or for the decision.
         """
         self.transaction = transaction
         self.payload_hash = payload_hash
@@ -85,8 +87,7 @@ class Ticket:
         self._failure: CommitLogError | None = None
         self._waiting: list[tuple[bool, Future[None]]] = []
         """Futures of callers that wait without reading; True: for the readable version."""
-        self._asked_readable = False
-        self._asked = False
+        self._asked = asked
         self.awaits_rows = False
         """Whether the leader holds the outcome back until its rows can be read."""
         self.applied: list[Any] | None = None
@@ -138,14 +139,6 @@ class Ticket:
         state = "readable" if self._readable else "decided" if self.done() else "pending"
         return f"Ticket({self.transaction_id!r}, {state})"
 
-    def ask_ahead(self, *, readable: bool) -> None:
-        """Request the outcome now, before anyone waits for it."""
-        with self._lock:
-            if self._asked:
-                return
-            self._asked, self._asked_readable = True, readable
-        self._ask(self, readable)
-
     def ask_at_once(self) -> None:
         """Request an outcome that is held back: somebody doesn't wait for its rows."""
         if self.awaits_rows and not self.done():
@@ -158,7 +151,7 @@ class Ticket:
             self._decided = self._decided or outcome
             if readable or outcome.status is not Status.COMMITTED:
                 self._readable = self._readable or outcome
-        if self.traced_from and (self._readable or not self._asked_readable):
+        if self.traced_from and (self._readable or not self._asked):
             self._trace(outcome)
         if self._waiting:
             self._wake()
@@ -196,11 +189,9 @@ class Ticket:
         readable = wait == "readable"
         if not readable:
             check_wait(wait)
-        is_asked = self._asked and readable == self._asked_readable
-        if not (is_asked or self._knows(readable)):
+        if readable != self._asked and not self._knows(readable):
             with self._lock:
-                ask = not self._asked or readable != self._asked_readable
-                self._asked, self._asked_readable = True, readable
+                ask, self._asked = readable != self._asked, readable
             if ask:
                 self._ask(self, readable)
         return partial(self._knows, readable)

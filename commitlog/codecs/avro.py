@@ -309,7 +309,8 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     for name in ("outcome-v1", "outcome-v2"):
         if (found := compiled(name).read(value)) is not None:
             outcome: Outcome = found[0]
-            if sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
+            tail = outcome.previous_hash + value[found[1] :]
+            if hashlib.sha256(tail).digest() != outcome.hash:
                 raise _changed(outcome.sequence)
             return outcome if outcome.reason is None else worded(outcome)
     schema = _known(OUTCOME_SCHEMAS).get(value[:PREFIX_BYTES])

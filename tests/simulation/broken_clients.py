@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from commitlog.client.connection import Awaited, LeaderConnection
+from commitlog.client.awaited import Awaited
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.feed import PartitionFeed, Subscription
 from commitlog.client.folds import Fold
 from commitlog.client.sending import Sending, Tries, _Resend

@@ -131,7 +131,7 @@ class SimulatedLeaderSocket(LeaderSocket):
         return True
 
     def _step(self) -> bool:
-        scheduler, opened = self._world.scheduler, cast(Any, self._socket)
+        scheduler, opened = self._world.scheduler, cast(Any, self.opened)
         if self._closed or (opened is None and scheduler.now < self._again_at):
             return False
         if opened is None and not self._listener.is_wanted():
@@ -145,7 +145,7 @@ class SimulatedLeaderSocket(LeaderSocket):
             if opened is None:
                 self._open()
                 self._world.count("client connected")
-            elif opened is self._socket:
+            elif opened is self.opened:
                 self._receive(cast(Any, opened), 0.0)
             is_well = True
         if not is_well:
@@ -361,5 +361,5 @@ class Client(Writer):
 
     def _watch(self, transaction: Transaction) -> None:
         ticket = self.runtime.watch(transaction.transaction_id)
-        ticket.ask_ahead(readable=self.world.scheduler.random.random() < 0.5)
+        ticket._ask_for("readable" if self.world.scheduler.random.random() < 0.5 else "committed")
         self._held.append(Held(ticket, transaction, False))

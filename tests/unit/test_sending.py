@@ -16,7 +16,8 @@ from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.client import sending
-from commitlog.client.connection import LeaderConnection, SentRecord
+from commitlog.client.awaited import SentRecord
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.errors import CommitLogError, Overloaded
 from commitlog.model.limits import RECORD_BYTES_MAX
