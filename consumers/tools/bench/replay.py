@@ -34,6 +34,8 @@ TRANSACTIONS = 1_000_000
 DECISIONS = 50_000
 DECISION_ROUNDS = 5
 TABLES = 10
+BEHIND = 3
+"""So many versions each append had not read."""
 LEFT = 1_000
 """Transactions after the checkpoint, which a takeover reads."""
 
@@ -118,10 +120,16 @@ def _fill(made: MadeLog, transactions: int, report: Report) -> None:
         made.run(create(f"t{number}"))
     said = time.monotonic()
     for number in range(transactions):
-        made.run(append_to(f"t{number % TABLES}", number + 1))
+        made.run(_append(number))
         if time.monotonic() - said > 10:
             said = time.monotonic()
             report(f"generated {number + 1:,} of {transactions:,} transactions")
+
+
+def _append(number: int) -> Transaction:
+    """Return the log's next append, of a writer that read a version a little behind the head."""
+    read_version = max(1, 1 + number // TABLES - BEHIND)
+    return append_to(f"t{number % TABLES}", number + 1, read_version=read_version)
 
 
 def _verified(made: MadeLog, options: VerifyOptions) -> dict[str, Any]:
@@ -153,7 +161,7 @@ def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
         size = sum(path.stat().st_size for path in root.rglob("*.part"))
         left = min(LEFT, transactions)
         for number in range(left):
-            made.run(append_to(f"t{number % TABLES}", transactions + number + 1))
+            made.run(_append(transactions + number))
         gc.collect()
         with spending() as spent:
             checkpoints = Checkpoints(root, log.identity(), genesis)
@@ -224,5 +232,5 @@ def _decision_work(count: int) -> tuple[Machine, list[Submitted]]:
     for one in (*first, *created):
         machine.apply(one, decide(machine, one).outcome)
     start = len(first) + TABLES
-    work = [submitted(append_to(f"t{n % TABLES}", n + 1), start + n) for n in range(count)]
+    work = [submitted(_append(n), start + n) for n in range(count)]
     return machine, work
