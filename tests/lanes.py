@@ -37,6 +37,7 @@ from consumers.tools.verify.witnesses import Witness
 from tests.golden.records import FOLDER
 from tests.golden.roots import NAMES, golden
 from tests.index_lanes import search_rows
+from tests.json_lanes import search_json
 from tests.plain_appends import search_plain_appends
 from tests.tampering import Copy, Records, swap, with_value
 
@@ -344,6 +345,8 @@ def main() -> None:
     readers = module.read_plain_append, module.is_plain_fragment
     tried, plain = search_plain_appends(*readers, mutated, float(seconds), int(seed))
     print(f"{tried} messages of appends, {plain} of them plain")
+    tried, made = search_json(module.to_json, float(seconds), int(seed))
+    print(f"{tried} values, {made} of them written as JSON")
     lanes = Lanes(codec)
     records = [one for each in golden_records().values() for one in each]
     whole = sum(map(lanes.read, records))

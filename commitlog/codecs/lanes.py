@@ -24,7 +24,7 @@ PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
 """The version that was read, the transaction's uuid, the fragments."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 5
+INTERFACE = 6
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -83,6 +83,10 @@ READ_PLAIN_APPEND: Callable[[bytes], PlainAppend | None] | None = (
 
 IS_PLAIN_FRAGMENT: Callable[[bytes], bool] | None = _module and _module.is_plain_fragment
 """What sees that a fragment asks for no feature, in machine code; of False Python makes sure."""
+
+
+TO_JSON: Callable[[Any], bytes | None] | None = _module and _module.to_json
+"""What writes canonical JSON in machine code; None where Python does it."""
 
 
 def lane() -> str:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.core.log import canonical
+from commitlog.model.records import Status
+from infra.native import NoCompiler, build
+from tests.json_lanes import search_json
+from tests.lanes import load
+
+SEED, SECONDS = 1, 1.0
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 VALUES = st.recursive(
@@ -27,6 +35,48 @@ def expected(value: object) -> bytes:
 @given(VALUES)
 def test_it_is_json_with_sorted_keys_and_no_space(value: object) -> None:
     assert canonical.to_json(value) == expected(value)
+
+
+@given(VALUES)
+def test_python_writes_the_same_without_machine_code(value: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "TO_JSON", None)
+        assert canonical.to_json(value) == expected(value)
+
+
+@pytest.fixture(scope="module")
+def to_json(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    try:
+        return load(build(tmp_path_factory.mktemp("native")))[4].to_json
+    except NoCompiler as error:
+        pytest.skip(str(error))
+
+
+def test_machine_code_writes_the_same_or_leaves_it_to_python(to_json: Any) -> None:
+    tried, made = search_json(to_json, SECONDS, SEED)
+    assert tried // 4 < made < tried
+    cases = ("", "\x7f\u2028\U0001f600", 'a"b\\c/\b\t\n\f\r\0\x1f', Status.COMMITTED, -(2**63))
+    for value in (*cases, {"b": 1, "a": [(), {}, None, True, False]}):
+        assert to_json(value) == expected(value)
+    for odd in (1.5, 2**63, b"", {1: 2}, {Status.COMMITTED: 1}, {1}, object(), "\ud800"):
+        assert to_json(odd) is None
+        assert to_json([odd]) is None
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert to_json(nested) is None
+
+
+def test_machine_code_keeps_no_memory(to_json: Any) -> None:
+    values = [{"a": [1, "x" * n, None], "b": {"c": 1.5}} for n in range(2_000)]
+    for value in values:
+        to_json(value)
+        to_json(value["a"])
+    before = sys.getallocatedblocks()
+    for value in values:
+        to_json(value)
+        to_json(value["a"])
+    assert sys.getallocatedblocks() - before < 100
 
 
 @given(st.dictionaries(TEXTS, VALUES), TEXTS, st.lists(VALUES))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from json import encoder
 from typing import Any
 
+from commitlog.codecs.lanes import TO_JSON
+
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -35,6 +37,12 @@ _CHUNKS = _chunks_of()
 
 def to_json(value: Any) -> bytes:
     """Return a value as canonical JSON in UTF-8."""
+    made = TO_JSON(value) if TO_JSON is not None else None
+    return in_python(value) if made is None else made
+
+
+def in_python(value: Any) -> bytes:
+    """Return the same without machine code."""
     return "".join(_CHUNKS(value, 0)).encode()
 
 
