@@ -106,12 +106,22 @@ def write_hint(store: ObjectStore, path: str, data: bytes) -> None:
 def local_path(location: str) -> Path | None:
     """Return the folder that a location means now, or None if it isn't a local one."""
     location = bound(location)
-    if "://" not in location and not location.startswith("file:/"):
+    if _is_plain_folder(location):
         return Path(location)
     parts = urlsplit(location)
     if parts.scheme in {"file", "file-object-store"}:
         return Path(unquote(parts.path))
     return None
+
+
+def is_local(location: str) -> bool:
+    """Return True if a location means a folder of this machine now."""
+    # Without the making of a path, which costs more than all the rest.
+    return _is_plain_folder(bound(location)) or local_path(location) is not None
+
+
+def _is_plain_folder(location: str) -> bool:
+    return "://" not in location and not location.startswith("file:/")
 
 
 def store_for(location: str) -> LocalStore | RemoteStore:

@@ -6,7 +6,7 @@ The reference follows from the log, so writing it again gives the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 from uuid import NAMESPACE_OID, uuid5
@@ -22,7 +22,7 @@ OpenStore = Callable[[str], ObjectStore]
 NANOS = 1_000_000_000
 
 
-def follow_branch(open_store: OpenStore, files: TableFiles, change: Change) -> None:
+def follow_branch(open_store: OpenStore, files: TableFiles, changes: Sequence[Change]) -> None:
     """Put a branch's reference when its first manifest stands, and remove it with the branch.
 
     Does nothing to tables that are no branches. Raises OSError if a store fails.
@@ -30,13 +30,14 @@ def follow_branch(open_store: OpenStore, files: TableFiles, change: Change) -> N
     branch = files.state.header.message.branch
     if not branch:
         return
-    if change.kind is ChangeKind.DROPPED:
-        open_store(branch_home(files.location, branch)).delete(_path(branch))
-    elif change.kind is ChangeKind.VERSION:
-        transaction = Transaction.FromString(change.message)
-        if transaction.clone.branch_name == branch:
-            assert change.delta is not None
-            _put(open_store, files, transaction, change.delta.timestamp_nanos)
+    for change in changes:
+        if change.kind is ChangeKind.DROPPED:
+            open_store(branch_home(files.location, branch)).delete(_path(branch))
+        elif change.kind is ChangeKind.VERSION:
+            transaction = Transaction.FromString(change.message)
+            if transaction.clone.branch_name == branch:
+                assert change.delta is not None
+                _put(open_store, files, transaction, change.delta.timestamp_nanos)
 
 
 def _put(

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from commitlog.adapters.storage import ObjectStore, local_path, store_for
+from commitlog.adapters.storage import ObjectStore, is_local, store_for
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.creation import empty_state
@@ -270,7 +270,7 @@ class Materializer:
 
     def _begin_write(self, files: TableFiles) -> None:
         files.heard_offset = self._heard_offset
-        if local_path(files.location) is not None and (files.is_quick or self._thread is None):
+        if is_local(files.location) and (files.is_quick or self._thread is None):
             self._write_here(files)
             return
         if self._side_by_side is None:
@@ -347,8 +347,7 @@ class Materializer:
                 self._write_next(files, 1)
                 versions_max -= 1
         else:
-            is_local = local_path(files.location) is not None
-            work_clock = self._work_clock if is_local else self._clock
+            work_clock = self._work_clock if is_local(files.location) else self._clock
             started, count = work_clock(), len(files.pending)
             self._write_next(files, count)
             took, files.took_seconds = files.took_seconds, work_clock() - started
@@ -373,9 +372,10 @@ class Materializer:
                 self._write_manifest(files, last)
             files.written_version = last.version
         for change in changes:
-            delete_versions(files, change)
-            self._deletions.forget(change)
-            follow_branch(self._open_store, files, change)
+            if change.deleted:
+                delete_versions(files, change)
+                self._deletions.forget(change)
+        follow_branch(self._open_store, files, changes)
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1

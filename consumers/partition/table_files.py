@@ -93,7 +93,7 @@ def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
     is_gap = version != files.written_version + 1
     is_newer = version > files.hinted_version
     if is_newer and (is_gap or version >= files.hinted_version + UNHINTED_MAX):
-        write_hint(files.store, HINT, json.dumps({"version": version}).encode())
+        write_hint(files.store, HINT, b'{"version": %d}' % version)
         files.hinted_version = version
 
 
@@ -269,9 +269,9 @@ def apply_change(files: TableFiles, change: Change) -> None:
         if change.kind is ChangeKind.REGISTERED:
             # It may come back after it was deregistered.
             files.state, files.dropped = empty_state(), False
-        staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
-        if staged is not None and not files.state.version:
-            files.naming_scheme = staged.scheme
+        if change.staged_path and not files.state.version:
+            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
+            files.naming_scheme = staged.scheme if staged is not None else files.naming_scheme
         apply_delta(files.state, change.delta)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
@@ -174,13 +174,13 @@ def test_changes_that_come_while_a_group_is_written_disturb_nothing(
     third = replace(second, kind=ChangeKind.VERSIONS_DELETED, delta=None)
     begun, may_end = threading.Event(), threading.Event()
 
-    def delete(files: TableFiles, change: Change) -> None:
+    def follow(_: object, files: TableFiles, changes: Sequence[Change]) -> None:
         if files is not running.materializer._by_incarnation.get(first.incarnation):
             return  # another test's, whose store hung until it ended
         begun.set()
         assert may_end.wait(WAIT_SECONDS)
 
-    monkeypatch.setattr(module, "delete_versions", delete)
+    monkeypatch.setattr(module, "follow_branch", follow)
     try:
         sequences = [running.put(first, second)]
         assert begun.wait(WAIT_SECONDS)
