@@ -15,6 +15,8 @@ from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSectio
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import (
     AlterProperties,
+    AppliedWrite,
+    ApplyRows,
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
@@ -165,6 +167,18 @@ def test_ranges_of_versions_that_a_record_deleted() -> None:
     told = {(row["table_name"], row["principal"]) for row in named("expiries", one)}
     assert told == {("ns$t", "ann")}
     assert not named("expiries", replace(one, outcome=replace(one.outcome, results=())))
+
+
+def test_ranges_of_small_writes_that_a_record_applied() -> None:
+    writes = (AppliedWrite(5, 0, inserted=2, updated=1), AppliedWrite(9, 0, refused="no_column"))
+    record = transaction(ApplyRows(T, "life-1", 4, 9, writes), APPEND)
+    one = decided(record, results=(result("ApplyRows"), result("Append", 3)))
+    (row,) = named("applied_rows", one)
+    assert (row["after"], row["through"], row["version"]) == (4, 9, 3)
+    assert (row["writes"], row["refused"]) == (1, 1)
+    assert (row["inserted"], row["updated"], row["deleted"]) == (2, 1, 0)
+    refused = decided(record, status=Status.REJECTED)
+    assert not named("applied_rows", refused)
 
 
 def test_expectations_and_properties() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
     AlterProperties,
+    ApplyRows,
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
@@ -70,6 +71,7 @@ class RelationRows:
     expectations: list[Row] = field(default_factory=list)
     properties: list[Row] = field(default_factory=list)
     expiries: list[Row] = field(default_factory=list)
+    applied_rows: list[Row] = field(default_factory=list)
     fragment_changes: list[Row] = field(default_factory=list)
     refused_files: list[Row] = field(default_factory=list)
     field_changes: list[Row] = field(default_factory=list)
@@ -138,6 +140,8 @@ def _add_contents(
         about = (principal(decided), outcome.transaction_id)
         for first, last in one.operation.ranges:
             rows.expiries.append((*head, one.incarnation, first, last, *about))
+    if isinstance(one.operation, ApplyRows):
+        rows.applied_rows.append((*head, *_applied(one.operation, outcome)))
     for key, value in _properties(one):
         setting = (one.is_table, "properties", outcome.transaction_id, key, value)
         rows.properties.append((*head, *setting))
@@ -145,6 +149,23 @@ def _add_contents(
         whose = (one.incarnation, outcome.transaction_id, principal(decided))
         for ref in one.iceberg.refs:
             rows.ref_changes.append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
+
+
+def _applied(operation: ApplyRows, outcome: Outcome) -> Row:
+    table, done = operation.table, [one for one in operation.writes if not one.refused]
+    made = (one.version for one in outcome.results if one.table == table and one.version)
+    return (
+        operation.incarnation,
+        operation.after,
+        operation.through,
+        next(made, None),
+        len(done),
+        len(operation.writes) - len(done),
+        sum(one.inserted for one in done),
+        sum(one.updated for one in done),
+        sum(one.deleted for one in done),
+        outcome.transaction_id,
+    )
 
 
 def _read_version(one: DoneOperation) -> int | None:

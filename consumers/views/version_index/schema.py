@@ -163,7 +163,31 @@ transaction_id      VARCHAR    its transaction
     ("table_name", "partition", "sequence", "ordinal"),
 )
 
-EVENTS = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, *CONTENTS)
+APPLIED_ROWS = Relation(
+    "applied_rows",
+    "Which small writes were applied when: one row per range of positions.",
+    columns(
+        PLACE
+        + """
+ordinal             INTEGER    the operation's place in the transaction
+table_name          VARCHAR    the table
+incarnation         VARCHAR    uuid of this life of the table
+after               BIGINT     the position through which writes were applied before
+through             BIGINT     the position through which they are applied from here on
+version             BIGINT     the version that has them; NULL if there was nothing to do
+writes              BIGINT     writes that were applied
+refused             BIGINT     writes that were refused
+inserted            BIGINT     rows that they inserted
+updated             BIGINT     rows that they updated
+deleted             BIGINT     rows that they deleted
+transaction_id      VARCHAR    its transaction
+"""
+    ),
+    ("table_name", "partition", "sequence", "ordinal"),
+)
+
+_LOG = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, APPLIED_ROWS)
+EVENTS = (*_LOG, *CONTENTS)
 """Relations that only grow: hot rows plus segments behind a view of the same name."""
 
 LEADERS = Relation(
