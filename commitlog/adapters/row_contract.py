@@ -38,6 +38,7 @@ from commitlog.adapters.row_values import (
     convert,
     is_blob,
     is_list,
+    is_number,
     is_stored_list,
     require,
 )
@@ -56,9 +57,9 @@ def check_columns(
     """
     # `names` makes a list of all each time.
     names, columns = given.names, dict.fromkeys(wanted.names)
-    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
-    if doubled:
-        raise _bad(table, doubled[0], "is given twice", "Give each column once")
+    if len(set(names)) < len(names):
+        doubled = min(name for name, count in Counter(names).items() if count > 1)
+        raise _bad(table, doubled, "is given twice", "Give each column once")
     for name in names:
         if name not in columns:
             near = difflib.get_close_matches(name, columns, n=1)
@@ -79,7 +80,8 @@ def check_columns(
         found = given.field(position).type
         if types.is_null(found) and not field.nullable:
             raise _bad(table, field.name, "may not be null and is always null", "Give it values")
-        _check_type(found, field, table)
+        if not found.equals(field.type):
+            _check_type(found, field, table)
 
 
 def _check_type(given: pa.DataType, field: pa.Field, table: str) -> None:
@@ -137,6 +139,8 @@ def conform_column(
 
     With `rounds`, floats are rounded to the nearest of the column's width, as vectors always are.
     """
+    if is_number(values.type) and values.type.equals(field.type) and not values.null_count:
+        return aligned(values)
     _check_type(values.type, field, table)
     try:
         converted = compact(convert(values, field.type, rounds))

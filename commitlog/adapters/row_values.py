@@ -284,7 +284,7 @@ def aligned(values: pa.Array) -> pa.Array:
 
     Arrow's files and streams keep 8 bytes; Lance panics on 128-bit values that aren't at 16.
     """
-    step = 16 if _holds_wide(values.type) else 8
+    step = 8 if is_number(values.type) or not _holds_wide(values.type) else 16
     if all(buffer is None or buffer.address % step == 0 for buffer in values.buffers()):
         return values
     return pa.concat_arrays([values])
@@ -361,6 +361,20 @@ def _rows(values: pa.Array) -> list[int]:
 
 def _mask(values: pa.Array) -> pa.Array | None:
     return values.is_null() if values.null_count else None
+
+
+_NUMBERS = frozenset(
+    kind().id
+    for kind in (
+        *(pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64),
+        *(pa.float16, pa.float32, pa.float64, pa.bool_),
+    )
+)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return True for a number of at most 64 bits, or a boolean: each bit pattern is a value."""
+    return kind.id in _NUMBERS
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -23,6 +23,7 @@ PAUSE_SECONDS = 0.1
 HELD_SECONDS_MIN = 5.0
 """Who has less time asks for an outcome that its leader holds back, to know at least that."""
 _WRITE = WriteRows.__name__
+_FIELDS = tuple(one.name for one in fields(Outcome))
 
 
 class RowsApplied(NamedTuple):
@@ -175,7 +176,7 @@ def settled(
 
     The leader is asked for that if it hasn't said it.
     """
-    known = {one.name: getattr(outcome, one.name) for one in fields(Outcome)}
+    known = {name: getattr(outcome, name) for name in _FIELDS}
     if outcome.code is Code.MALFORMED_RECORD:
         known["message"] = f"{outcome.message}. {NO_ROWS}"
     if outcome.status is not Status.COMMITTED or wait == "accepted":

@@ -192,8 +192,11 @@ def _check_condition(table: pa.Schema, rows: pa.Schema, condition: str) -> None:
 
 def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
     given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
-    key = tuple(given) if isinstance(given, Sequence) else ()
-    if len(set(key)) != len(key) or not isinstance(given, Sequence):
+    is_listed = isinstance(
+        given, tuple | Sequence
+    )  # a tuple, mostly: to look at `Sequence` is slow
+    key = tuple(given) if is_listed else ()
+    if len(set(key)) != len(key) or not is_listed:
         raise InvalidTransaction(
             f"on={on!r} names no key",
             field="on",

@@ -254,7 +254,7 @@ def whole_keys(
     info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch
 ) -> Iterator[bytes]:
     """Yield the keys of rows, encoded, without those that have a null in them."""
-    ordered = sorted(names, key=lambda name: info.top_level_ids([name]))
+    ordered = sorted(names, key=info.column_ids.__getitem__)
     columns = [rows.column(name) for name in ordered]
     if any(column.null_count for column in columns):
         mask = reduce(pc.and_, map(pc.is_valid, columns))

@@ -74,7 +74,7 @@ class TableInfo(TableDescription):
 
     def top_level_ids(self, names: tuple[str, ...] | list[str]) -> tuple[int, ...]:
         """Return the ids of top-level columns."""
-        return tuple(self.column_ids[name] for name in names)
+        return tuple(map(self.column_ids.__getitem__, names))
 
 
 _OF_SCHEMA = frozenset(
