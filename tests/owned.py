@@ -15,6 +15,7 @@ from commitlog.core.partition.machine import Machine
 from consumers.partition.appending import Appending
 from consumers.partition.catalogue import PartitionHeads
 from consumers.partition.deciding import Deciding
+from consumers.partition.glances import Glances
 from consumers.partition.lanes import Lanes
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Mailbox
@@ -26,7 +27,7 @@ from consumers.partition.session import Session
 
 OWNED: tuple[type, ...] = (
     *(Machine, Replica, Readable, PartitionHeads, OffsetIndex, Lanes, Meters),
-    *(Session, Leader, Deciding, Appending, Quotas),
+    *(Session, Leader, Deciding, Glances, Appending, Quotas),
 )
 BY_WORKERS = {("Lanes", "_work")}
 """What threads run that a class of these starts."""

@@ -24,6 +24,7 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Submitted
+from consumers.partition.glances import Glances, Outside
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
 from consumers.partition.observer import Observer, digest
@@ -43,8 +44,6 @@ BUILD_SECONDS = 300.0
 BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
 
 logger = logging.getLogger(__name__)
-
-Outside = Callable[[Callable[[], list[Found | OSError]]], list[Found | OSError]]
 
 
 class Deciding:
@@ -83,6 +82,9 @@ class Deciding:
         """Transactions that wait for a time, or for a file to build on."""
         self._looks: dict[Hashable, list[tuple[Undecided, Wanted]]] = {}
         self._looking: set[tuple[Undecided, Wanted]] = set()
+        self._glances = Glances(
+            machine, observer, lanes, lane_of=self._lane, outside=outside, clock=clock
+        )
         self._barrier: Undecided | None = None
         self._barrier_until = 0.0
 
@@ -108,8 +110,10 @@ class Deciding:
         while self._ready and self._has_room():
             self._attempt(self._ready.popitem(last=False)[0])
         while self.backlog and self._has_room():
+            self._glances.ahead(self.backlog)
             submitted = self.backlog.popleft()
-            item = Undecided(submitted, self._machine.locks_of(submitted))
+            seen = self._glances.take(submitted.offset)
+            item = Undecided(submitted, self._machine.locks_of(submitted), seen)
             self._queues.enter(item)
             if self._queues.is_first(item):
                 self._attempt(item)
@@ -152,10 +156,11 @@ class Deciding:
             elif (item, one) not in self._looking:
                 self._looking.add((item, one))
                 item.outstanding += 1
-                self._looks.setdefault(self._lane(item, one.location), []).append((item, one))
+                lane = self._lane(item.submitted, one.location)
+                self._looks.setdefault(lane, []).append((item, one))
         return not item.outstanding
 
-    def _lane(self, item: Undecided, location: str) -> Hashable:
+    def _lane(self, submitted: Submitted, location: str) -> Hashable:
         """Return the lane of a record's work in a place.
 
         Files of Iceberg tables are found from the tables root, which all of them share: there each
@@ -163,7 +168,7 @@ class Deciding:
         """
         if location != self._root:
             return location
-        operations = getattr(item.submitted.record, "operations", ())
+        operations = getattr(submitted.record, "operations", ())
         tables = (one.table for one in operations if isinstance(one, IcebergChange))
         return (location, next(tables, ()))
 
@@ -171,7 +176,7 @@ class Deciding:
         """Return True if a look may be taken from the loop itself."""
         if isinstance(wanted, BytesWanted) and wanted.is_awaited:
             return False
-        return self._lanes.is_quick(self._lane(item, wanted.location))
+        return self._lanes.is_quick(self._lane(item.submitted, wanted.location))
 
     def _glance(self, item: Undecided, wanted: Wanted) -> Found | None:
         """Look from the loop itself, where that takes less than to ask a worker.
@@ -190,7 +195,7 @@ class Deciding:
             raise
         self._looking.discard((item, wanted))
         item.outstanding -= 1
-        self._lanes.note(self._lane(item, wanted.location), self._clock() - began)
+        self._lanes.note(self._lane(item.submitted, wanted.location), self._clock() - began)
         if isinstance(found, Found):
             self._observer.learn(wanted, found)
             return found
@@ -300,7 +305,7 @@ class Deciding:
         item.outstanding += 1
         place = decision.files[0].location if decision.files else ""
         self._lanes.submit(
-            self._lane(item, place),
+            self._lane(item.submitted, place),
             partial(self._observer.write, tuple(missing.values()), recordings, ours),
             Reply(partial(self._wrote, item, decision)),
             seconds=WRITE_SECONDS,
