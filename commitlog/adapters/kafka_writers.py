@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ from commitlog.protocol import transaction_key
 CLOSE_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 TOMBSTONES_AT_ONCE = 10_000
+GATHER_MS = 1
+"""Longer than it takes to hand a group over."""
+UNGATHERED_MAX = 5
+"""So many records an idempotent producer sends without an acknowledgement."""
 
 _Message = dict[str, Any]
 """As the client's `produce_batch` has it."""
@@ -38,6 +43,9 @@ class _Closed:
 
     def purge(self, **_: bool) -> None:
         pass
+
+    def cluster_id(self, _: float) -> str:
+        return ""
 
     def produce(self, *_: Any, **__: Any) -> None:
         raise KafkaException(KafkaError(KafkaError._DESTROY))
@@ -200,14 +208,26 @@ class _GroupsWriter(_Writer):
 
     What is appended between two polls is a group, and one request; what is appended while a group
     is on its way goes together with the next one. Requests of a record each would cost the broker
-    and this process more than the wait, and librdkafka turns in circles while it may send no more.
+    and this process more than the wait.
+
+    librdkafka sends a group's first records while it takes the others, and then waits in a busy
+    loop until they are acknowledged, since an idempotent producer has five records on their way at
+    most. So larger groups go through a second producer, which gathers for a moment; `poll` ends
+    that.
     """
 
     def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
         """Connect a producer of its own, so that a purge gives up this term's records only."""
         super().__init__(settings, topic)
         self._partition = partition
-        self._on_their_way = 0
+        self._other: Producer | _Closed | None = None
+        """The producer that isn't used now; None until a large group comes."""
+        self._gathers, self._is_connected = False, False
+        """Whether the one that is used gathers, and whether that one was ever connected."""
+        self._numbers = itertools.count()
+        self._on_their_way: dict[int, OnLanded] = {}
+        self._is_gathering = False
+        """Whether it may still wait for more of the group."""
         self._waiting: list[tuple[bytes, bytes, OnLanded]] = []
         self._failed: list[tuple[OnLanded, Exception]] = []
 
@@ -218,6 +238,8 @@ class _GroupsWriter(_Writer):
         """Send what waits and run callbacks; return how many ran, waiting for the first one."""
         self._send()
         count = self._run_failed()
+        if self._is_gathering and timeout_seconds and not count:
+            return self._hurry(timeout_seconds)
         return count + super().poll(0 if count else timeout_seconds)
 
     def flush(self, timeout_seconds: float) -> int:
@@ -237,16 +259,35 @@ class _GroupsWriter(_Writer):
     def close(self) -> None:
         """Give up what is on its way, run its callbacks, and close."""
         super().close()
+        self._other = _Closed()
         self.poll(0)
+
+    def _choose_producer(self, count: int) -> None:
+        """Use the producer for groups of this size, if it is connected; nothing is on its way."""
+        is_large = count > UNGATHERED_MAX
+        if self._other is None:
+            if is_large:
+                self._other = new_producer(self._settings, **{"linger.ms": GATHER_MS})
+            return
+        if is_large == self._gathers:
+            return
+        if not self._is_connected:
+            with contextlib.suppress(KafkaException):
+                self._is_connected = bool(self._other.cluster_id(0))
+        if self._is_connected:
+            self._producer, self._other = self._other, self._producer
+            self._gathers = is_large
 
     def _send(self) -> None:
         """Send what waits, if nothing is on its way."""
         if self._on_their_way or not self._waiting:
             return
-        group, self._waiting = self._waiting, []
+        self._choose_producer(len(self._waiting))
+        group, self._waiting, self._is_gathering = self._waiting, [], self._gathers
+        numbers = list(itertools.islice(self._numbers, len(group)))
         messages: list[_Message] = [
-            {"key": key, "value": value, "callback": partial(self._landed, on_landed)}
-            for key, value, on_landed in group
+            {"key": key, "value": value, "callback": partial(self._landed, number)}
+            for number, (key, value, _) in zip(numbers, group, strict=True)
         ]
         problem: CommitLogError | None = None
         try:
@@ -255,17 +296,32 @@ class _GroupsWriter(_Writer):
             problem = Overloaded(f"too many records are in flight to {self._topic}: {error}", 0.1)
         except KafkaException as error:
             problem = self._not_sent(error)
-        for message, (_, _, on_landed) in zip(messages, group, strict=True):
+        for number, message, (_, _, on_landed) in zip(numbers, messages, group, strict=True):
             refused = message.get("_error")
             if problem is not None:
                 self._failed.append((on_landed, problem))
             elif refused is not None:
                 self._failed.append((on_landed, self._not_delivered(refused)))
             else:
-                self._on_their_way += 1
+                self._on_their_way[number] = on_landed
 
-    def _landed(self, on_landed: OnLanded, error: KafkaError | None, message: Message) -> None:
-        self._on_their_way -= 1
+    def _hurry(self, timeout_seconds: float) -> int:
+        """Have it gather no more; run callbacks until all did, for at most so long."""
+        self._is_gathering = False
+        before = len(self._on_their_way)
+        try:
+            self._producer.flush(timeout_seconds)
+        except (KafkaException, SystemError) as error:
+            # It failed for good, and may have forgotten callbacks.
+            if isinstance(error, KafkaException):
+                self._why_failed = error_of(error)
+            self._give_up_sent()
+        return before - len(self._on_their_way)
+
+    def _landed(self, number: int, error: KafkaError | None, message: Message) -> None:
+        on_landed = self._on_their_way.pop(number, None)
+        if on_landed is None:
+            return  # given up
         if error is not None:
             on_landed(-1, 0, self._not_delivered(error))
             # In order, or not at all.
@@ -283,6 +339,11 @@ class _GroupsWriter(_Writer):
         for on_landed, error in failed:
             on_landed(-1, 0, error)
         return len(failed)
+
+    def _give_up_sent(self) -> None:
+        error = self._not_delivered(KafkaError(KafkaError._PURGE_INFLIGHT))
+        self._failed += [(on_landed, error) for on_landed in self._on_their_way.values()]
+        self._on_their_way.clear()
 
     def _give_up_waiting(self) -> None:
         error = DeliveryFailed(f"{self._topic}: closed before an acknowledgement", appended=None)

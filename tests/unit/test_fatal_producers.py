@@ -40,7 +40,7 @@ class _Producer:
 
     made: list[_Producer]
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, **values: Any) -> None:
         self.failed = False
         self.sent: list[Callable[[Any, Any], None]] = []
         self.batches: list[list[bytes]] = []
@@ -170,6 +170,82 @@ def test_behind_an_outcome_that_failed_nothing_is_sent(producers: list[_Producer
     writer.poll(0)
     assert [name for name, error in told if isinstance(error, DeliveryFailed)] == [b"1", b"2"]
     assert producers[0].batches == [[b"1"]]
+
+
+class _Group:
+    """A writer whose large groups are gathered, and what became of them."""
+
+    def __init__(self, producers: list[_Producer], *, count: int = 6) -> None:
+        self.writer = KafkaOutcomesWriter(SETTINGS, "commitlog.outcomes", 0)
+        self.told: list[Exception | None] = []
+        self.append(count)  # only now a second producer is opened, which has to connect first
+        self.writer.poll(0)
+        self.told.clear()
+        self.append(count)
+        [self.small, *larger] = producers
+        [self.large] = larger or [self.small]
+
+    def append(self, count: int) -> None:
+        for number in range(count):
+            self.writer.append(f"1/{number}", b"", lambda _, error: self.told.append(error))
+
+
+def test_large_groups_are_gathered_until_somebody_waits_for_them(
+    producers: list[_Producer],
+) -> None:
+    made, flushed = _Group(producers), list[float]()
+    assert [len(producers), len(made.small.batches), len(made.large.batches)] == [2, 1, 0]
+    answer = made.large.poll
+    made.large.poll = lambda timeout: 0  # type: ignore[method-assign]
+
+    def flush(timeout: float) -> int:
+        flushed.append(timeout)
+        answer(timeout)
+        return 0
+
+    made.large.flush = flush  # type: ignore[method-assign]
+    assert (made.writer.poll(0), flushed) == (0, []), "others may have something to do meanwhile"
+    assert (made.writer.poll(0.5), flushed, made.told) == (6, [0.5], [None] * 6)
+    assert (made.writer.poll(0.5), flushed) == (0, [0.5]), "only what was gathered is hurried"
+    made.append(5)
+    assert made.writer.poll(0.5) == 5
+    assert [len(batch) for batch in made.small.batches] == [6, 5], "at once, as before"
+    made.writer.close()
+
+
+def test_a_second_producer_is_used_once_it_is_connected(
+    producers: list[_Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Producer, "cluster_id", lambda self, timeout: None)
+    made = _Group(producers)
+    assert made.writer.poll(0) == 6
+    assert [len(made.small.batches), len(made.large.batches)] == [2, 0]
+    monkeypatch.undo()
+    made.append(6)
+    made.writer.poll(0)
+    assert [len(made.small.batches), len(made.large.batches)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "raised", [KafkaException(KafkaError(KafkaError._FATAL, "why", True)), SystemError("forgot")]
+)
+def test_a_producer_that_forgets_its_callbacks_is_believed_to_have_failed(
+    producers: list[_Producer], raised: Exception
+) -> None:
+    made = _Group(producers)
+
+    def fails(timeout: float) -> int:
+        raise raised
+
+    made.large.poll = lambda timeout: 0  # type: ignore[method-assign]
+    made.large.flush = fails  # type: ignore[method-assign]
+    made.writer.poll(0.5)
+    made.writer.poll(0)
+    assert len(made.told) == 6
+    assert all(isinstance(one, DeliveryFailed) and one.appended is None for one in made.told)
+    late = made.large.sent[0]
+    late(None, _Message(0))
+    assert len(made.told) == 6, "what was told of as failed isn't told of again"
 
 
 class _Refusing:
