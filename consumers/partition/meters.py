@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -128,30 +128,52 @@ class OfKind:
 
 
 class Series:
-    """Where transactions are counted that have the same principal and tables."""
+    """What was counted of transactions that have the same principal and tables, and not told yet.
 
-    __slots__ = ("commits", "steps")
+    Each commit is counted here, in one place, and under all its labels once somebody asks.
+    """
 
-    def __init__(self, whole: Durations, by: Sequence[tuple[OfKind, Sequence[str]]] = ()) -> None:
-        """Count in `whole`, and of each kind of label under these values."""
+    def __init__(self, principal: str = "", tables: Sequence[str] = ()) -> None:
+        """Count under these values of the labels; without tables, under none."""
+        self.principal, self.tables = principal, tables
+        self.counts = {step: [0] * (len(BOUNDS) + 1) for step in (*STEPS, COMMIT)}
+        self.seconds = dict.fromkeys(self.counts, 0.0)
+        self.commits = self.rebased = self.bytes = self.rows = 0
+        """Of commits to a single table."""
+        self.is_gone = False
+        """Whether what is counted here would be told no more."""
+
+    def took(self, step: str, seconds: float) -> None:
+        """Count how long a step of a transaction took."""
+        seconds = seconds if seconds > 0 else 0.0
+        self.counts[step][bisect_left(BOUNDS, seconds)] += 1
+        self.seconds[step] += seconds
+
+    def tell(self, whole: Durations, by: Sequence[tuple[OfKind, Sequence[str]]]) -> None:
+        """Count all in `whole`, and of each kind of label under these values; begin anew."""
         labels = [(kind, name) for kind, names in by for name in names]
-        self.steps = {
-            step: (whole.of(step), [kind.steps[step].of(name) for kind, name in labels])
-            for step in STEPS
-        }
-        self.commits = [whole.of(COMMIT), *[kind.commits.of(name) for kind, name in labels]]
-
-    def took(self, steps: Mapping[str, float]) -> None:
-        """Count how long the steps of a transaction took, in seconds."""
-        for step, seconds in steps.items():
-            whole, labels = self.steps[step]
-            bucket = bisect_left(BOUNDS, seconds)
-            whole.counts[bucket] += 1
-            whole.seconds += seconds
-            bucket = _COARSE[bucket]
-            for one in labels:
-                one.counts[bucket] += 1
-                one.seconds += seconds
+        for step, counts in self.counts.items():
+            if not any(counts):
+                continue
+            found = [whole.of(step)]
+            coarse = [kind.steps[step].of(name) for kind, name in labels if step != COMMIT]
+            found += [kind.commits.of(name) for kind, name in labels if step == COMMIT]
+            for bucket, count in enumerate(counts):
+                for one in found:
+                    one.counts[bucket] += count
+                for one in coarse:
+                    one.counts[_COARSE[bucket]] += count
+            for one in (*found, *coarse):
+                one.seconds += self.seconds[step]
+            self.counts[step], self.seconds[step] = [0] * len(counts), 0.0
+        if self.commits:
+            for kind, name in labels:
+                kind.outcomes[name, str(Status.COMMITTED)] += self.commits
+                kind.bytes[name] += self.bytes
+                kind.rows[name] += self.rows
+                if self.rebased:
+                    kind.rebased[name] += self.rebased
+            self.commits = self.rebased = self.bytes = self.rows = 0
 
 
 class Meters:
@@ -166,7 +188,7 @@ class Meters:
         """The names of tables that have one of their own: each commit asks for them often."""
         self._series: dict[tuple[object, ...], Series] = {}
         """Of commits, by principal and tables."""
-        self._refusals = Series(self.steps)
+        self._refusals = Series()
         """Of all other transactions."""
         self._rules: Counter[str] = Counter()
         self._tracing = tracing()
@@ -184,6 +206,8 @@ class Meters:
         """Count an acknowledged outcome."""
         record, outcome = event.submitted.record, event.outcome
         if not isinstance(record, Transaction):
+            return
+        if self._count_plainly(event, record):
             return
         is_committed = outcome.status is Status.COMMITTED
         kind = "repeated" if outcome.answers is not None else str(outcome.status)
@@ -207,27 +231,46 @@ class Meters:
                     self._tables.rebased[self._own(result.table)] += 1
                     self._principals.rebased[principal] += 1
 
+    def _count_plainly(self, event: Event, record: Transaction) -> bool:
+        """Count a commit to one table, whose operation says what it added; False if it isn't."""
+        if len(record.operations) != 1:
+            return False
+        [operation], outcome = record.operations, event.outcome
+        series = self._series_of(event)
+        if not isinstance(operation, LanceCommit) or len(series.tables) != 1:
+            return False
+        if (summary := operation.summary) is None:
+            return False
+        series.commits += 1
+        series.rebased += any([result.rebased_over for result in outcome.results])
+        series.bytes += summary.bytes_added
+        series.rows += summary.rows_added
+        return True
+
     def acknowledged(self, events: Iterable[Event], now: float) -> None:
         """Count how long it took until Kafka had these outcomes."""
         wall_now = self._wall_clock()
         for event in events:
             event.acknowledged_at = now
-            waited, read_at = max(0.0, now - event.decided_at), event.read_at
-            took = {ACKNOWLEDGE: waited}
+            read_at, decided_at = event.read_at, event.decided_at
+            took = self._series_of(event).took
+            took(ACKNOWLEDGE, now - decided_at)
             record, appended = event.submitted.record, event.submitted.append_time_ms / 1e3
+            # It stood in the log for so long before this process had read it.
+            queued = max(0.0, wall_now - (now - read_at) - appended) if read_at else 0.0
             if read_at:
-                took[DECIDE] = max(0.0, event.decided_at - read_at)
-                # It stood in the log for so long before this process had read it.
-                took[QUEUE] = max(0.0, wall_now - (now - read_at) - appended)
+                took(DECIDE, decided_at - read_at)
+                took(QUEUE, queued)
             if isinstance(record, Transaction) and record.submitted_at_ms > 0:
-                took[SUBMIT] = max(0.0, appended - record.submitted_at_ms / 1e3)
+                submitting = max(0.0, appended - record.submitted_at_ms / 1e3)
+                took(SUBMIT, submitting)
                 if read_at:
-                    event.began_at = read_at - took[QUEUE] - took[SUBMIT]
-            self._series_of(event).took(took)
+                    event.began_at = read_at - queued - submitting
             if self._tracing is not None:
-                name = event.outcome.transaction_id
+                name, waited = event.outcome.transaction_id, max(0.0, now - decided_at)
                 facts = {"status": str(event.outcome.status), "sequence": event.outcome.sequence}
-                self._tracing.part(name, DECIDE, took.get(DECIDE, 0.0), ago=waited, **facts)
+                deciding = max(0.0, decided_at - read_at) if read_at else 0.0
+                self._tracing.part(name, DECIDE, deciding, ago=waited, **facts)
                 self._tracing.part(name, ACKNOWLEDGE, waited)
 
     def filed(self, events: Iterable[Event], now: float) -> None:
@@ -236,12 +279,12 @@ class Meters:
             if not event.acknowledged_at:
                 continue
             took, series = max(0.0, now - event.acknowledged_at), self._series_of(event)
-            series.took({FILES: took})
+            series.took(FILES, took)
             outcome = event.outcome
             if outcome.status is not Status.COMMITTED or outcome.answers is not None:
                 continue
             if event.began_at is not None:
-                count_in(series.commits, BOUNDS, now - event.began_at)
+                series.took(COMMIT, now - event.began_at)
             if self._tracing is not None:
                 versions = ", ".join(
                     f"{format_table_id(one.table)} {one.version}" for one in outcome.results
@@ -250,8 +293,8 @@ class Meters:
 
     def _series_of(self, event: Event) -> Series:
         """Return where an event is counted: a commit for its principal and its tables, too."""
-        if event.counted_as is not None:
-            found: Series = event.counted_as
+        found: Series | None = event.counted_as
+        if found is not None and not found.is_gone:
             return found
         record, outcome = event.submitted.record, event.outcome
         series = self._refusals
@@ -267,11 +310,20 @@ class Meters:
         if found is None:
             principal = self._principals.names.of(record.principal, is_new=True)
             tables = [self._own(one) for one in _tables_of(record)]
-            by = ((self._principals, [principal]), (self._tables, tables))
             if len(self._series) >= SERIES_MAX:
+                self._tell()
+                for one in self._series.values():
+                    one.is_gone = True
                 self._series.clear()
-            found = self._series[key] = Series(self.steps, by)
+            found = self._series[key] = Series(principal, tables)
         return found
+
+    def _tell(self) -> None:
+        """Count what the series have under all their labels."""
+        self._refusals.tell(self.steps, ())
+        for one in self._series.values():
+            by = ((self._principals, [one.principal]), (self._tables, one.tables))
+            one.tell(self.steps, by)
 
     def _written(self, record: Transaction, event: Event, principal: str) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
@@ -309,6 +361,7 @@ class Meters:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for `/metrics`."""
+        self._tell()
         tables, principals = self._tables, self._principals
         return {
             "bounds": list(BOUNDS),

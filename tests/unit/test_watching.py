@@ -189,6 +189,26 @@ def test_steps_are_counted_in_their_buckets() -> None:
             assert (buckets[str(end)], buckets[str(below)]) == (1, 0), (kind, step)
 
 
+def test_what_was_counted_is_told_once_whatever_came_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("consumers.partition.meters.SERIES_MAX", 1)
+    meters, both = Meters(), [event("t"), event("u", over=1)]
+    for one in both:
+        meters.acknowledged([one], 10.01)  # the second one's series takes the first one's place
+    meters.filed(both, 10.02)
+    for one in both:
+        meters.count(one)
+    found = meters.to_json()
+    assert found == meters.to_json()
+    assert sorted(found["tables"]) == [["ns$t", "committed", 1], ["ns$u", "committed", 1]]
+    assert found["principals"] == [["ann", "committed", 2]]
+    assert (found["rebased"], found["rows"]) == ({"ns$u": 1}, {"ns$t": 3, "ns$u": 3})
+    for step in STEPS:
+        assert sum(found["steps"][step]["counts"]) == 2, step
+        assert sum(found["table_steps"][step]["ns$t"]["counts"]) == 1, step
+
+
 def test_a_clock_that_runs_behind_is_no_negative_time() -> None:
     meters = Meters()
     meters.steps.took(-3.0, "submit")
