@@ -24,6 +24,7 @@ from commitlog.model.operations import (
     CreateTable,
     DeclareTable,
     DropNamespace,
+    LanceCommit,
     Operation,
     Properties,
     RegisterTable,
@@ -115,7 +116,19 @@ class PartitionHeads:
         self._tables = tables
         self._namespaces = dict(namespaces or {})
         self._iceberg = dict(iceberg or {})
-        self._heads = {table_id: _head(table) for table_id, table in tables.items()}
+        self._known = {table_id: _head(table) for table_id, table in tables.items()}
+        self._newer: dict[TableId, int] = {}
+        """Versions that some of them have by now: most are never asked for."""
+
+    @property
+    def _heads(self) -> dict[TableId, Head]:
+        """All heads, as they are now."""
+        if self._newer:
+            for table_id, version in self._newer.items():
+                head = self._known[table_id]
+                self._known[table_id] = head.at(version, head.header)
+            self._newer.clear()
+        return self._known
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take the changes of an acknowledged outcome."""
@@ -129,7 +142,8 @@ class PartitionHeads:
             return
         if isinstance(record, Transaction):
             for operation in record.operations:
-                self._apply_namespace(operation)
+                if not isinstance(operation, LanceCommit):
+                    self._apply_namespace(operation)
 
     def namespaces(self) -> list[tuple[TableId, Properties]]:
         """Return all namespaces with their properties, by name."""
@@ -179,12 +193,17 @@ class PartitionHeads:
         if change.iceberg is not None:
             self._apply_iceberg(change, change.iceberg)
             return
+        delta, is_version = change.delta, change.kind is ChangeKind.VERSION
+        is_plain = is_version and delta is not None and delta.header is None
+        if is_plain and change.noted is None and change.table in self._known:
+            self._newer[change.table] = change.version
+            return
         head = self._heads.get(change.table)
         if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
             self._heads.pop(change.table, None)
             return
-        if head is not None and change.kind is ChangeKind.VERSION and change.delta is not None:
-            encoded = change.delta.header
+        if head is not None and is_version and delta is not None:
+            encoded = delta.header
             header = head.header if encoded is None else ManifestHeader(encoded)
             if change.noted is not None:
                 head.noted[change.version] = change.noted
