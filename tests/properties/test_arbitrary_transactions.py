@@ -116,6 +116,7 @@ def arbitrary(chance: random.Random, head: int, number: int) -> LanceTransaction
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(1, PROTOCOL_SUPPORTED + 1))
 def test_every_transaction_is_decided(protocol: int, seed: int) -> None:
     chance = random.Random(f"{seed} {protocol}")

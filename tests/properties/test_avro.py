@@ -145,6 +145,7 @@ def plain(schema: Any, value: Any, records: dict[str, Any]) -> Any:
     }
 
 
+@pytest.mark.slow
 @given(TRANSACTIONS)
 def test_a_transaction_has_the_bytes_that_fastavro_gives_it(transaction: Transaction) -> None:
     has_rows = not ROW_OPERATIONS.isdisjoint(map(type, transaction.operations))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,7 @@ def _run(history: Any, *, through_checkpoint: bool = False) -> tuple[Tables, lis
     return tables, answers
 
 
+@pytest.mark.slow
 @given(_HISTORY)
 @settings(deadline=None)
 def test_a_replay_gives_the_same_bytes(history: Any) -> None:

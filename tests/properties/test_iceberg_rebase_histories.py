@@ -55,6 +55,7 @@ class History(Writers):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 @pytest.mark.parametrize("offset", range(4))
 def test_every_row_is_there_once(format_version: int, offset: int) -> None:

@@ -11,6 +11,7 @@ from consumers.tools.bench import conflicts
 RATIO_MAX = 1.3
 
 
+@pytest.mark.slow
 def test_a_check_costs_the_same_however_far_behind_and_however_large_the_table() -> None:
     report = conflicts.run(is_timed=False)
     assert {ratio["curve"] for ratio in report["ratios"]} == {

@@ -42,6 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -69,6 +70,7 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(
     assert world.send("GET", "/v1/table")[0] == 200
 
 
+@pytest.mark.slow
 def test_texts_count_as_one_value_and_vectors_fit() -> None:
     long = json.dumps({"filter": "id IN (" + "1,[{" * JSON_VALUES_MAX + ")"}).encode()
     assert json_problem(long) == ""
@@ -265,6 +267,7 @@ def test_bodies_may_be_compressed(world: World) -> None:
     assert world.post("/v1/table/b$z/count_rows", {}) == (200, 3)
 
 
+@pytest.mark.slow
 def test_compressed_bodies_are_no_larger_than_others(world: World) -> None:
     headers = {"Content-Encoding": "gzip"}
     bomb = gzip.compress(b" " * (200 * MEGABYTE))

@@ -79,6 +79,7 @@ def test_machine_code_keeps_no_memory(to_json: Any) -> None:
     assert sys.getallocatedblocks() - before < 100
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES), TEXTS, st.lists(VALUES))
 def test_a_list_may_be_encoded_before_the_object_that_has_it(
     value: dict[str, object], name: str, items: list[object]

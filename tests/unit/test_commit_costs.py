@@ -237,6 +237,7 @@ def test_deciding_takes_as_many_calls_at_ten_versions_as_at_ten_thousand(
     assert young <= DECIDE_CALLS_MAX
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_far_behind_takes_as_many_calls(
     young_and_old: tuple[Deciding, Deciding],
 ) -> None:

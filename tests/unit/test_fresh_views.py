@@ -69,6 +69,7 @@ def content(dataset: lance.LanceDataset) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "running", [False, True], indirect=True, ids=["addresses", "stable_row_ids"]
 )

@@ -49,6 +49,7 @@ def upsert(log: CommitLog) -> None:
     merge.when_matched_update_all().when_not_matched_insert_all().execute(rows(20_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write",
     [

@@ -109,6 +109,7 @@ def naming(place: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_no_update_names_a_place_of_others(places: Places) -> None:
     identifier = {"namespace": ["bobs"], "name": "t"}
     for place in places.foreign():

@@ -90,6 +90,7 @@ def test_a_registered_table_counts_what_it_has(tmp_path: Path) -> None:
         assert counted(running, tmp_path)[0][:3] == ("RegisterTable", 2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
 def test_an_undropped_table_counts_what_it_has_whatever_the_index_remembers(
     tmp_path: Path, restarts: bool

@@ -51,6 +51,7 @@ def decided_in(log: MemoryLog, partition: int) -> list[Decided]:
     return list(replica.drain())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_of_any_log_are_alike(native: type[AppendColumns], seed: int) -> None:
     log = PartitionLog(seed=seed)
@@ -70,6 +71,7 @@ def test_rows_of_every_golden_log_are_alike(native: type[AppendColumns]) -> None
     assert taken
 
 
+@pytest.mark.slow
 def test_changed_appends_are_indexed_alike_or_left_to_python(native: type[AppendColumns]) -> None:
     tried, taken = search_rows(native, mutated, SECONDS, 1)
     assert 0 < taken < tried
@@ -90,6 +92,7 @@ def test_an_append_over_a_known_fragment_is_left_to_python(native: type[AppendCo
     assert appends.read(batch, Counting())[1]["transactions"].num_rows == LEAST
 
 
+@pytest.mark.slow
 def test_making_rows_keeps_no_memory(native: type[AppendColumns]) -> None:
     appends, base = Appends(native)._native, committed_appends(300, 1)
     assert appends is not None

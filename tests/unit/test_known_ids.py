@@ -111,6 +111,7 @@ def check_same(once: Deduplication, plain: Plain, asked: list[str]) -> None:
     assert list(found) == sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_ids_are_those_of_a_plain_table_whatever_happens(
     seed: int, monkeypatch: pytest.MonkeyPatch

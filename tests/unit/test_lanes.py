@@ -54,6 +54,7 @@ def golden() -> dict[str, list[bytes]]:
     return golden_records()
 
 
+@pytest.mark.slow
 def test_every_golden_record_is_read_and_written_alike(
     lanes: Lanes, golden: dict[str, list[bytes]]
 ) -> None:

@@ -105,6 +105,7 @@ def _run(command: str, folder: Path, *flags: str) -> int:
     return cli.main([*command.split(), *given, *flags])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", ["flag", "environment", "file", "root"])
 @pytest.mark.parametrize("command", sorted({*COMMANDS} - {"restore"}))  # it asks the backup first
 def test_the_log_that_is_named_is_asked_and_no_other(

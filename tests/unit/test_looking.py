@@ -61,6 +61,7 @@ def run(*arguments: str | int | Path) -> int:
     return cli.main([str(one) for one in arguments])
 
 
+@pytest.mark.slow
 def test_a_difference_names_fragments_and_who_did_it(
     root: Path, versions: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +198,7 @@ def test_pictures_are_drawn(
     assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_is_told(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def ask(world: World, request: Any, answers: list[tuple[int, Any]]) -> None:
     answers.append(world.post(BATCH, request))
 
 
+@pytest.mark.slow
 def test_a_batch_is_whole_wherever_the_leader_dies(world: World, doom: Doom) -> None:
     operations = prepared(world, "whole")
     doom.arm(None)

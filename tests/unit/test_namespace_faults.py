@@ -59,6 +59,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("client", [of_pylance, of_lancedb], ids=["pylance", "lancedb"])
 def test_a_commit_whose_answer_is_spoilt_is_there_once(

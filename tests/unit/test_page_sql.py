@@ -58,6 +58,7 @@ def ask(uri: str, body: Any) -> tuple[int, Any]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_questions_about_the_index_are_answered(uri: str) -> None:
     status, found = ask(uri, {"sql": "SELECT count(*) AS n FROM transactions"})
     assert (status, found["columns"], found["rows"]) == (200, ["n"], [[TRANSACTIONS]])
@@ -80,6 +81,7 @@ def test_values_without_json_are_words_or_refused(uri: str, root: Path) -> None:
         assert (status, said in found["error"]) == (400, True), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [

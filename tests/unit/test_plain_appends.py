@@ -23,6 +23,7 @@ from tests.plain_appends import a_message, decided_both_ways, search_plain_appen
 SEED, SECONDS, STEPS = 1, 2.0, 60
 
 
+@pytest.mark.slow
 def test_a_message_is_read_alike_in_both_lanes(tmp_path: Path) -> None:
     try:
         module = load(build(tmp_path))[4]
@@ -112,6 +113,7 @@ class Writers:
         return self.world.ask(f"o{self.made}", commit(message))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(1, 7))
 def test_each_append_is_decided_alike_both_ways(protocol: int) -> None:
     statuses = set()

@@ -75,6 +75,7 @@ def changed(dataset: lance.LanceDataset, kind: str, chance: random.Random) -> la
     return lance.dataset(dataset.uri)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_stable_ids", [False, True], ids=["addresses", "stable_row_ids"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
 def test_what_is_remembered_is_what_a_search_finds(
@@ -158,6 +159,7 @@ PREDICATES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_a_predicate_means_what_it_means_to_lance(tmp_path: Path, predicate: str) -> None:
     texts = ["key 5", "it's", "Key 6", "", "a\\b", "KEY 5", *(f"key {n}" for n in range(14))]
@@ -188,6 +190,7 @@ def test_a_predicate_means_what_it_means_to_lance(tmp_path: Path, predicate: str
         assert read(known.scan) == read(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_stable_ids", [False, True], ids=["addresses", "stable_row_ids"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
 def test_a_merge_does_what_pylance_does(

@@ -137,6 +137,7 @@ def test_children_that_are_ended_at_work_say_so(processes: Asked) -> None:
         processes.ask(("echo", 1))
 
 
+@pytest.mark.slow
 def test_a_child_answers_again_and_again(processes: Asked) -> None:
     first = processes.ask(("pid", None))
     assert first != os.getpid()
@@ -149,6 +150,7 @@ def test_a_child_answers_again_and_again(processes: Asked) -> None:
     assert processes.ask(("pid", None)) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("work", "reason"),
     [

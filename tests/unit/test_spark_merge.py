@@ -258,6 +258,7 @@ BLOB = lance.blob_field("blob2")
 WIDE_BLOBS = WIDE.append(BLOB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("insert", [False, True], ids=["", "insert"])
 def test_a_source_that_lacks_columns_leaves_what_pylance_leaves(

@@ -35,6 +35,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["--help", "tables --help", "version"])
 def test_a_reader_that_has_seen_enough_ends_a_command_well(arguments: str) -> None:
     done = shell(f'"$@" {arguments} | true; echo ${{PIPESTATUS[0]}}')
@@ -51,6 +52,7 @@ def test_a_finding_that_is_not_read_is_no_failed_check(tmp_path: Path, call: str
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("arguments", ["--help", "version", "version --json"])
 def test_a_full_disk_is_no_fault_of_the_program(arguments: str) -> None:
@@ -59,6 +61,7 @@ def test_a_full_disk_is_no_fault_of_the_program(arguments: str) -> None:
     assert done.stderr == "commitlog: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["--help", "version", "version --json"])
 def test_a_closed_standard_output_loses_only_what_would_be_there(arguments: str) -> None:
     done = shell(f'"$@" {arguments} >&-')

@@ -65,6 +65,7 @@ def change(world: World, chance: random.Random, number: int) -> LanceCommit:
     return append(state.version, f"a{number}.lance", keys=keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_hash_is_that_of_a_machine_that_never_kept_one(seed: int) -> None:
     chance = random.Random(seed)

@@ -51,6 +51,7 @@ def test_a_type(kind: str, extension: str) -> None:
     assert world.ask("create", made).status is Status.REJECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [[int("9" * 4_000)] * 3_000, [1] * 3_000 + [2, 0, 9], [-1, -2]])
 def test_the_shape_of_a_tensor(shape: list[int]) -> None:
     """Multiplied out, the first one would keep a leader busy for hours."""

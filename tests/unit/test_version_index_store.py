@@ -296,6 +296,7 @@ def test_void_records_leave_no_rows(tmp_path: Path) -> None:
     assert history.status(tmp_path)[0]["outcomes_offset"] == len(answered)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_others_passed_is_read_again(tmp_path: Path) -> None:
     # The ones at even offsets wait for a build; those after them are decided first.
     stream = PartitionLog()
@@ -323,6 +324,7 @@ def test_a_transaction_that_others_passed_is_read_again(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_several_partitions_each_have_their_position(tmp_path: Path) -> None:
     streams = [PartitionLog(0), PartitionLog(1)]
     streams[0].grow(300)
@@ -427,6 +429,7 @@ def test_heads_at_a_position(built: Path, decided: list[Decided], sequence: int)
         assert _heads(history.heads_at(built)) == expected_heads(decided)
 
 
+@pytest.mark.slow
 def test_history_has_versions_and_refused_attempts(built: Path, decided: list[Decided]) -> None:
     for name, (life, _) in expected_heads(decided).items():
         expected = []
@@ -511,6 +514,7 @@ def test_unknown_names_say_what_exists(built: Path, tmp_path: Path) -> None:
         history.timeline(built, limit=0)
 
 
+@pytest.mark.slow
 def test_everything_that_can_be_asked_is_documented(built: Path) -> None:
     views = history.query(
         built,
@@ -530,6 +534,7 @@ def test_everything_that_can_be_asked_is_documented(built: Path) -> None:
             assert history.query(built, f"FROM {row['name']} LIMIT 1") is not None
 
 
+@pytest.mark.slow
 def test_a_moved_root_is_noticed(tmp_path: Path, stream: PartitionLog) -> None:
     build(tmp_path / "a", log_of(stream), hot=250)
     build(tmp_path / "a", log_of(stream), hot=250)

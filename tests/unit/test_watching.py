@@ -100,6 +100,7 @@ def test_rows_and_bytes_of_iceberg_tables_count_by_their_snapshots() -> None:
         assert value(found, f"commitlog_{kind}_added_bytes", **label) == 45
 
 
+@pytest.mark.slow
 def test_ten_thousand_names_have_no_more_series_than_a_hundred() -> None:
     meters, wanted = Meters(), 10_000
     for number in range(wanted):
@@ -445,6 +446,7 @@ def test_board_and_alerts_ask_for_what_there_is(
         assert {name, plain} & (families.keys() | unlabelled), f"{title}: nobody has {name}"
 
 
+@pytest.mark.slow
 def test_each_alert_is_tried_with_made_up_series() -> None:
     """`promtool` runs these; a machine that has none sees at least that none is missing."""
     rules = yaml.safe_load((WATCH / "alerts.yaml").read_text())["groups"][0]["rules"]
