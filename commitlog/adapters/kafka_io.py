@@ -240,9 +240,14 @@ class KafkaReader(Generic[Record]):
 
     def seek(self, offset: int) -> None:
         """Continue from another offset; what was fetched is given up."""
-        self._resume()  # the client forgets no pause over a new assignment
+        consumer = self._open()
+        if self._is_paused:
+            # The client forgets no pause over a new assignment. It reads on what it resumes, and a
+            # request that waits at the log's end keeps the next one waiting: so it gets nothing.
+            consumer.unassign()
+            self._resume()
         self._position = offset
-        self._open().assign([TopicPartition(self._topic, self._partition, offset)])
+        consumer.assign([TopicPartition(self._topic, self._partition, offset)])
 
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the log where it ends now."""

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_io import KafkaReader
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaTransactionsWriter
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.broker
 
 NOBODY = "127.0.0.1:1"
 SECRET = "correct-horse-battery"
+HELD_UP_SECONDS = 0.3
+"""Long enough for a client to read to the log's end and ask there."""
 
 
 @pytest.fixture
@@ -174,6 +177,32 @@ def test_readers_and_writers_go_on_after_the_broker_was_killed(tmp_path: Path) -
         world.close()
     finally:
         broker.stop()
+
+
+def test_a_reader_that_rested_reads_on_at_once_in_a_process_that_is_held_up(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.connect()
+    log.create(tables_root="/tables")
+    reader = log.read_transactions(0)
+    assert isinstance(reader, KafkaReader)
+    resume = reader._resume
+
+    def resume_and_be_held_up() -> None:
+        was_paused = reader._is_paused
+        resume()
+        if was_paused:
+            time.sleep(HELD_UP_SECONDS)
+
+    monkeypatch.setattr(reader, "_resume", resume_and_be_held_up)
+    fetch_seconds = int(ClientSettings(NOBODY, {}).consumer()["fetch.wait.max.ms"]) / 1000
+    for start, end in ((20, 31), (40, 61)):
+        reader.pause()
+        append_all(log, [transaction(b"%d" % number) for number in range(30)])
+        reader.seek(start)
+        found = read_to_end(reader, fetch_seconds * 0.7)
+        assert [one.offset for one in found] == list(range(start, end))
+    reader.close()
 
 
 def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) -> None:
