@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.integration.test_up import Service, service
+from tests.hostile import forget_peak, resident_mib
+from tests.integration.test_hostile_clients import is_server
+from tests.integration.test_up import Service, descendants, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
 
 pytestmark = [pytest.mark.broker]
@@ -101,3 +104,30 @@ def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Servi
     assert all("SIGABRT" in body["error"] for status, body in lost if status == 500), lost
     assert [one for one in commits if one[0] != 200] == []
     assert ask(running, "/v1/table/a$t/count_rows") == (200, 50)
+
+
+def test_a_large_answer_is_in_no_process_s_memory(running: Service) -> None:
+    """96 MiB of rows, which four ask for at once: the server has pieces of them."""
+    rows = pa.table({"id": range(96), "b": [os.urandom(1024) * 1024] * 96})
+    made = ask(running, "/v1/table/a$large/create", arrow_stream(rows), ARROW_STREAM)
+    assert made[0] == 200, made
+    (server,) = (one for one in descendants(running.process.pid) if is_server(one))
+    forget_peak(server)
+    before, found = resident_mib(server), []
+
+    def read() -> None:
+        asked = json.dumps({"vector": {}, "k": 10**6}).encode()
+        path = f"http://127.0.0.1:{running.port}/v1/table/a$large/query"
+        request = urllib.request.Request(path, asked, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=240) as answer:
+            table = pa.ipc.open_file(answer.read()).read_all()
+            same = table["b"][95].as_py() == rows["b"][95].as_py()
+            found.append((table.num_rows, same))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert found == [(96, True)] * 4
+    assert resident_mib(server) < before + 128

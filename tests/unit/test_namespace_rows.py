@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from consumers.servers.namespace import answer_files
 from consumers.servers.namespace.rows import seconds
 from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, numbers
@@ -208,6 +209,27 @@ def test_a_query_reads_as_pylance_does(world: World, table: str) -> None:
     request = {"query": {"k": 1, "vector": [], "filter": "id > 4"}}
     status, plan = world.post(f"{table}/explain_plan", request)
     assert (status, "LanceRead" in plan) == (200, True), plan
+
+
+def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = world.fresh_name()
+    rows = pa.table({"id": range(20), "b": [bytes([n]) * 2**20 for n in range(20)]})
+    assert world.rows(f"/v1/table/{name}$t/create", rows)[0] == 200
+    asked = {"vector": {}, "k": 100}
+    opened: list[Any] = []
+    made = answer_files.AnswerInFile
+    monkeypatch.setattr(
+        answer_files, "AnswerInFile", lambda file: opened.append(file) or made(file)
+    )
+    status, found = world.post(f"/v1/table/{name}$t/query", asked)
+    assert (status, pa.ipc.open_file(found).read_all()) == (200, rows)
+    assert [file.closed for file in opened] == [True]
+    status, found = world.post(f"/v1/table/{name}$t/query", {**asked, "columns": ["id"]})
+    assert (status, pa.ipc.open_file(found).num_record_batches) == (200, 1)
+    assert len(opened) == 1
+    monkeypatch.setattr(answer_files, "is_disk_full", lambda more: True)
+    status, said = world.post(f"/v1/table/{name}$t/query", asked)
+    assert (status, said["code"]) == (503, 17), said
 
 
 def test_the_nearest_vectors_are_found(world: World) -> None:

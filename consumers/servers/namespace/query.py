@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
+from consumers.servers.namespace.answer_files import rows_answer
 from consumers.servers.namespace.branch_rows import opened_for, read_from
 from consumers.servers.namespace.call import ARROW_FILE, Call, one_of
 from consumers.servers.namespace.full_text import full_text, put_right
@@ -42,18 +42,16 @@ def query(service: Service, call: Call) -> Response:
     form = one_of("as", call.parameter("as"), ARROW, PREVIEW)
     request = call.read(QueryTableRequest, _TAKES, adapt=_as_the_model_has_it)
 
-    def read(dataset: lance.LanceDataset) -> tuple[pa.Table, int]:
-        options = _scan_options(dataset, request, call)
-        return dataset.scanner(**options).to_table(), dataset.version
+    def read(dataset: lance.LanceDataset) -> Response:
+        rows = dataset.scanner(**_scan_options(dataset, request, call)).to_reader()
+        if form == PREVIEW:
+            return preview(rows.read_all(), dataset.version)
+        found = rows_answer(rows)
+        found.headers["content-type"] = ARROW_FILE
+        found.headers[READ_VERSION] = str(dataset.version)
+        return found
 
-    found, version = read_from(service, call, request.branch, request.version, read)
-    if form == PREVIEW:
-        return preview(found, version)
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, found.schema) as writer:
-        writer.write_table(found)
-    headers = {READ_VERSION: str(version)}
-    return Response(sink.getvalue(), media_type=ARROW_FILE, headers=headers)
+    return read_from(service, call, request.branch, request.version, read)
 
 
 def explain_plan(service: Service, call: Call) -> str:

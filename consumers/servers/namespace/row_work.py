@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from commitlog.model.records import Outcome
 from consumers.servers.metrics import Metrics
+from consumers.servers.namespace.answer_files import AnswerInFile
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.respond import respond
@@ -54,6 +55,8 @@ class Done(NamedTuple):
     committed: str
     position: int | None
     outcomes: list[tuple[Outcome, float]]
+    body_file: str = ""
+    """Where a large body is, until the process has its next request."""
 
 
 class NotedMetrics(Metrics):
@@ -71,10 +74,21 @@ class NotedMetrics(Metrics):
 
 def handler(service: Service, noted: NotedMetrics) -> Callable[[Work], Done]:
     """Return what carries requests out, in the process for it."""
-    return lambda work: _carry_out(service, noted, work)
+    large: list[AnswerInFile] = []
+
+    def carry_out(work: Work) -> Done:
+        while large:
+            large.pop().file.close()
+        response, done = _carry_out(service, noted, work)
+        if isinstance(response, AnswerInFile):
+            large.append(response)
+            done = done._replace(body_file=response.path)
+        return done
+
+    return carry_out
 
 
-def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> Done:
+def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> tuple[Response, Done]:
     entry = _ENTRIES[work.operation]
     call = Call(
         operation=work.operation,
@@ -95,7 +109,7 @@ def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> Done:
         elif work.rows is not None:
             call.stream = io.BytesIO(work.rows)
         response = respond(entry, service, call)
-    return Done(
+    return response, Done(
         status=response.status_code,
         headers=response.raw_headers,
         body=PickleBuffer(response.body),
@@ -118,8 +132,11 @@ async def by_process(
     call.committed, call.position = done.committed, done.position
     for outcome, took in done.outcomes:
         service.metrics.outcome(outcome, took)
-    # Where it was received it is a view of what came.
-    response = Response(memoryview(done.body), done.status)
+    if done.body_file:
+        # The process has no other request yet: nothing was awaited since it answered.
+        response: Response = AnswerInFile(open(done.body_file, "rb"), done.status)  # noqa: SIM115
+    else:  # where it was received it is a view of what came
+        response = Response(memoryview(done.body), done.status)
     response.raw_headers[:] = done.headers
     return response
 

@@ -74,7 +74,7 @@ class Guard:
             return await self._app(scope, receive, send)
         try:
             shown = credentials_of_headers(Headers(scope=scope))
-            principal = await run_in_threadpool(self._security.identify, shown)
+            principal = await self._security.identified(shown)
             receive = await self._check(principal, path, scope, receive)
         except (LanceNamespaceError, CommitLogError) as error:
             return await _refused(path, scope["method"], error)(scope, receive, send)

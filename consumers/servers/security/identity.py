@@ -6,9 +6,11 @@ tells nothing about which or how much of it was right.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,7 @@ _BEARER = "bearer"
 _NO_TOKEN = "None"
 """What pyiceberg sends where it was given no token."""
 CREDENTIAL_CHARACTERS_MAX = 16 * 1024
+IDENTITY_THREADS = 4
 
 PRINCIPAL = "principal"
 """Under which name the guard leaves in a request's scope who asks."""
@@ -78,11 +81,20 @@ class Security:
     def __init__(self, access: AccessFile | None = None) -> None:
         """Take the access file, if there is one."""
         self._access = access
+        self._threads = ThreadPoolExecutor(IDENTITY_THREADS, "identity")
 
     @property
     def is_on(self) -> bool:
         """Whether anybody has to prove anything."""
         return self._access is not None
+
+    async def identified(self, shown: Credentials) -> Principal:
+        """Identify in an event loop: on a thread, since keys of tokens may have to be fetched.
+
+        Those threads do nothing else, so that nobody's requests keep others from being identified.
+        """
+        running = asyncio.get_running_loop()
+        return await running.run_in_executor(self._threads, self.identify, shown)
 
     def identify(self, shown: Credentials) -> Principal:
         """Return who shows these credentials; UnauthenticatedError if they prove nothing."""

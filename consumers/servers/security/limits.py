@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from lance_namespace.errors import LanceNamespaceError
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,6 +73,13 @@ def count(taken: Counter[str], client: str, more: int) -> None:
     taken[client] += more
     if not taken[client]:
         del taken[client]
+
+
+def is_disk_full(more: int) -> bool:
+    """Return True if too little of the disk for passing files were free with so many bytes more."""
+    disk = os.statvfs(tempfile.gettempdir())
+    spared = min(SPARED_BYTES_MAX, disk.f_blocks * disk.f_frsize // SPARED_SHARE)
+    return disk.f_bavail * disk.f_frsize - more < spared
 
 
 class OverLimit(BaseException):
@@ -144,7 +150,7 @@ class Limits:
         if not shown:
             return ""
         try:
-            return (await run_in_threadpool(self._security.identify, shown)).name
+            return (await self._security.identified(shown)).name
         except (LanceNamespaceError, CommitLogError):
             return ""  # the next check refuses it
 
@@ -189,9 +195,7 @@ class Limits:
         if more > 0:
             most, what = self._settings.spooled_bytes_max, "too many rows at once"
             self._check(self._spooled_bytes, client, more, most, what)
-            disk = os.statvfs(tempfile.gettempdir())
-            spared = min(SPARED_BYTES_MAX, disk.f_blocks * disk.f_frsize // SPARED_SHARE)
-            if disk.f_bavail * disk.f_frsize - more < spared:
+            if is_disk_full(more):
                 raise OverLimit(
                     503,
                     "the disk where the server keeps arriving rows is nearly full; nothing was "
