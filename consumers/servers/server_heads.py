@@ -17,10 +17,17 @@ from consumers.servers.server_answers import Outgoing
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_SECONDS_MAX = 60.0
 """How long a request line and its headers may take to arrive."""
+HEADERS_MAX = 512
+PIPELINED_MAX = 64
+"""Requests that wait on a connection for the one before them; a few bytes each become kilobytes."""
 CONNECTION = "commitlog.connection"
 """In a request's scope: what is kept about its connection, as long as that is open."""
 REQUESTS = "requests"
 """What is kept: how many requests came."""
+
+
+class _TooMany(Exception):
+    """The parser stops, and the connection ends with 400."""
 
 
 class LimitedHeads(HttpToolsProtocol):
@@ -34,6 +41,8 @@ class LimitedHeads(HttpToolsProtocol):
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
         self._kept: dict[str, Any] = {REQUESTS: 0}
+        self._body: list[bytes] = []
+        """What came of a body and wasn't passed on yet."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -63,6 +72,7 @@ class LimitedHeads(HttpToolsProtocol):
         """Parse what came, unless a head has become too long by it."""
         self._began_now = False
         super().data_received(data)
+        self._pass_body()
         if not self._is_in_head or self._began_now:  # what came is a body's, nearly all of it
             return
         if self._timer is None:
@@ -71,15 +81,34 @@ class LimitedHeads(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, unless there are too many."""
+        if len(self.headers) >= HEADERS_MAX:
+            raise _TooMany
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Note that the body comes next."""
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _TooMany
         self._is_in_head, self._head_bytes = False, 0
         self._stop_timer()
         self._kept[REQUESTS] += 1
         self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece: what was passed on is copied for each that follows, however small."""
+        self._body.append(body)
+
+    def _pass_body(self) -> None:
+        if self._body:
+            body = b"".join(self._body)
+            self._body.clear()
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Note that the next request may come."""
+        self._pass_body()
         super().on_message_complete()
         self._is_in_head = self._began_now = True

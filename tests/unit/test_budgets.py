@@ -9,10 +9,14 @@ import os
 import random
 import re
 import resource
+import socket
+import threading
 import time
 import zlib
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +27,8 @@ from starlette.responses import Response
 
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
+from consumers.servers.namespace import respond
+from consumers.servers.namespace.routes import COMMIT_THREADS
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.grants import Principal
@@ -378,6 +384,70 @@ def test_others_have_their_turn_while_a_body_unfolds() -> None:
         return turns
 
     assert asyncio.run(run()) > 50
+
+
+def raw(world: World, sent: bytes) -> bytes:
+    """Send bytes on a connection of their own; return all that is answered until it ends."""
+    host, _, port = world.uri.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(sent)
+        found = b""
+        with suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                found += piece
+    return found
+
+
+def test_requests_in_a_row_are_few(world: World) -> None:
+    """Each is twenty bytes, and kilobytes once it is parsed; they wait for the first one."""
+    first = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    ends = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
+    assert raw(world, first + b"GET /healthz HTTP/1.1\r\n\r\n" * 20 + ends).count(b" 200 OK") == 22
+    flood = raw(world, first + b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+    assert flood.count(b"HTTP/1.1") < 100
+    assert b"400 Bad Request" in flood
+
+
+def test_headers_and_parameters_are_few(world: World) -> None:
+    assert b" 400 " in raw(world, b"GET /healthz HTTP/1.1\r\n" + b"a:b\r\n" * 10_000 + b"\r\n")
+    line = b"POST /v1/table/b$t/describe?" + b"a&" * 20_000 + b" HTTP/1.1\r\nConnection: close\r\n"
+    answer = raw(world, line + b"Content-Length: 2\r\n\r\n{}")
+    assert b" 400 " in answer
+    assert b"parameters" in answer
+
+
+def test_a_body_of_small_pieces_arrives(world: World) -> None:
+    body = json.dumps({"predicate": "id > 2" + " " * 300_000}).encode()
+    head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nConnection: close\r\n"
+    pieces = b"".join(b"1\r\n%c\r\n" % one for one in body)
+    sent = head + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n"
+    assert raw(world, sent).endswith(b"\r\n2")
+
+
+def test_questions_about_the_past_hold_up_none_about_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there then may take minutes to be read from a long log."""
+    go, asked = threading.Event(), threading.Semaphore(0)
+    as_of = respond.as_of
+
+    def slow(*arguments: Any) -> Any:
+        asked.release()
+        assert go.wait(120)
+        return as_of(*arguments)
+
+    monkeypatch.setattr(respond, "as_of", slow)
+    then = {"x-commitlog-sequence": "2"}
+    with ThreadPoolExecutor(COMMIT_THREADS + 10) as crowd:
+        waiting = [
+            crowd.submit(world.post, "/v1/table/b$t/describe", {}, headers=then)
+            for _ in range(COMMIT_THREADS + 10)
+        ]
+        assert asked.acquire(timeout=60)
+        assert world.post("/v1/table/b$t/describe", {})[0] == 200
+        go.set()
+        assert {one.result(120)[0] for one in waiting} <= {200, 404}
 
 
 async def _reading(scope: Any, receive: Any, send: Any) -> None:

@@ -7,6 +7,7 @@ time, and the event loop serves others meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -40,8 +41,14 @@ from consumers.servers.iceberg.time_travel import (
     refuse,
 )
 from consumers.servers.iceberg.views import IcebergViews
+from consumers.servers.namespace.row_turns import RowTurns
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import json_problem, may_be_unprintable, text_problem
+from consumers.servers.security.budgets import (
+    LARGE_BYTES,
+    json_problem,
+    may_be_unprintable,
+    text_problem,
+)
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -142,8 +149,11 @@ def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) ->
     def refused(request: Request, body: bytes) -> Response:
         refuse(request.path_params["position"])
 
-    served = [_route(on, f"{start}{path}", handler(read), settings) for on, path, read in reads]
-    return [*served, _route(_METHODS, f"{start}/{{rest:path}}", refused, settings)]
+    large = RowTurns(1, tells_clients_apart=False)
+    served = [
+        _route(on, f"{start}{path}", handler(read), settings, large) for on, path, read in reads
+    ]
+    return [*served, _route(_METHODS, f"{start}/{{rest:path}}", refused, settings, large)]
 
 
 def iceberg_routes(
@@ -195,16 +205,21 @@ def iceberg_routes(
     ]
     if reach is not None:
         table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
-    served = [_route({method}, path, handler, settings) for method, path, handler in table]
-    others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
+    large = RowTurns(1, tells_clients_apart=reach is not None)
+    served = [_route({method}, path, handler, settings, large) for method, path, handler in table]
+    others = [_route(_METHODS, path, routes.unsupported, settings, large) for path in _UNSUPPORTED]
     return [*served, *others]
 
 
-def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSettings) -> Route:
+def _route(
+    methods: set[str], path: str, handler: Handler, settings: IcebergSettings, large: RowTurns
+) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
-            return await run_in_threadpool(_checked, handler, request, body)
+            is_large = len(body) > LARGE_BYTES
+            async with large.turn(principal_of(request).name) if is_large else nullcontext():
+                return await run_in_threadpool(_checked, handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")
 

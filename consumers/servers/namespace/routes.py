@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import io
 import tempfile
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from lance_namespace.errors import ErrorCode
 from starlette.requests import ClientDisconnect, Request
@@ -31,13 +33,17 @@ from consumers.servers.namespace.row_turns import RowTurns
 from consumers.servers.namespace.row_work import by_process
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
+from consumers.servers.namespace.time_travel import POSITION
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
+from consumers.servers.security.budgets import LARGE_BYTES
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.server_heads import CONNECTION
 
 COMMIT_THREADS = 64
+PAST_THREADS = 4
+"""For what is asked of the past, which may take long to be read from the log."""
 ROW_THREADS = 8
 _NOT_LANCE = frozenset({"forwarded", "user-agent", "via", "x-forwarded-for", "x-real-ip"})
 """What Lance's own client doesn't send; a proxy adds some of it, and may send the requests of many
@@ -73,8 +79,10 @@ def routes(
     places = ROW_THREADS if processes is None else processes.count
     workers = _Workers(
         threads,
+        ThreadPoolExecutor(PAST_THREADS, "namespace-past"),
         ThreadPoolExecutor(places, "namespace-rows"),
         RowTurns(places, tells_clients_apart=service.security.is_on),
+        RowTurns(1, tells_clients_apart=service.security.is_on),
         processes,
     )
     found = []
@@ -138,14 +146,17 @@ class _Workers:
     """Who carries requests out."""
 
     threads: ThreadPoolExecutor
+    past_threads: ThreadPoolExecutor
     row_threads: ThreadPoolExecutor
     turns: RowTurns
+    large_turns: RowTurns
     processes: RowProcesses | None
 
 
 async def _answer(entry: Entry, service: Service, workers: _Workers, request: Request) -> Response:
     stream: IO[bytes] | None = None
-    in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.threads)
+    run = asyncio.get_running_loop().run_in_executor
+    in_pool = partial(run, workers.threads)
     call = _call(entry, service, request)
     try:
         if service.security.is_on and (entry.takes_arrow or credentials_of_headers(call.headers)):
@@ -157,17 +168,18 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
         else:
             call.body = await _whole(request, service.settings.json_bytes_max)
         if not entry.is_heavy:
-            return await in_pool(_carry_out, entry, service, call)
+            threads = workers.past_threads if POSITION in call.headers else workers.threads
+            is_large = len(call.body) > LARGE_BYTES
+            async with workers.large_turns.turn(_client(call)) if is_large else nullcontext():
+                return await run(threads, _carry_out, entry, service, call)
         if service.security.is_on:
             await in_pool(admit, entry, call)
         else:  # there is nothing to wait for
             admit(entry, call)
-        # Who shows no name is told apart by the table.
-        async with workers.turns.turn(call.principal.name or f"/{call.object_id}"):
+        async with workers.turns.turn(_client(call)):
             if workers.processes is not None and entry.operation is not None:
                 return await by_process(workers.processes, service, entry, call)
-            in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)
-            return await in_pool(respond, entry, service, call)
+            return await run(workers.row_threads, respond, entry, service, call)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
@@ -183,6 +195,11 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             transaction=call.committed,
             position=call.position,
         )
+
+
+def _client(call: Call) -> str:
+    """Return by what clients are told apart: who shows no name, by the table."""
+    return call.principal.name or f"/{call.object_id}"
 
 
 def _carry_out(entry: Entry, service: Service, call: Call) -> Response:
@@ -205,7 +222,7 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
     )
 
 
-async def _pieces(request: Request, bytes_max: int) -> Any:
+async def _pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
     size = 0
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:

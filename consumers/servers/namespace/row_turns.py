@@ -17,8 +17,9 @@ from commitlog.errors import Unavailable
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
-LONG_SECONDS = 0.5
-"""Work that takes longer is long."""
+LONG_SECONDS, LONG_SHARE = 0.5, 4
+"""Work that takes longer is long, if it also takes as much as that part of what others are at: on a
+busy machine everything takes longer."""
 _WEIGHT = 0.25
 """Of the last piece of a client's work in how long its work takes."""
 _REMEMBERED_MAX = 10_000
@@ -45,7 +46,7 @@ class RowTurns:
         self._running: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
         self._took: OrderedDict[str, float] = OrderedDict()
-        """How long the work of those takes whose work was long lately."""
+        """How long the work of each client takes, the last pieces weighing most."""
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
@@ -89,17 +90,22 @@ class RowTurns:
             chosen[1].set_result(None)
 
     def _note(self, client: str, seconds: float) -> None:
-        before = self._took.pop(client, 0.0)
-        took = seconds if seconds > LONG_SECONDS else before + _WEIGHT * (seconds - before)
-        if took > LONG_SECONDS:
-            self._took[client] = took
-            if len(self._took) > _REMEMBERED_MAX:
-                self._took.popitem(last=False)
+        before = self._took.pop(client, seconds)
+        self._took[client] = before + _WEIGHT * (seconds - before)
+        if len(self._took) > _REMEMBERED_MAX:
+            self._took.popitem(last=False)
 
     def _is_ready(self, waiting: _Waiting) -> bool:
         return not waiting[1].done() and self._has_room(waiting[0])
 
     def _has_room(self, client: str) -> bool:
         # A waiting request has no room yet, so a later one can't overtake it.
-        places = self._places - (self._places > 1 and client in self._took)
-        return self._running.total() < places and self._running[client] < self._client_max
+        left = self._places - self._running.total()
+        if left <= 0 or self._running[client] >= self._client_max:
+            return False
+        return left > 1 or self._places == 1 or not self._is_long(client)
+
+    def _is_long(self, client: str) -> bool:
+        took = self._took.get(client, 0.0)
+        longest = max((self._took.get(one, 0.0) for one in self._running), default=0.0)
+        return took > LONG_SECONDS and took * LONG_SHARE > longest

@@ -18,6 +18,9 @@ from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
 
 DEPTH_MAX = 100
+PARAMETERS_MAX = 1000
+LARGE_BYTES = 1024 * 1024
+"""Larger bodies are parsed one after another: many at once would keep small requests waiting."""
 _SMALL_BYTES = 16 * 1024
 """A body that can't be over either budget by much."""
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -29,7 +32,7 @@ _ROWS = re.compile(r"(?:^|\.)rows$")
 """A field with rows, whose texts are data."""
 ICEBERG_SEPARATOR = "\x1f"
 _NAMESPACE = re.compile(r"(?<=/namespaces/)[^/]+")
-_STEP_BYTES = 256 * 1024
+_STEP_BYTES = 64 * 1024
 _UNCOUNTED = bytes(set(range(256)) - set(b'"[]{},'))
 _LEVELS = [(one in b"[{") - (one in b"]}") for one in range(256)]
 _SHOWN_CHARACTERS = 40
@@ -96,11 +99,13 @@ def text_problem(value: Any, where: str) -> str:
 
 
 def target_problem(target: bytes, query: bytes) -> str:
-    """Return which unprintable character a request's path or query holds, empty if none.
+    """Return what is wrong with a request's path or query: an unprintable character, or its size.
 
     Iceberg's clients join the levels of a namespace by one; elsewhere it is as bad as the others.
     Bytes that aren't UTF-8 are refused too: servers replace them, so that two names would be one.
     """
+    if query.count(b"&") >= PARAMETERS_MAX:
+        return f"the query has more than {PARAMETERS_MAX} parameters"
     path = unquote_to_bytes(target).decode(errors="surrogateescape")
     named = _NAMESPACE.sub(lambda found: found[0].replace(ICEBERG_SEPARATOR, ""), path)
     if found := _CONTROL.search(named):
