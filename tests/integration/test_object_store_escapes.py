@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,23 +12,30 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance import LanceOperation
+from lance import LanceOperation, blob_array, blob_field
 
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.lancepb.table_pb2 import DataFragment, Manifest
+from commitlog.errors import CommitLogError
+from commitlog.lancepb.table_pb2 import (
+    DataFragment,
+    FragmentReuseIndexDetails,
+    IndexMetadata,
+    Manifest,
+)
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from tests.namespace_world import Capture, World, numbers
-from tests.object_store import BUCKET, ROOT, s3_server
+from tests.object_store import BUCKET, KEY, ROOT, SECRET, s3_server
 from tests.unit.test_namespace_reach import ADMIN, BOB, access_file
 from tests.unit.test_registered_escapes import check_nothing_leads_there
 
 pytest.importorskip("moto")
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 ALLOWED = f"s3://{BUCKET}/allowed"
 
 
@@ -220,6 +229,86 @@ def test_a_record_through_kafka_is_held_to_the_leaders_policy(
         assert outcome.code in ("LOCATION_NOT_ALLOWED", "INVALID_OPERATION"), (place, outcome)
 
 
+@pytest.mark.parametrize("kind", ["update_bases", "overwrite", "clone"])
+def test_no_transaction_of_lance_names_another_place(
+    world: World, secret: str, table: str, kind: str
+) -> None:
+    key = f"s3://{KEY}:{SECRET}@{BUCKET}/{secret.split('/', 3)[3]}"
+    for place in (*places(secret), key):
+        message = naming(kind, place)
+        sent = base64.b64encode(message).decode()
+        body = {"operations": [{"lance_commit": {"table": table, "message": sent}}]}
+        status, answer = world.post("/v1/log/transactions", body, headers=BOB)
+        assert status in (400, 403, 409), (place, answer)
+        assert SECRET not in str(answer) or place is key
+        try:
+            outcome = world.log.submit(table, message).result(120)
+        except CommitLogError:
+            continue  # it isn't even sent
+        if outcome.status == "committed":
+            assert ids(world, table, BOB) == 403, place
+            return
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_no_index_reads_a_file_of_others(world: World, secret: str, table: str) -> None:
+    """What is refused says nothing of whether the file is there, or how large it is."""
+    folder = secret.rsplit("/", 1)[1]
+    (there,) = store_for(secret).names("data")
+    said: dict[str, list[str]] = {there: [], "absent.lance": []}
+    for name in said:
+        for path in (f"../../../{folder}/data/{name}", f"{secret}/data/{name}"):
+            for index in indices(path):
+                message = LanceTransaction(read_version=1, uuid=str(uuid.uuid4()))
+                message.create_index.new_indices.append(index)
+                sent = base64.b64encode(message.SerializeToString()).decode()
+                body = {"operations": [{"lance_commit": {"table": table, "message": sent}}]}
+                status, answer = world.post("/v1/log/transactions", body, headers=BOB)
+                assert status in (400, 403, 409), (path, answer)
+                told = str(answer["error"]).replace(name, "")
+                print(told)
+                said[name].append(re.sub(f"{UUID}|[0-9]+", "", told))
+    assert said[there] == said["absent.lance"]
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_a_staged_transaction_is_the_table_s_own(world: World, secret: str, table: str) -> None:
+    folder = secret.rsplit("/", 1)[1]
+    there = next(n for n in store_for(secret).names("_transactions") if n.endswith(".txn"))
+    for name in (f"../../{folder}/_transactions/{there}", f"{secret}/_transactions/{there}"):
+        request = stage(world, table, lambda dataset: dataset.delete("id = 0"))
+        store = store_for(f"s3://{BUCKET}")
+        state, _ = decode_manifest(store.read(request["manifest_path"]))
+        state.transaction_file = name
+        data = encode_manifest(state, None)
+        store.write(request["manifest_path"], data)
+        status, answer = submit(
+            world, table, {**request, "manifest_size": len(data)}, "version/create", BOB
+        )
+        assert status == 400, (name, answer)
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_rows_name_no_object_of_others(world: World, secret: str) -> None:
+    (there,) = store_for(secret).names("data")
+    schema = pa.schema([pa.field("id", pa.int64()), blob_field("file")])
+
+    def rows(named: Any) -> pa.Table:
+        return pa.table([pa.array([1]), blob_array([named])], schema=schema)
+
+    table = f"bobs${world.fresh_name()}"
+    assert world.rows(f"/v1/table/{table}/create", rows(b"own"), headers=BOB)[0] == 200
+    for uri in (
+        *(f"{secret}/data/{there}", "s3://other/x", f"s3://{KEY}:{SECRET}@{BUCKET}/x"),
+        *(f"s3a://{BUCKET}/x", "file:///etc/passwd", "http://169.254.169.254/latest/meta-data"),
+    ):
+        merge = "merge_insert?on=id&when_matched_update_all=true"
+        for path in (f"{table}2/create", f"{table}/insert", f"{table}/{merge}"):
+            status, body = world.rows(f"/v1/table/{path}", rows(uri), headers=BOB)
+            assert status in (400, 403), (uri, path, body)
+    assert world.post(f"/v1/table/{table}/count_rows", {}, headers=BOB) == (200, 1)
+
+
 @pytest.mark.parametrize(
     "location",
     [
@@ -239,6 +328,34 @@ def test_no_table_is_declared_or_registered_elsewhere(world: World, location: st
 
 def test_a_dataset_that_is_registered_names_no_file_of_others(world: World, secret: str) -> None:
     check_nothing_leads_there(world, secret, ALLOWED, [100, 101])
+
+
+def naming(kind: str, place: str) -> bytes:
+    """Return Lance's transaction that names a place."""
+    message = LanceTransaction(read_version=1, uuid=str(uuid.uuid4()))
+    if kind == "clone":
+        message.clone.is_shallow, message.clone.ref_path, message.clone.ref_version = True, place, 1
+    elif kind == "overwrite":
+        message.overwrite.initial_bases.add(name="base", path=place, is_dataset_root=True)
+    else:
+        message.update_bases.new_bases.add(name="base", path=place, is_dataset_root=True)
+    return message.SerializeToString()
+
+
+def indices(path: str) -> list[IndexMetadata]:
+    """Return entries of indices that name a file: of their own, or with their details."""
+    own, details = (
+        IndexMetadata(
+            uuid={"uuid": uuid.uuid4().bytes}, name=name, dataset_version=1, index_version=0
+        )
+        for name in ("i", "__lance_frag_reuse")
+    )
+    own.fields.append(0)
+    own.files.add(path=path, size_bytes=1)
+    named = FragmentReuseIndexDetails()
+    named.external.path, named.external.size = path, 1
+    details.index_details.Pack(named)
+    return [own, details]
 
 
 def _of_branch(request: dict[str, Any]) -> dict[str, Any]:

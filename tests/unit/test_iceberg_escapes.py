@@ -48,6 +48,27 @@ class Places:
     def foreign(self) -> list[str]:
         return [self.secret, f"{self.secret}/data/x", self.left, f"{self.root}/hr", self.root]
 
+    def disguised(self) -> list[str]:
+        """Return other spellings of a place of others, and places that nobody serves."""
+        tail, is_local = self.secret.removeprefix(f"{self.root}/"), self.root.startswith("/")
+        both = [
+            *(f"{self.root}/x/../{tail}", f"{self.root}//{tail}", f"{self.root}/./{tail}"),
+            *(f"{self.mine}/../../{tail}", self.secret.replace("salaries", "%73alaries")),
+            *(f"{self.secret}?versionId=1", f"{self.secret}#x", f"{self.root}/x/%2e%2e/{tail}"),
+            *("/etc", "file:///etc", "s3://other/t", "s3://me:secret@other/t", "http://x/t", "x/t"),
+            *("memory:///t", f"gs://{BUCKET}/t", "hdfs://name/t", f"{self.root}-beside/t"),
+        ]
+        if is_local:
+            spelled = ("file://", "file:", "FILE://", "file://localhost", "/proc/self/root")
+            return [*both, *(f"{how}{self.secret}" for how in spelled)]
+        hosts = (BUCKET, f"me:secret@{BUCKET}", f"{BUCKET}:443", f"{BUCKET}.s3.amazonaws.com")
+        return [
+            *both,
+            *(f"{scheme}://{BUCKET}/tables/{tail}" for scheme in ("s3a", "s3n", "S3", "gs")),
+            *(f"s3://{host}/tables/{tail}" for host in hosts[1:]),
+            *(f"https://s3.amazonaws.com/{BUCKET}/tables/{tail}", f"s3://{BUCKET}/else"),
+        ]
+
 
 @pytest.fixture(scope="module", params=["local", "s3"])
 def places(
@@ -112,7 +133,7 @@ def naming(place: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_no_update_names_a_place_of_others(places: Places) -> None:
     identifier = {"namespace": ["bobs"], "name": "t"}
-    for place in places.foreign():
+    for place in (*places.foreign(), *places.disguised()):
         for update in naming(place):
             change = {"requirements": [], "updates": [update]}
             both = {"table-changes": [{"identifier": identifier, **change}]}
@@ -149,7 +170,8 @@ def test_a_table_s_own_place_is_named_freely(places: Places) -> None:
 
 
 def test_no_table_is_made_at_a_place_of_others(places: Places) -> None:
-    for number, place in enumerate([*places.foreign(), f"{places.left}/deeper"]):
+    listed = [*places.foreign(), f"{places.left}/deeper", *places.disguised()]
+    for number, place in enumerate(listed):
         body = {"name": f"c{number}", "schema": SCHEMA, "location": place}
         for more in ({}, {"stage-create": True}):
             status, answer = places.post("namespaces/bobs/tables", {**body, **more})
@@ -247,11 +269,11 @@ def test_no_view_names_a_place_of_others(places: Places) -> None:
         "representations": [{"type": "sql", "sql": "SELECT 1", "dialect": "spark"}],
     }
     body = {"name": "v", "schema": SCHEMA, "view-version": version, "properties": {}}
-    for place in places.foreign():
+    for place in (*places.foreign(), *places.disguised()):
         assert places.post("namespaces/bobs/views", {**body, "location": place})[0] == 403, place
     status, answer = places.post("namespaces/bobs/views", body)
     assert status == 200, answer
-    for place in places.foreign():
+    for place in (*places.foreign(), *places.disguised()):
         change = {"requirements": [], "updates": naming(place)[:1]}
         assert places.post("namespaces/bobs/views/v", change)[0] == 403, place
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lance_namespace.errors import PermissionDeniedError
+
 from commitlog import CommitLog
 from commitlog.core.iceberg.named_places import PLACE_PROPERTIES, of_snapshot
 from commitlog.messages import IcebergDescription
@@ -61,7 +63,10 @@ class TablePlaces:
         if not self._security.is_on or any(lies_in(place, one) for one in own):
             return
         if not self._places.holds(place):
-            return  # nothing is read or written there by the server, and no table is put there
+            raise PermissionDeniedError(
+                f"{place} is outside of the tables root and of the allowed prefixes, or has no "
+                "clear meaning; have the server's operator add it to allowed_locations"
+            )
         others = self.others(place, table)
         for name, _ in others:
             self._security.check(principal, Access.READ, name)
