@@ -181,10 +181,13 @@ class _Server(uvicorn.Server):
 
 
 def _allow_many_connections() -> None:
-    """Let this process have as many files open as the system lets it."""
+    """Let this process have as many files open as the system lets it, half of them connections."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY:
+        LimitedHeads.connections_max = min(LimitedHeads.connections_max, allowed // 2)
 
 
 def _tls_of(tls: Tls | None) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from consumers.servers.server_answers import Outgoing
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_SECONDS_MAX = 60.0
 """How long a request line and its headers may take to arrive."""
+CROWDED_SECONDS = 5.0
+"""How long it may take, and how long a connection may be idle, while half of all are taken."""
 HEADERS_MAX = 512
 PIPELINED_MAX = 64
 """Requests that wait on a connection for the one before them; a few bytes each become kilobytes."""
@@ -33,6 +35,9 @@ class _TooMany(Exception):
 class LimitedHeads(HttpToolsProtocol):
     """Ends a connection whose request line and headers are too long."""
 
+    connections_max = 10_000
+    """More are closed at once: each is a file, and the server needs some for itself."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn gives to each connection."""
         super().__init__(*arguments, **options)
@@ -41,6 +46,7 @@ class LimitedHeads(HttpToolsProtocol):
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
         self._kept: dict[str, Any] = {REQUESTS: 0}
+        self._idle_seconds = self.timeout_keep_alive
         self._body: list[bytes] = []
         """What came of a body and wasn't passed on yet."""
 
@@ -49,7 +55,20 @@ class LimitedHeads(HttpToolsProtocol):
         super().connection_made(transport)
         self._outgoing = Outgoing(transport, self.loop, self._all_outgoing)
         self.transport = cast(Transport, self._outgoing)
-        self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
+        if len(self.connections) > self.connections_max:
+            self.transport.close()
+            return
+        self._timer = self.loop.call_later(self._if_crowded(HEAD_SECONDS_MAX), self._give_up)
+
+    def _if_crowded(self, seconds: float) -> float:
+        """Return less than these seconds if there are many connections."""
+        is_crowded = len(self.connections) > self.connections_max // 2
+        return min(seconds, CROWDED_SECONDS) if is_crowded else seconds
+
+    def on_response_complete(self) -> None:
+        """Note how long the connection may be idle from now on."""
+        self.timeout_keep_alive = int(self._if_crowded(self._idle_seconds))
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -76,7 +95,8 @@ class LimitedHeads(HttpToolsProtocol):
         if not self._is_in_head or self._began_now:  # what came is a body's, nearly all of it
             return
         if self._timer is None:
-            self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
+            seconds = self._if_crowded(HEAD_SECONDS_MAX)
+            self._timer = self.loop.call_later(seconds, self._give_up)
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")

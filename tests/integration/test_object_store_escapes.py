@@ -266,7 +266,6 @@ def test_no_index_reads_a_file_of_others(world: World, secret: str, table: str) 
                 status, answer = world.post("/v1/log/transactions", body, headers=BOB)
                 assert status in (400, 403, 409), (path, answer)
                 told = str(answer["error"]).replace(name, "")
-                print(told)
                 said[name].append(re.sub(f"{UUID}|[0-9]+", "", told))
     assert said[there] == said["absent.lance"]
     assert ids(world, table, BOB) == [0, 1]

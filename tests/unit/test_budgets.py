@@ -16,7 +16,7 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -27,13 +27,15 @@ from starlette.responses import Response
 
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
-from consumers.servers.namespace import respond
+from consumers.servers import server_heads
+from consumers.servers.namespace import time_travel
 from consumers.servers.namespace.routes import COMMIT_THREADS
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings, OverLimit
+from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 MEGABYTE = 1024 * 1024
@@ -352,6 +354,8 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
     with pytest.raises(OverLimit) as refused:
         limits.arrive("third", 1)
     assert refused.value.status == 503
+    limits.hold("third", 1000, is_small=True)
+    limits.hold("third", -1000)
     limits.arrive("greedy", -3)
     limits.hold("greedy", -3 * MEGABYTE)
     limits.arrive("", 3)  # who shows nothing in the headers
@@ -409,6 +413,22 @@ def test_requests_in_a_row_are_few(world: World) -> None:
     assert b"400 Bad Request" in flood
 
 
+def test_idle_connections_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a file of the server's, which needs files for itself."""
+    monkeypatch.setattr(LimitedHeads, "connections_max", 20)
+    monkeypatch.setattr(server_heads, "CROWDED_SECONDS", 0.5)
+    host, _, port = world.uri.removeprefix("http://").partition(":")
+    with ExitStack() as open_ones:
+        crowd = [
+            open_ones.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            for _ in range(40)
+        ]
+        for one in crowd[10:]:  # those beyond the limit at once, the others soon
+            assert one.recv(1) == b""
+        served = raw(world, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in served
+
+
 def test_headers_and_parameters_are_few(world: World) -> None:
     assert b" 400 " in raw(world, b"GET /healthz HTTP/1.1\r\n" + b"a:b\r\n" * 10_000 + b"\r\n")
     line = b"POST /v1/table/b$t/describe?" + b"a&" * 20_000 + b" HTTP/1.1\r\nConnection: close\r\n"
@@ -430,14 +450,13 @@ def test_questions_about_the_past_hold_up_none_about_now(
 ) -> None:
     """What was there then may take minutes to be read from a long log."""
     go, asked = threading.Event(), threading.Semaphore(0)
-    as_of = respond.as_of
 
     def slow(*arguments: Any) -> Any:
         asked.release()
         assert go.wait(120)
-        return as_of(*arguments)
+        return time_travel.as_of(*arguments)
 
-    monkeypatch.setattr(respond, "as_of", slow)
+    monkeypatch.setattr("consumers.servers.namespace.respond.as_of", slow)
     then = {"x-commitlog-sequence": "2"}
     with ThreadPoolExecutor(COMMIT_THREADS + 10) as crowd:
         waiting = [
@@ -448,6 +467,13 @@ def test_questions_about_the_past_hold_up_none_about_now(
         assert world.post("/v1/table/b$t/describe", {})[0] == 200
         go.set()
         assert {one.result(120)[0] for one in waiting} <= {200, 404}
+
+
+def test_many_large_bodies_keep_no_small_one_out() -> None:
+    limits = Limits(_reading, LimitSettings(arriving_bytes_max=4 * MEGABYTE))
+    limits.hold("greedy", 4 * MEGABYTE)
+    assert asyncio.run(_upload(limits, gzip.compress(bytes(1000))))[0] == 200
+    assert asyncio.run(_upload(limits, gzip.compress(bytes(MEGABYTE))))[0] == 503
 
 
 async def _reading(scope: Any, receive: Any, send: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ import pyarrow as pa
 import pytest
 from lance import LanceOperation
 
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
 from commitlog.errors import CommitConflict
+from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
@@ -256,6 +260,39 @@ def test_a_symbolic_link_is_no_way_around(world: World, tmp_path: Path) -> None:
     # A record through Kafka finds no such file.
     brought = LanceOperation.Append([fragment_of(foreign, None)])
     assert world.log.submit("bobs$t", brought).result(120).code == "MISSING_FILE"
+
+
+def test_an_index_names_no_file_of_others(world: World) -> None:
+    """What is refused says nothing of whether the file is there, or how large it is."""
+    secret = create(world, "hr$salaries", 100)
+    create(world, "bobs$t", 0, BOB)
+    (there,) = os.listdir(f"{secret}/data")
+    up = f"../../../../{os.path.relpath(secret, world.tables_root)}/data"
+    said: dict[str, list[str]] = {there: [], "absent.lance": []}
+    for name in said:
+        for path in (f"{up}/{name}", f"{secret}/data/{name}"):
+            for kind in ("own", "details"):
+                index = IndexMetadata(uuid={"uuid": uuid.uuid4().bytes}, dataset_version=1)
+                index.index_version, index.name = 0, "i" if kind == "own" else FRAGMENT_REUSE_INDEX
+                if kind == "own":
+                    index.fields.append(0)
+                    index.files.add(path=path, size_bytes=1)
+                else:
+                    named = FragmentReuseIndexDetails()
+                    named.external.path, named.external.size = path, 1
+                    index.index_details.Pack(named)
+                message = LanceTransaction(read_version=1, uuid=str(uuid.uuid4()))
+                message.create_index.new_indices.append(index)
+                sent = base64.b64encode(message.SerializeToString()).decode()
+                body = {"operations": [{"lance_commit": {"table": "bobs$t", "message": sent}}]}
+                status, answer = world.post("/v1/log/transactions", body, headers=BOB)
+                assert status in (400, 403, 409), (path, answer)
+                told = str(answer["error"]).replace(name, "")
+                said[name].append(
+                    re.sub("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+", "", told)
+                )
+    assert said[there] == said["absent.lance"]
+    assert query(world, "bobs$t", BOB) == (200, [0, 1])
 
 
 def test_a_staged_manifest_that_is_a_link_is_refused(world: World, tmp_path: Path) -> None:

@@ -218,9 +218,12 @@ def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.Mo
     asked = {"vector": {}, "k": 100}
     opened: list[Any] = []
     made = answer_files.AnswerInFile
-    monkeypatch.setattr(
-        answer_files, "AnswerInFile", lambda file: opened.append(file) or made(file)
-    )
+
+    def noted(file: Any) -> Any:
+        opened.append(file)
+        return made(file)
+
+    monkeypatch.setattr(answer_files, "AnswerInFile", noted)
     status, found = world.post(f"/v1/table/{name}$t/query", asked)
     assert (status, pa.ipc.open_file(found).read_all()) == (200, rows)
     assert [file.closed for file in opened] == [True]

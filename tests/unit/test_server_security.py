@@ -340,9 +340,9 @@ def test_bodies_that_are_on_their_way_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_more_bodies_than_there_is_room_for_are_told_so(tmp_path: Path) -> None:
-    world = limited(tmp_path, arriving_max=1, arriving_bytes_max=1000)
+    world = limited(tmp_path, arriving_max=1, arriving_bytes_max=100_000)
     try:
-        assert world.post("/v1/table/a/exists", b"[" * 1001)[0] == 503
+        assert world.post("/v1/table/a/exists", b"[" * 100_001)[0] == 503
         with begin(world):
             wait_until(
                 lambda: world.post("/v1/table/a/exists", {"id": ["a"]})[0] == 503, "no room left"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, cast
 
-from lance_namespace.errors import ErrorCode
+from lance_namespace.errors import ErrorCode, InvalidInputError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -36,7 +36,7 @@ from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.namespace.time_travel import POSITION
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
-from consumers.servers.security.budgets import LARGE_BYTES
+from consumers.servers.security.budgets import LARGE_BYTES, json_problem
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.server_heads import CONNECTION
@@ -167,11 +167,15 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)
         else:
             call.body = await _whole(request, service.settings.json_bytes_max)
+        is_large = len(call.body) > LARGE_BYTES
+        large = workers.large_turns.turn(_client(call)) if is_large else nullcontext()
         if not entry.is_heavy:
             threads = workers.past_threads if POSITION in call.headers else workers.threads
-            is_large = len(call.body) > LARGE_BYTES
-            async with workers.large_turns.turn(_client(call)) if is_large else nullcontext():
+            async with large:
                 return await run(threads, _carry_out, entry, service, call)
+        async with large:  # what is too much isn't sent to a process
+            if is_large and (problem := await in_pool(json_problem, call.body)):
+                raise InvalidInputError(problem)
         if service.security.is_on:
             await in_pool(admit, entry, call)
         else:  # there is nothing to wait for

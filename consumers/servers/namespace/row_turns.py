@@ -40,6 +40,7 @@ class RowTurns:
     ) -> None:
         """Take the number of places; if clients are told apart, none of them gets the last one."""
         self._places = places
+        self._tells_apart = tells_clients_apart
         self._client_max = max(1, places - 1) if tells_clients_apart else places
         self._wait_seconds = wait_seconds
         self._clock = clock
@@ -106,6 +107,8 @@ class RowTurns:
         return left > 1 or self._places == 1 or not self._is_long(client)
 
     def _is_long(self, client: str) -> bool:
-        took = self._took.get(client, 0.0)
+        took = self._took.get(client)
+        if took is None:  # a name that anybody can make up is no reason to trust in it
+            return not self._tells_apart
         longest = max((self._took.get(one, 0.0) for one in self._running), default=0.0)
         return took > LONG_SECONDS and took * LONG_SHARE > longest

@@ -7,7 +7,7 @@ import zlib
 
 from starlette.types import Message, Receive
 
-PIECE_BYTES = 1024 * 1024
+PIECE_BYTES = 256 * 1024
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 0}
 _ZLIB, _RAW = zlib.MAX_WBITS, -zlib.MAX_WBITS
 

@@ -31,6 +31,8 @@ UNLIMITED = ("/healthz", "/readyz", "/metrics")
 """What has to answer when nothing else does."""
 IN_MEMORY_BYTES_MAX = 8 * 1024 * 1024
 """Of rows, more than this is kept in files."""
+SMALL_BYTES = 64 * 1024
+"""Bodies up to this have room in memory beside the large ones: their number is bounded."""
 SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
 """Of the disk for those files so much stays free, or that part of it if that is less."""
 _ROWS = "application/vnd.apache.arrow"
@@ -183,9 +185,9 @@ class Limits:
             self._check(self._arriving, client, more, most, f"{most} bodies are being received")
         count(self._arriving, client, more)
 
-    def hold(self, client: str, more: int) -> None:
-        """Keep a client's bytes in memory, or no longer."""
-        if more > 0:
+    def hold(self, client: str, more: int, *, is_small: bool = False) -> None:
+        """Keep a client's bytes in memory, or no longer; for a small body there is always room."""
+        if more > 0 and not is_small:
             most = self._settings.arriving_bytes_max
             self._check(self._held_bytes, client, more, most, "too many large requests at once")
         count(self._held_bytes, client, more)
@@ -257,7 +259,8 @@ class _Request:
         size = len(message.get("body", b""))
         self._received += size
         held = min(self._received, self._in_memory_max) - self._held
-        self._limits.hold(self._client, held)
+        is_small = self._held + held <= SMALL_BYTES
+        self._limits.hold(self._client, held, is_small=is_small)
         self._held += held
         spooled = self._received - self._held - self._spooled
         if spooled:
