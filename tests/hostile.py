@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import gzip
+import hashlib
 import http.client
 import io
 import json
@@ -21,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,6 +31,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from consumers.runtime.process import be_nice
+
 CONNECTIONS = 500
 WAITING = 440
 """Of the connections, those that send slowly, half, or nothing."""
@@ -37,17 +40,24 @@ AT_WORK = "at work"
 """The crowd's first line, once it has made what takes it long."""
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 POLITE = ["polite", "t"]
+POLITE_KEY, HOSTILE_KEY = "polite-0123456789abcdef", "hostile-0123456789abcdef"
+CROWD_NICENESS = 5
+"""The crowd stands for other machines: it gets less of the processors than the service."""
+HUGE_AT_ONCE = 2
+"""So many of the largest bodies are on their way: networks are slower than a machine's memory."""
 REQUEST_SECONDS = 60.0
 ANSWERS_MIN, LONGER_MAX = 20, 12
 """The crowd goes on until it was answered so often, for so many times its seconds at most: on a
 machine with little to spare, it takes long to make what it sends."""
 MIB = 1024 * 1024
+JSON_BYTES_MAX = 32 * MIB
 _JSON_PATHS = (
     *("/v1/table/x$t/version/create", "/v1/table/x$t/query", "/v1/table/x$t/describe"),
     *("/v1/table/batch-commit", "/v1/table/x$t/count_rows", "/v1/table/x$t/create_index"),
     *("/v1/namespace/x/create", "/v1/log/transactions", "/v1/transactions/commit"),
     *("/v1/namespaces/x/tables", "/v1/table/x$t/update", "/v1/table/x$t/delete"),
 )
+_ITEMS = (b"{}", b"0", b'""', b"[]", b'{"create_table_version":{}}')
 _VALUES: tuple[Any, ...] = (
     *(None, True, -1, 2**63, 1e308, "", "\u0000", "..", "$", "é" * 200, [], {}, [[]], {"": {}}),
     *("x" * 10_000, [0] * 10_000, {"vector": {"single_vector": [0.0] * 10_000}}),
@@ -89,6 +99,19 @@ def mutated(chance: random.Random, data: bytes) -> bytes:
 
 
 @cache
+def huge_json(item: bytes) -> bytes:
+    """Return as large a body as may be, of one thing again and again."""
+    most = JSON_BYTES_MAX - 1000
+    return b'{"operations":[' + b",".join([item] * (most // (len(item) + 1))) + b"]}"
+
+
+@cache
+def endless_text() -> bytes:
+    """Return a text without an end, in each of whose quotes one might begin."""
+    return b'{"filter":' + b"[" * 101 + b'"' + b'\\",' * 700_000
+
+
+@cache
 def unfolding_json() -> bytes:
     """Return little that becomes 256 MiB."""
     return gzip.compress(b'{"id":"' + b" " * (256 * MIB) + b'"}', 1)
@@ -113,14 +136,16 @@ class Crowd:
     host: str
     port: int
     seed: int
+    key: str = ""
     answers: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
+    network: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HUGE_AT_ONCE))
 
     async def run(self, seconds: float) -> Counter[str]:
         """Do harm for a while; return how it was answered."""
         active: list[Callable[[random.Random], Awaitable[None]]] = [
             *(self._json, self._json, self._nested, self._huge, self._arrow, self._arrow),
-            *(self._unfolding_json, self._unfolding_rows),
+            *(self._unfolding_json, self._unfolding_rows, self._endless, self._costly),
         ]
         waiting = [self._half_head, self._half_body, self._drip, self._silent]
         tasks = [
@@ -156,6 +181,7 @@ class Crowd:
         reader, writer = await asyncio.open_connection(self.host, self.port)
         try:
             more = f"Content-Encoding: {encoding}\r\n" if encoding else ""
+            more += f"x-api-key: {self.key}\r\n" if self.key else ""
             head = (
                 f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{more}"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -178,9 +204,15 @@ class Crowd:
         await self._send(chance.choice(_JSON_PATHS), deep)
 
     async def _huge(self, chance: random.Random) -> None:
-        item = chance.choice((b"{}", b"0", b'""', b"[]", b'{"create_table_version":{}}'))
-        body = b'{"operations":[' + b",".join([item] * chance.randrange(10**6, 9 * 10**6)) + b"]}"
-        await self._send(chance.choice(_JSON_PATHS), body)
+        async with self.network:
+            await self._send(chance.choice(_JSON_PATHS), huge_json(chance.choice(_ITEMS)))
+
+    async def _endless(self, chance: random.Random) -> None:
+        await self._send(chance.choice(_JSON_PATHS), endless_text())
+
+    async def _costly(self, chance: random.Random) -> None:
+        asked = {"predicate": f"repeat(s, {chance.randrange(10**8)}) = s"}
+        await self._send("/v1/table/hostile$rows/count_rows", json.dumps(asked).encode())
 
     async def _arrow(self, chance: random.Random) -> None:
         rows = pa.table({"id": list(range(50)), "x": [[0.5] * 4] * 50, "s": ["é"] * 50})
@@ -238,7 +270,9 @@ class Polite:
 
     host: str
     port: int
-    seconds: list[float] = field(default_factory=list)
+    key: str = ""
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """How long each answer took, by what was asked."""
     refused: Counter[int] = field(default_factory=Counter)
     inserted: int = 0
 
@@ -258,15 +292,14 @@ class Polite:
         number = 0
         while time.monotonic() < until or (beside is not None and beside.poll() is None):
             number += 1
-            began = time.monotonic()
-            if number % 10 == 0:
-                status = self._send(f"/v1/table/{table}/insert", self._row(number), ARROW_STREAM)
+            asked = "insert" if number % 10 == 0 else "describe" if number % 2 else "count_rows"
+            path, began = f"/v1/table/{table}/{asked}", time.monotonic()
+            if asked == "insert":
+                status = self._send(path, self._row(number), ARROW_STREAM)
                 self.inserted += status == 200
-            elif number % 2:
-                status = self._send(f"/v1/table/{table}/describe", b"{}")
             else:
-                status = self._send(f"/v1/table/{table}/count_rows", b"{}")
-            self.seconds.append(time.monotonic() - began)
+                status = self._send(path, b"{}")
+            self.seconds[asked].append(time.monotonic() - began)
             if status != 200:
                 self.refused[status] += 1
             time.sleep(0.02)
@@ -274,7 +307,8 @@ class Polite:
     def count(self) -> int:
         """Return how many rows its table has."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_SECONDS)
-        connection.request("POST", f"/v1/table/{'$'.join(POLITE)}/count_rows", b"{}")
+        path = f"/v1/table/{'$'.join(POLITE)}/count_rows"
+        connection.request("POST", path, b"{}", {"x-api-key": self.key})
         with connection.getresponse() as response:
             found = json.loads(response.read())
         connection.close()
@@ -283,7 +317,7 @@ class Polite:
     @property
     def p99(self) -> float:
         """The time within which nearly all answers came."""
-        return statistics.quantiles(self.seconds, n=100)[-1]
+        return p99([one for times in self.seconds.values() for one in times])
 
     def _row(self, number: int) -> bytes:
         x = pa.array([[0.5] * 4], pa.list_(pa.float64()))
@@ -292,12 +326,29 @@ class Polite:
     def _send(self, path: str, body: bytes, kind: str = "application/json") -> int:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_SECONDS)
         try:
-            connection.request("POST", path, body, {"Content-Type": kind})
+            connection.request("POST", path, body, {"Content-Type": kind, "x-api-key": self.key})
             response = connection.getresponse()
             response.read()
             return response.status
         finally:
             connection.close()
+
+
+def p99(times: list[float]) -> float:
+    """Return the time within which nearly all were."""
+    return statistics.quantiles(times, n=100)[-1]
+
+
+def access_file(folder: Path) -> Path:
+    """Write what lets the two be told apart; return where."""
+    keys = (("polite", POLITE_KEY), ("hostile", HOSTILE_KEY))
+    hashes = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in keys}
+    lines = ["[keys]", *(f'{name} = "sha256:{one}"' for name, one in hashes.items())]
+    lines += ["[[grants]]", 'to = "hostile"', 'on = "hostile"', 'can = "admin"']
+    lines += ["[[grants]]", 'to = "polite"', 'on = "$"', 'can = "admin"']
+    written = folder / "access.toml"
+    written.write_text("\n".join(lines))
+    return written
 
 
 def resident_mib(pid: int) -> float:
@@ -313,10 +364,11 @@ def forget_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def crowd(uri: str, seconds: float, seed: int) -> subprocess.Popen[str]:
+def crowd(uri: str, seconds: float, seed: int, key: str = "") -> subprocess.Popen[str]:
     """Start a crowd in a process of its own; return once it is at work."""
     command = [sys.executable, "-m", "tests.hostile", uri, "--seconds", str(seconds)]
-    started = subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
+    command += ["--seed", str(seed), "--key", key]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert started.stdout is not None
     assert started.stdout.readline() == f"{AT_WORK}\n"
     return started
@@ -328,11 +380,14 @@ def main() -> None:
     parser.add_argument("uri")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--key", default="", help="what it shows as its API key")
     given = parser.parse_args()
     host, _, port = given.uri.removeprefix("http://").partition(":")
-    unfolding_json(), unfolding_rows()
+    # What takes long to make is made before.
+    unfolding_json(), unfolding_rows(), endless_text(), *map(huge_json, _ITEMS)
+    be_nice(CROWD_NICENESS)
     print(AT_WORK, flush=True)
-    answers = asyncio.run(Crowd(host, int(port), given.seed).run(given.seconds))
+    answers = asyncio.run(Crowd(host, int(port), given.seed, given.key).run(given.seconds))
     print(json.dumps({"seed": given.seed, "answers": dict(answers)}))
 
 
