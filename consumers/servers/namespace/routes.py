@@ -45,6 +45,7 @@ COMMIT_THREADS = 64
 PAST_THREADS = 4
 """For what is asked of the past, which may take long to be read from the log."""
 ROW_THREADS = 8
+CLIENT_CHARACTERS_MAX = 256
 _NOT_LANCE = frozenset({"forwarded", "user-agent", "via", "x-forwarded-for", "x-real-ip"})
 """What Lance's own client doesn't send; a proxy adds some of it, and may send the requests of many
 clients on one connection."""
@@ -203,7 +204,8 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
 
 def _client(call: Call) -> str:
     """Return by what clients are told apart: who shows no name, by the table."""
-    return call.principal.name or f"/{call.object_id}"
+    # It is remembered, and a path is as long as its client likes.
+    return call.principal.name or f"/{call.object_id}"[:CLIENT_CHARACTERS_MAX]
 
 
 def _carry_out(entry: Entry, service: Service, call: Call) -> Response:
