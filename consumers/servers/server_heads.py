@@ -88,13 +88,13 @@ class LimitedHeads(HttpToolsProtocol):
             self._timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless a head has become too long by it."""
+        """Parse what came, unless a head, or what follows a body, has become too long by it."""
         self._began_now = False
         super().data_received(data)
-        self._pass_body()
-        if not self._is_in_head or self._began_now:  # what came is a body's, nearly all of it
+        if self._pass_body() or self._began_now:  # what came is a body's, nearly all of it
+            self._head_bytes = 0
             return
-        if self._timer is None:
+        if self._is_in_head and self._timer is None:
             seconds = self._if_crowded(HEAD_SECONDS_MAX)
             self._timer = self.loop.call_later(seconds, self._give_up)
         self._head_bytes += len(data)
@@ -121,11 +121,12 @@ class LimitedHeads(HttpToolsProtocol):
         """Keep a piece: what was passed on is copied for each that follows, however small."""
         self._body.append(body)
 
-    def _pass_body(self) -> None:
-        if self._body:
-            body = b"".join(self._body)
+    def _pass_body(self) -> bool:
+        body = b"".join(self._body)
+        if body:
             self._body.clear()
             super().on_body(body)
+        return bool(body)
 
     def on_message_complete(self) -> None:
         """Note that the next request may come."""

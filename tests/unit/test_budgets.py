@@ -437,6 +437,16 @@ def test_headers_and_parameters_are_few(world: World) -> None:
     assert b"parameters" in answer
 
 
+def test_headers_that_follow_a_body_are_bounded(world: World) -> None:
+    """The parser keeps such a header until it ends."""
+    head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent = head + b"2\r\n{}\r\n0\r\nX-After: " + b"a" * 1_000_000
+    assert b" 400 " in raw(world, sent)
+    fine = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    answer = raw(world, fine + b"2\r\n{}\r\n0\r\nX-After: a\r\n\r\n")
+    assert answer.endswith(b"\r\n5")
+
+
 def test_a_body_of_small_pieces_arrives(world: World) -> None:
     body = json.dumps({"predicate": "id > 2" + " " * 300_000}).encode()
     head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nConnection: close\r\n"

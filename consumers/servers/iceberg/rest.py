@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -43,12 +44,7 @@ from consumers.servers.iceberg.time_travel import (
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.row_turns import RowTurns
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import (
-    LARGE_BYTES,
-    json_problem,
-    may_be_unprintable,
-    text_problem,
-)
+from consumers.servers.security.budgets import LARGE_BYTES, body_problem
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -149,11 +145,9 @@ def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) ->
     def refused(request: Request, body: bytes) -> Response:
         refuse(request.path_params["position"])
 
-    large = RowTurns(1, tells_clients_apart=False)
-    served = [
-        _route(on, f"{start}{path}", handler(read), settings, large) for on, path, read in reads
-    ]
-    return [*served, _route(_METHODS, f"{start}/{{rest:path}}", refused, settings, large)]
+    route = partial(_route, settings, RowTurns(1, tells_clients_apart=False))
+    served = [route(on, f"{start}{path}", handler(read)) for on, path, read in reads]
+    return [*served, route(_METHODS, f"{start}/{{rest:path}}", refused)]
 
 
 def iceberg_routes(
@@ -205,14 +199,14 @@ def iceberg_routes(
     ]
     if reach is not None:
         table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
-    large = RowTurns(1, tells_clients_apart=reach is not None)
-    served = [_route({method}, path, handler, settings, large) for method, path, handler in table]
-    others = [_route(_METHODS, path, routes.unsupported, settings, large) for path in _UNSUPPORTED]
+    route = partial(_route, settings, RowTurns(1, tells_clients_apart=reach is not None))
+    served = [route({method}, path, handler) for method, path, handler in table]
+    others = [route(_METHODS, path, routes.unsupported) for path in _UNSUPPORTED]
     return [*served, *others]
 
 
 def _route(
-    methods: set[str], path: str, handler: Handler, settings: IcebergSettings, large: RowTurns
+    settings: IcebergSettings, large: RowTurns, methods: set[str], path: str, handler: Handler
 ) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
@@ -240,9 +234,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
-    if problem := json_problem(body):
-        raise Invalid(problem)
-    if may_be_unprintable(body) and (problem := text_problem(load_json(body, "body"), "")):
+    if problem := body_problem(body, lambda: load_json(body, "body")):
         raise Failure(400, "BadRequestException", problem)
     return handler(request, body)
 

@@ -79,12 +79,12 @@ def routes(
     threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
     places = ROW_THREADS if processes is None else processes.count
     workers = _Workers(
-        threads,
-        ThreadPoolExecutor(PAST_THREADS, "namespace-past"),
-        ThreadPoolExecutor(places, "namespace-rows"),
-        RowTurns(places, tells_clients_apart=service.security.is_on),
-        RowTurns(1, tells_clients_apart=service.security.is_on),
-        processes,
+        threads=threads,
+        past_threads=ThreadPoolExecutor(PAST_THREADS, "namespace-past"),
+        row_threads=ThreadPoolExecutor(places, "namespace-rows"),
+        turns=RowTurns(places, tells_clients_apart=service.security.is_on),
+        large_turns=RowTurns(1, tells_clients_apart=service.security.is_on),
+        processes=processes,
     )
     found = []
     # Routes are tried in their order.

@@ -9,7 +9,7 @@ steps, with other threads in between, and ends at what is too much.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -55,6 +55,12 @@ def json_problem(body: bytes) -> str:
         if values > JSON_VALUES_MAX:
             return f"the body has more than {JSON_VALUES_MAX} values; send it in parts"
     return ""
+
+
+def body_problem(body: bytes, parsed: Callable[[], Any]) -> str:
+    """Return why a body is too much to parse, or which of its texts nothing can carry on."""
+    problem = json_problem(body)
+    return problem or (text_problem(parsed(), "") if may_be_unprintable(body) else "")
 
 
 def _outside_of_texts(body: bytes) -> Iterator[bytes]:
