@@ -165,7 +165,7 @@ def row_processes(config: Config) -> RowProcesses | None:
 
     if not config.row_processes:
         return None
-    settings = ProcessSettings(config.row_processes, config.row_memory * 1024**2)
+    settings = ProcessSettings(config.row_processes, config.row_memory * 1024**2, spare=1)
     return RowProcesses("consumers.commands.http_options:row_handler", config, settings)
 
 

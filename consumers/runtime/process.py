@@ -206,21 +206,24 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def be_nice(niceness: int) -> bool:
+def be_nice(niceness: int, pid: int | None = None) -> bool:
     """Get less of a processor than others, with all threads; return False if that isn't allowed.
+
+    With a process's id, that one does, and what ends meanwhile is none.
 
     Being less nice than before takes a privilege. Where Linux groups processes by session, niceness
     tells apart those of one session alone, and the group has a niceness of its own.
     """
-    tasks = Path("/proc/self/task")
-    threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
+    own = pid or os.getpid()
+    tasks = Path(f"/proc/{own}/task")
     try:
+        threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [pid or 0]
         for thread in threads:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
-        if os.getsid(0) == os.getpid():
+        if os.getsid(own) == own:
             with contextlib.suppress(FileNotFoundError):
-                Path("/proc/self/autogroup").write_text(str(niceness))
+                Path(f"/proc/{own}/autogroup").write_text(str(niceness))
     except OSError:
         return False
     return True

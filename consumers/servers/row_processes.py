@@ -22,11 +22,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.errors import CommitLogError, Unavailable
+from consumers.runtime.process import NICENESS, be_nice
 from consumers.servers import row_frames
 from consumers.servers.row_frames import HEAD_BYTES, frame_bytes, packed, unpacked
 
 START_SECONDS = 120.0
 END_SECONDS = 5.0
+YIELD_SECONDS = 1.0
+"""What takes longer gets less of the processors than commits and short work do, until it ends."""
 _SMALL_BYTES = 65536
 """Answers up to this are received where the ones before them were."""
 
@@ -41,6 +44,8 @@ class ProcessSettings:
     memory_bytes: int = 2 * 1024**3
     wait_seconds: float = 30.0
     """How long a piece of work waits for a free child."""
+    spare: int = 0
+    """Children beyond those that are asked at a time: one that died takes seconds to come back."""
 
 
 class WorkLost(CommitLogError):
@@ -54,17 +59,19 @@ class RowProcesses:
         """Have each child make its handler by `factory`, "module:function", of `argument`."""
         self._settings = settings
         self._children = [
-            _Child(factory, argument, settings.memory_bytes) for _ in range(settings.processes)
+            _Child(factory, argument, settings.memory_bytes)
+            for _ in range(settings.processes + settings.spare)
         ]
         self._free: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
         """The last one used has the most in its caches; who came first is served first."""
+        self._starting: set[asyncio.Task[None]] = set()
         for child in self._children:
             self._free.put_nowait(child)
 
     @property
     def count(self) -> int:
-        """How many children there are."""
-        return len(self._children)
+        """How many children may be asked at a time."""
+        return self._settings.processes
 
     def warm(self) -> None:
         """Start a child in the background: the first piece of work need not wait for that."""
@@ -77,8 +84,24 @@ class RowProcesses:
         no child was free, and nothing was done.
         """
         child = await self._take()
+        yields = asyncio.get_running_loop().call_later(YIELD_SECONDS, child.yield_to_others)
         try:
             return await child.ask(work, seconds)
+        finally:
+            yields.cancel()
+            child.yield_no_longer()
+            if child.is_ready:
+                self._free.put_nowait(child)
+            else:  # the next piece of work takes another one, if there is one
+                task = asyncio.get_running_loop().create_task(self._start_again(child))
+                self._starting.add(task)
+                task.add_done_callback(self._starting.discard)
+
+    async def _start_again(self, child: _Child) -> None:
+        try:
+            await asyncio.to_thread(child.start)
+        except Unavailable as error:
+            logger.warning("%s", error)
         finally:
             self._free.put_nowait(child)
 
@@ -118,13 +141,28 @@ class _Child:
         self._socket: socket.socket | None = None
         """The connection to a process that was started and not asked yet."""
         self._channel: _Channel | None = None
-        self._is_over = False
+        self._is_over = self._is_nice = False
         self._starting = threading.Lock()
 
     @property
     def pid(self) -> int | None:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be asked at once."""
+        return self._channel is not None and self._channel.is_idle
+
+    def yield_to_others(self) -> None:
+        """Have it get less of the processors."""
+        if self.pid is not None and be_nice(NICENESS, self.pid):
+            self._is_nice = True
+
+    def yield_no_longer(self) -> None:
+        """Have it get as much as others again, as far as that is allowed."""
+        if self._is_nice and self.pid is not None and be_nice(0, self.pid):
+            self._is_nice = False
 
     def start(self) -> None:
         """Start it unless it runs; Unavailable if it can't. It takes a while."""
@@ -134,6 +172,7 @@ class _Child:
 
     def _start(self) -> None:
         self._reap(self.close())
+        self._is_nice = False
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -154,7 +193,7 @@ class _Child:
         except (EOFError, OSError) as error:
             problem = f"it ended as it started, or took over {START_SECONDS:g} s: {error}"
         if problem:
-            self.close()
+            self._reap(self.close())
             raise Unavailable(f"the process for work on rows can't start: {problem}")
 
     async def ask(self, work: Any, seconds: float) -> Any:

@@ -69,8 +69,11 @@ def has(several: Sized, count: int) -> bool:
 class Asked:
     """Processes, asked from threads in an event loop of their own."""
 
-    def __init__(self, count: int, argument: str = "", wait_seconds: float = 240) -> None:
-        self.made = RowProcesses(_MINE, argument, ProcessSettings(count, GIGABYTE, wait_seconds))
+    def __init__(
+        self, count: int, argument: str = "", wait_seconds: float = 240, spare: int = 0
+    ) -> None:
+        settings = ProcessSettings(count, GIGABYTE, wait_seconds, spare)
+        self.made = RowProcesses(_MINE, argument, settings)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
@@ -178,6 +181,35 @@ def test_who_gives_up_leaves_no_answer_to_the_next(asked: Callable[..., Asked]) 
     given_up.cancel()
     assert processes.ask(("echo", 5)) == 5
     assert processes.ask(("pid", None)) != before, "nobody waits for what that one does"
+
+
+def test_the_next_work_does_not_wait_for_a_child_that_died(asked: Callable[..., Asked]) -> None:
+    processes = asked(1, spare=1)
+    assert processes.made.count == 1
+    first = processes.ask(("pid", None))
+    with pytest.raises(WorkLost):
+        processes.ask(("abort", None))
+    second = processes.ask(("pid", None))
+    # Whichever was ready first; the one that died is started again without being asked.
+    wait_until(lambda: has(processes.made.pids(), 2), "both children")
+    assert first not in processes.made.pids()
+    with pytest.raises(WorkLost):
+        processes.ask(("abort", None))
+    assert processes.ask(("pid", None)) not in (first, second)
+
+
+def test_long_work_gets_less_of_the_processors(
+    processes: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_processes, "YIELD_SECONDS", 0.1)
+    pid = processes.ask(("pid", None))
+    long = processes.begin(("sleep", 3))
+    wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) > 0 or long.done(), "it yields")
+    assert not long.done()
+    long.result(60)
+    may_go_back = os.geteuid() == 0
+    assert (os.getpriority(os.PRIO_PROCESS, pid) == 0) is may_go_back
+    assert processes.ask(("pid", None)) == pid
 
 
 def test_a_child_that_died_at_rest_is_not_asked(asked: Callable[..., Asked]) -> None:
