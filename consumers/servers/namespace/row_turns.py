@@ -20,8 +20,8 @@ WAIT_SECONDS = 30.0
 LONG_SECONDS, LONG_SHARE = 0.5, 4
 """Work that takes longer is long, if it also takes as much as that part of what others are at: on a
 busy machine everything takes longer."""
-_WEIGHT = 0.25
-"""Of the last piece of a client's work in how long its work takes."""
+LONG_REMEMBERED_SECONDS = 60.0
+"""For so long it is remembered that a client's work was long, whatever short work it had since."""
 _REMEMBERED_MAX = 10_000
 
 _Waiting = tuple[str, asyncio.Future[None]]
@@ -46,8 +46,8 @@ class RowTurns:
         self._clock = clock
         self._running: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
-        self._took: OrderedDict[str, float] = OrderedDict()
-        """How long the work of each client takes, the last pieces weighing most."""
+        self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """How long the last long piece of each client's work took, and when it ended."""
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
@@ -91,10 +91,11 @@ class RowTurns:
             chosen[1].set_result(None)
 
     def _note(self, client: str, seconds: float) -> None:
-        before = self._took.pop(client, seconds)
-        self._took[client] = before + _WEIGHT * (seconds - before)
-        if len(self._took) > _REMEMBERED_MAX:
-            self._took.popitem(last=False)
+        before = self._known.pop(client, (0.0, 0.0))
+        now = (seconds, self._clock())
+        self._known[client] = now if seconds > LONG_SECONDS else before
+        if len(self._known) > _REMEMBERED_MAX:
+            self._known.popitem(last=False)
 
     def _is_ready(self, waiting: _Waiting) -> bool:
         return not waiting[1].done() and self._has_room(waiting[0])
@@ -107,8 +108,12 @@ class RowTurns:
         return left > 1 or self._places == 1 or not self._is_long(client)
 
     def _is_long(self, client: str) -> bool:
-        took = self._took.get(client)
-        if took is None:  # a name that anybody can make up is no reason to trust in it
+        if client not in self._known:  # a name that anybody can make up is no reason to trust in it
             return not self._tells_apart
-        longest = max((self._took.get(one, 0.0) for one in self._running), default=0.0)
-        return took > LONG_SECONDS and took * LONG_SHARE > longest
+        longest = max(map(self._took, self._running), default=0.0)
+        return self._took(client) * LONG_SHARE > longest and self._took(client) > 0
+
+    def _took(self, client: str) -> float:
+        """Return how long a client's work took if it was long lately, else 0."""
+        seconds, ended = self._known.get(client, (0.0, 0.0))
+        return seconds if self._clock() - ended < LONG_REMEMBERED_SECONDS else 0.0
