@@ -47,7 +47,8 @@ def rows_answer(rows: pa.RecordBatchReader) -> Response:
     try:
         with pa.ipc.new_file(sink, rows.schema) as writer:
             for batch in rows:
-                if batch.nbytes > IN_MEMORY_BYTES_MAX // 8 and is_disk_full(batch.nbytes):
+                is_in_file = sink.tell() + batch.nbytes > IN_MEMORY_BYTES_MAX
+                if is_in_file and is_disk_full(batch.nbytes):
                     raise ServiceUnavailableError(
                         "the answer is large, and the disk where the server keeps such answers is "
                         "nearly full: ask for fewer rows or columns, or try again in a while"
