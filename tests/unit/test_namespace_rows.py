@@ -4,13 +4,15 @@ import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import PickleBuffer
+from tempfile import TemporaryFile
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from consumers.servers.namespace import answer_files
+from consumers.servers.namespace import answer_files, row_work
 from consumers.servers.namespace.rows import seconds
 from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, numbers
@@ -233,6 +235,21 @@ def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(answer_files, "is_disk_full", lambda more: True)
     status, said = world.post(f"/v1/table/{name}$t/query", asked)
     assert (status, said["code"]) == (503, 17), said
+
+
+def test_where_an_open_file_has_no_path_a_large_answer_is_passed_on_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with TemporaryFile() as file:
+        file.write(b"rows")
+        file.seek(0)
+        made = answer_files.AnswerInFile(file)
+        done = row_work.Done(200, made.raw_headers, PickleBuffer(b""), "", None, [])
+        monkeypatch.setattr(row_work, "_carry_out", lambda *given: (made, done))
+        monkeypatch.setattr(answer_files.AnswerInFile, "path", "/nowhere")
+        given: Any = (None, None)
+        answer = row_work.handler(*given)(given)
+        assert (answer.body_file, bytes(answer.body)) == ("", b"rows")
 
 
 def test_the_nearest_vectors_are_found(world: World) -> None:

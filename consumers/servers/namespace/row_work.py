@@ -7,6 +7,7 @@ out, and what the server notes of it.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pickle import PickleBuffer
@@ -82,7 +83,10 @@ def handler(service: Service, noted: NotedMetrics) -> Callable[[Work], Done]:
         response, done = _carry_out(service, noted, work)
         if isinstance(response, AnswerInFile):
             large.append(response)
-            done = done._replace(body_file=response.path)
+            if os.path.exists(response.path):
+                done = done._replace(body_file=response.path)
+            else:  # a system without /proc, as macOS
+                done = done._replace(body=PickleBuffer(response.file.read()))
         return done
 
     return carry_out
