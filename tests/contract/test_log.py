@@ -401,6 +401,29 @@ def test_outcomes_are_read_as_written_and_broken_ones_say_why(world: World, log:
     assert len(log.last_outcome_records(0, 100)) == 5
 
 
+def test_groups_of_any_size_land_whole_in_their_order(log: Log) -> None:
+    writer = log.outcomes_writer(0)
+    told: list[tuple[int, int, Exception | None]] = []
+    sizes = [1, 12, 1, 40, 5, 6, 3, 20] * 4
+    deadline = time.monotonic() + 60
+
+    def append(number: int) -> None:
+        writer.append(
+            f"1/{number}", b"x" * 300, lambda offset, error: told.append((number, offset, error))
+        )
+
+    for size in sizes:
+        wanted = len(told) + size
+        for number in range(len(told), wanted):
+            append(number)
+        writer.poll(0)  # as a loop does that has other things to do, too
+        while len(told) < wanted:
+            assert time.monotonic() < deadline, told[-1]
+            writer.poll(0.003)
+    writer.close()
+    assert told == [(number, number + 1, None) for number in range(sum(sizes))]
+
+
 def test_what_a_writer_gives_up_is_unknown_and_told_once(log: Log) -> None:
     writer = log.outcomes_writer(0)
     told: dict[int, tuple[int, Exception | None]] = {}
