@@ -17,7 +17,7 @@ from commitlog.errors import Unavailable
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
-LONG_SECONDS, LONG_SHARE = 0.5, 4
+LONG_SECONDS, LONG_SHARE = 0.5, 20
 """Work that takes longer is long, if it also takes as much as that part of what others are at: on a
 busy machine everything takes longer."""
 LONG_REMEMBERED_SECONDS = 60.0
