@@ -192,9 +192,8 @@ def _check_condition(table: pa.Schema, rows: pa.Schema, condition: str) -> None:
 
 def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
     given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
-    is_listed = isinstance(
-        given, tuple | Sequence
-    )  # a tuple, mostly: to look at `Sequence` is slow
+    # A tuple, mostly: to look at `Sequence` is slow.
+    is_listed = isinstance(given, tuple | Sequence)
     key = tuple(given) if is_listed else ()
     if len(set(key)) != len(key) or not is_listed:
         raise InvalidTransaction(
