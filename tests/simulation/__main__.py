@@ -1,7 +1,9 @@
-"""Runs seeds of the simulation: `python -m tests.simulation --seeds 1000000 --jobs 16`.
+"""Runs seeds of the simulation: `python -m tests.simulation --seeds 10000 --transactions 100`.
 
-Without `--seeds` it makes the runs of `seeds.txt`, as the tests do. A seed that fails is printed
-as soon as it is known; `--seed N` with the same `--transactions` makes its run again, line by line.
+These are a million transactions. Each seed has at least as many as it is told, since attempts
+count, too. Without `--seeds` it makes the runs of `seeds.txt`, as the tests do. Progress goes to
+standard error, the report to standard output, also after Ctrl-C. A seed that fails is printed as
+soon as it is known; `--seed N` with the same `--transactions` makes its run again, line by line.
 `--broken` runs the broken programs instead, and notes in `caught.txt` which seeds catch them.
 """
 
@@ -72,10 +74,10 @@ class _Progress:
             self._say(f"seed {seed}: {total.problems[seed]}")
         if time.monotonic() - self._said_at > PROGRESS_SECONDS:
             self._said_at = time.monotonic()
-            hours = total.simulated_seconds / 3600
+            per_hour = 3600 * total.seeds / total.elapsed_seconds
             self._say(
-                f"{total.seeds:,} of {self._runs:,} seeds, {hours:.2f} simulated hours, "
-                f"{len(total.problems)} failed"
+                f"{total.seeds:,} of {self._runs:,} seeds, {per_hour:,.0f} an hour, "
+                f"{total.transactions:,} transactions, {len(total.problems)} failed"
             )
 
     def _say(self, line: str) -> None:

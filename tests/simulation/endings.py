@@ -21,7 +21,7 @@ from commitlog.model.records import Transaction
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.session import Session
 from tests.simulation.disk import MemoryFolder
-from tests.simulation.log import Decoders, SimulatedLog
+from tests.simulation.log import SimulatedLog
 from tests.simulation.requests import ROOT
 from tests.simulation.validations import replayed
 
@@ -47,7 +47,9 @@ def run_ending(world: World) -> None:
 def _start(world: World, disk: dict[str, bytes]) -> Session:
     """Start a node as its process does: recover, then read to the end."""
     process = world.auditor.process
-    log = world.with_archive(SimulatedLog(world.log, Decoders(), world.scheduler, process))
+    log = world.with_archive(
+        SimulatedLog(world.log, world.auditor.decoders, world.scheduler, process)
+    )
     genesis = world.log.genesis()
     folder = MemoryFolder(world.scheduler, process, disk)
     checkpoints = Checkpoints(Path("checkpoints"), log.identity(), genesis, folder=folder)

@@ -316,12 +316,7 @@ class Node:
         if world.versions is not None:
             world.versions.leads(self.process)
         scheduler.trace("leads", self.process.name, epoch)
-        self._add(
-            self.process,
-            "acknowledge",
-            lambda: self._acknowledge(leading),
-            lambda: not leading.is_idle or leading.awaits_kafka,
-        )
+        self._add(self.process, "acknowledge", lambda: self._acknowledge(leading), lambda: False)
         return True
 
     def _take_record(self, sent: RecordSent) -> None:
@@ -344,6 +339,8 @@ class Node:
 
     def _acknowledge(self, leading: Leader) -> bool:
         leading.poll()
+        if not leading.is_idle:
+            self.wake()
         return leading is self.leader
 
     def _lead(self, session: Session, leader: Leader) -> bool:

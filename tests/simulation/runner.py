@@ -6,6 +6,7 @@ every change.
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -133,6 +134,7 @@ class Total:
     counters: Counter[str] = field(default_factory=Counter)
     problems: dict[int, str] = field(default_factory=dict)
     """By seed."""
+    was_interrupted: bool = False
     faults_in_long_runs: list[int] = field(default_factory=list)
     """How many faults each run of 200 transactions or more had."""
 
@@ -152,13 +154,13 @@ class Total:
 
     def lines(self) -> Iterator[str]:
         """Say it."""
-        per_second = self.seeds / max(self.elapsed_seconds, 1e-9)
+        per_hour = 3600 * self.seeds / max(self.elapsed_seconds, 1e-9)
         faster = self.simulated_seconds / max(self.elapsed_seconds, 1e-9)
         yield (
             f"{self.seeds:,} seeds, {self.transactions:,} transactions, {self.outcomes:,} outcomes,"
             f" {self.simulated_seconds / 3600:.2f} simulated hours, in {self.elapsed_seconds:.0f} s"
-            f" and {self.cpu_seconds:.0f} CPU seconds: {per_second:.1f} seeds/s, {faster:.0f} times"
-            " real time"
+            f" and {self.cpu_seconds:.0f} CPU seconds: {per_hour:,.0f} seeds an hour, {faster:.0f}"
+            f" times real time{', interrupted' if self.was_interrupted else ''}"
         )
         yield "outcomes: " + ", ".join(f"{n} {name}" for name, n in self.statuses.most_common())
         injected = {name: self.counters[name] for name in FAULTS}
@@ -190,11 +192,17 @@ def run_many(
     jobs: int = 0,
     progress: Callable[[Total], None] = lambda total: None,
 ) -> Total:
-    """Make all runs, in so many processes (0: one per core)."""
+    """Make all runs, in so many processes (0: one per core); an interrupt ends it before."""
     total, started = Total(), time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count() or 1) as pool:
-        for report in pool.imap_unordered(run_quietly, runs, chunksize=8):
-            total.add(report)
-            total.elapsed_seconds = time.monotonic() - started
-            progress(total)
+    # What is imported is no garbage: it isn't looked through at each world's end.
+    with multiprocessing.get_context("spawn").Pool(
+        jobs or os.cpu_count() or 1, initializer=gc.freeze
+    ) as pool:
+        try:
+            for report in pool.imap_unordered(run_quietly, runs, chunksize=8):
+                total.add(report)
+                total.elapsed_seconds = time.monotonic() - started
+                progress(total)
+        except KeyboardInterrupt:
+            total.was_interrupted = True
     return total

@@ -67,6 +67,8 @@ INDEX_EVERY = 4
 """Of the long runs so many share one that keeps a version index, which costs more than the run."""
 OLDER_EVERY = 4
 """Of so many logs one begins with an older protocol."""
+DENSE = 0.4
+"""How many of the seeds have writers that wait for little: their records come in groups."""
 STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
@@ -148,6 +150,8 @@ class World:
         self._archive_folder = archive
         self.scheduler = Scheduler(seed)
         self.transactions_wanted = transactions
+        # Its own chance: it must not say what all others do.
+        self.is_dense = random.Random(f"dense {seed}").random() < DENSE
         self.submitted = 0
         self.clock_offset = self.broker_error = 0.0
         self.late_files = self.build_refusals = 0.0
@@ -205,7 +209,10 @@ class World:
     @property
     def eagerness(self) -> float:
         """How often a writer submits, per step: maintenance has a few turns in every run."""
-        return 0.3 if self.maintainer is None else 0.06
+        often = 0.9 if self.is_dense else 0.3
+        if self.maintainer is None:
+            return often
+        return often * min(1.0, max(0.2, self.transactions_wanted / TRANSACTIONS))
 
     @property
     def wants_more(self) -> bool:
@@ -471,6 +478,8 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
             mock.patch("commitlog.client.opening.store_for", world.auditor.open_store)
         )
         stack.enter_context(mock.patch.object(JudgedTicket, "world", world, create=True))
+        decoded = world.auditor.decoders.answered
+        stack.enter_context(mock.patch("commitlog.adapters.memory.to_answered", decoded))
         stack.enter_context(world.with_parts())
         if listing:
             world.scheduler.listing = report.listing
