@@ -32,7 +32,13 @@ from tests.simulation.disk import MemoryFolder, SimulatedStore
 from tests.simulation.log import SimulatedLog
 from tests.simulation.looking_back import LookingBack, old_versions_of
 from tests.simulation.network import SimulatedConnections, SimulatedEventLoop
-from tests.simulation.scheduler import IDLE_SECONDS, QUIET_SECONDS, Process, Task
+from tests.simulation.scheduler import (
+    IDLE_SECONDS,
+    QUIET_SECONDS,
+    Process,
+    SimulatedLock,
+    Task,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -124,6 +130,8 @@ class Node:
         self.boot_at = 0.0
         self._task: Task | None = None
         self._answers: Answers | None = None
+        self._checkpoints: Checkpoints | None = None
+        """One for all sessions of a process: a former one may still write."""
         self._is_in_loop = False
 
     @property
@@ -151,7 +159,7 @@ class Node:
         self.process = Process(f"n{self.number}.{self.boots}")
         if self.world.versions is not None:
             self.world.versions.install(self)
-        self.session = self.leader = self._answers = None
+        self.session = self.leader = self._answers = self._checkpoints = None
         self._task = self.world.scheduler.add(self.process, "main", self._main, 0.15)
         self.world.scheduler.trace("boot", self.process.name)
 
@@ -187,18 +195,20 @@ class Node:
                 world.writer_of(process),
             )
         )
-        checkpoints = Checkpoints(
-            Path("checkpoints"),
-            log.identity(),
-            world.genesis,
-            folder=MemoryFolder(world.scheduler, process, self.disk),
-        )
+        if self._checkpoints is None:
+            self._checkpoints = Checkpoints(
+                Path("checkpoints"),
+                log.identity(),
+                world.genesis,
+                folder=MemoryFolder(world.scheduler, process, self.disk),
+            )
+            self._checkpoints._writing = cast(Any, SimulatedLock(world.scheduler, process))
         posts: list[Callable[[Job], None]] = []
         lanes = SimulatedLanes(self, process, lambda job: posts[0](job))
         session = Session(
             log,
             world.genesis,
-            checkpoints,
+            self._checkpoints,
             offset_folder=MemoryFolder(world.scheduler, process, self.offsets),
             lanes=lanes,
             open_store=self.opener(process),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -288,3 +289,32 @@ class Scheduler:
                 step.throw(Killed(task.process.name))
         self._task = running
         asyncio._set_running_loop(loop)
+
+
+class SimulatedLock:
+    """Stands in for a lock between two threads of a process: who waits for it lets others run."""
+
+    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+        """Begin released."""
+        self._scheduler, self._process = scheduler, process
+        self._is_held = False
+
+    def acquire(self, timeout: float = math.inf) -> bool:
+        """Take it; return False if it isn't free in time."""
+        deadline = self._scheduler.now + timeout
+        while self._is_held:
+            if self._scheduler.now >= deadline:
+                return False
+            self._scheduler.sleep(self._process, 0.02)
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
