@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host
-from commitlog.client.lance_request import LanceRequest, new_transaction_id
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_tickets import accepted, settled
@@ -38,7 +38,7 @@ from commitlog.client.rows import (
     prepare_delete,
     remove_files,
 )
-from commitlog.client.submission import lance_commit
+from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, check_wait
 from commitlog.client.updating import prepare_update
@@ -269,16 +269,7 @@ class Execution:
     def _submit(
         self, info: TableInfo, prepared: Prepared, attempt: int, reasons: Sequence[str]
     ) -> Outcome:
-        request = LanceRequest(
-            prepared.operation, self._transaction_id, self._id_is_new, prepared.read_version
-        )
-        commit = lance_commit(
-            info,
-            request,
-            affected_rows=prepared.affected,
-            inserted_keys=prepared.keys,
-            is_prepared=True,
-        )
+        commit = prepared_commit(info, prepared, self._transaction_id, id_is_new=self._id_is_new)
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
         if self._notes_counts:
             tried += noted(self.counts)

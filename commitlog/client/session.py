@@ -14,12 +14,12 @@ from typing import Any
 
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
-from commitlog.client.lance_request import LanceRequest, new_transaction_id
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.row_tickets import settled_if_rows
 from commitlog.client.row_writes import made_write
 from commitlog.client.rows import Prepared, prepare_append, prepare_delete, remove_files
-from commitlog.client.submission import AffectedRowsLike, as_operation, lance_commit
+from commitlog.client.submission import AffectedRowsLike, as_operation, prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.client.updating import prepare_update
@@ -169,17 +169,8 @@ class TransactionBuilder:
         return self._log.describe(parse_table_id(table_id), fresh=True, readable=True)
 
     def _add(self, info: TableInfo, prepared: Prepared) -> None:
-        request = LanceRequest(
-            prepared.operation, self.transaction_id, self._id_is_new, prepared.read_version
-        )
         self._operations.append(
-            lance_commit(
-                info,
-                request,
-                affected_rows=prepared.affected,
-                inserted_keys=prepared.keys,
-                is_prepared=True,
-            )
+            prepared_commit(info, prepared, self.transaction_id, id_is_new=self._id_is_new)
         )
         self._written.append((info, prepared))
 

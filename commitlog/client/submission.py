@@ -23,6 +23,7 @@ from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import contents, summary
 from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
+from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
@@ -167,6 +168,19 @@ def lance_commit(
         affected_rows=rows,
         inserted_keys=inserted_keys,
         summary=said,
+    )
+
+
+def prepared_commit(
+    info: TableInfo, prepared: Prepared, transaction_id: str, *, id_is_new: bool
+) -> LanceCommit:
+    """Encode and check what was prepared for a table, as `lance_commit` does."""
+    return lance_commit(
+        info,
+        LanceRequest(prepared.operation, transaction_id, id_is_new, prepared.read_version),
+        affected_rows=prepared.affected,
+        inserted_keys=prepared.keys,
+        is_prepared=True,
     )
 
 

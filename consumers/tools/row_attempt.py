@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commitlog import CommitLog
-from commitlog.client.lance_request import LanceRequest, new_transaction_id
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_write
 from commitlog.client.row_tail import AcceptedWrite
 from commitlog.client.rows import Prepared, remove_files
-from commitlog.client.submission import lance_commit
+from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.errors import CommitLogError, OutcomeUnknown
 from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
@@ -60,15 +60,7 @@ class Attempt:
         transaction_id = new_transaction_id()
         operations: list[Operation] = [self._range(writes)]
         if prepared is not None:
-            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
-            commit = lance_commit(
-                self._info,
-                request,
-                affected_rows=prepared.affected,
-                inserted_keys=prepared.keys,
-                is_prepared=True,
-            )
-            operations.append(commit)
+            operations.append(prepared_commit(self._info, prepared, transaction_id, id_is_new=True))
         return self._log.transaction(
             tuple(operations), transaction_id=transaction_id, properties=self._properties()
         )
