@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol, TypeVar
 
@@ -34,20 +34,19 @@ def read_on(
     *,
     silence_seconds: float = SILENCE_SECONDS,
     records_max: int = 500,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[OffsetRecord]:
     """Yield a reader's records up to an offset or to the topic's present end, and what comes along.
 
     Raises Unavailable if Kafka sends nothing for `silence_seconds` before that.
     """
     end = reader.end_offset() if end is None else end
-    position, heard = reader.position(), clock()
+    position, heard = reader.position(), time.monotonic()
     while position < end:
         yield from reader.poll(records_max=records_max, timeout_seconds=_SLICE_SECONDS)
         before, position = position, reader.position()
         if position > before:
-            heard = clock()
-        elif clock() - heard > silence_seconds:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > silence_seconds:
             raise Unavailable(
                 f"Kafka sent nothing from offset {position} to {end} for {silence_seconds:g} s."
                 " Check the cluster, then try again"
@@ -60,7 +59,6 @@ def read_to(
     *,
     silence_seconds: float = SILENCE_SECONDS,
     records_max: int = 500,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[OffsetRecord]:
     """Yield the records before an offset, or before the topic's present end; close the reader.
 
@@ -69,7 +67,7 @@ def read_to(
     with closing(reader):
         end = reader.end_offset() if end is None else end
         for record in read_on(
-            reader, end, silence_seconds=silence_seconds, records_max=records_max, clock=clock
+            reader, end, silence_seconds=silence_seconds, records_max=records_max
         ):
             if record.offset >= end:
                 return
@@ -81,17 +79,16 @@ def record_at(
     offset: int,
     *,
     seconds: float = SILENCE_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
 ) -> OffsetRecord | None:
     """Return the record at an offset, None if there is none, and close the reader.
 
     Raises Unavailable if Kafka doesn't send it in time.
     """
-    deadline = clock() + seconds
+    deadline = time.monotonic() + seconds
     with closing(reader):
         while reader.position() <= offset < reader.end_offset():
             for record in reader.poll(records_max=1, timeout_seconds=_SLICE_SECONDS):
                 return record if record.offset == offset else None
-            if clock() > deadline:
+            if time.monotonic() > deadline:
                 raise Unavailable(f"offset {offset} could not be read in {seconds:g} s")
     return None

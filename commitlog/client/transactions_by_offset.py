@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from commitlog.adapters.reading import record_at
 from commitlog.core.log.replica import check_answers
@@ -27,11 +26,9 @@ class TransactionsByOffset:
         partition: int,
         *,
         patient: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take where to read; nothing is read before the first call."""
         self._log, self._partition, self._patient = log, partition, patient
-        self._clock = clock
         self._reader: Reader[Submitted] | None = None
         self._ahead: dict[int, Submitted] = {}
 
@@ -60,7 +57,7 @@ class TransactionsByOffset:
             )
         if offset < self._reader.position():
             return self._alone(offset)
-        deadline = self._clock() + LOOK_UP_SECONDS
+        deadline = time.monotonic() + LOOK_UP_SECONDS
         while self._reader.position() <= offset:
             for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
                 self._ahead[submitted.offset] = submitted
@@ -77,11 +74,11 @@ class TransactionsByOffset:
     def _alone(self, offset: int) -> Submitted:
         # Decided late, after others that were submitted later.
         reader = self._log.read_transactions(self._partition, offset)
-        found = record_at(reader, offset, seconds=LOOK_UP_SECONDS, clock=self._clock)
+        found = record_at(reader, offset, seconds=LOOK_UP_SECONDS)
         return self._found(found, offset)
 
     def _check_time(self, deadline: float, offset: int) -> None:
-        if self._clock() > deadline:
+        if time.monotonic() > deadline:
             raise Unavailable(
                 f"Kafka did not return the transaction at offset {offset} of partition"
                 f" {self._partition} within {LOOK_UP_SECONDS:g} s; try again"

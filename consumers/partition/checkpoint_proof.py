@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from commitlog.adapters.reading import end_of, read_to, record_at
 from commitlog.core.log.replica import has_content
 from commitlog.errors import CorruptLog
@@ -17,8 +14,6 @@ def check_log_holds(
     log: Log,
     partition: int,
     checkpoint: Checkpoint,
-    *,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Raise CorruptLog unless the checkpoint's last outcome and its transaction are in the log.
 
@@ -27,10 +22,10 @@ def check_log_holds(
     _check_ends(log, partition, checkpoint)
     offset = checkpoint.outcome_offset
     if offset < 0:
-        _check_epoch(log, partition, checkpoint, 0, clock)
+        _check_epoch(log, partition, checkpoint, 0)
         return
     chain = checkpoint.chain
-    answered = record_at(log.read_outcomes(partition, offset), offset, clock=clock)
+    answered = record_at(log.read_outcomes(partition, offset), offset)
     outcome = answered.record if answered is not None else None
     is_it = isinstance(outcome, Outcome) and outcome.sequence == chain.sequence
     if not isinstance(outcome, Outcome) or not is_it or outcome.hash != chain.hash:
@@ -39,10 +34,10 @@ def check_log_holds(
             "topic: the topic lost its tail, or the checkpoint is from another history. Run "
             "`commitlog verify`"
         )
-    _check_epoch(log, partition, checkpoint, outcome.epoch, clock)
+    _check_epoch(log, partition, checkpoint, outcome.epoch)
     offset = outcome.transaction_offset
-    submitted = record_at(log.read_transactions(partition, offset), offset, clock=clock)
-    if submitted is None and _is_given_up(log, partition, checkpoint, clock):
+    submitted = record_at(log.read_transactions(partition, offset), offset)
+    if submitted is None and _is_given_up(log, partition, checkpoint):
         return
     if submitted is None or not _is_answered_by(submitted, outcome):
         raise CorruptLog(
@@ -58,16 +53,14 @@ def _is_answered_by(submitted: Submitted, outcome: Outcome) -> bool:
     return is_its and has_content(record, outcome.payload_hash)
 
 
-def _is_given_up(
-    log: Log, partition: int, checkpoint: Checkpoint, clock: Callable[[], float]
-) -> bool:
+def _is_given_up(log: Log, partition: int, checkpoint: Checkpoint) -> bool:
     """Return True if a later record says that the checkpoint's transactions are archived.
 
     They are missing from the topic then, wherever their archive is.
     """
     chain = checkpoint.chain
     reader = log.read_outcomes(partition, checkpoint.outcome_offset)
-    for answered in read_to(reader, clock=clock):
+    for answered in read_to(reader):
         retained = answered.record
         if not isinstance(retained, Retained) or retained.sequence < chain.sequence:
             continue
@@ -91,15 +84,13 @@ def _check_ends(log: Log, partition: int, checkpoint: Checkpoint) -> None:
             )
 
 
-def _check_epoch(
-    log: Log, partition: int, checkpoint: Checkpoint, epoch: int, clock: Callable[[], float]
-) -> None:
+def _check_epoch(log: Log, partition: int, checkpoint: Checkpoint, epoch: int) -> None:
     """Find the start of the checkpoint's term, if it comes after the last outcome's `epoch`."""
     leader = checkpoint.chain.leader
     if epoch == checkpoint.chain.epoch or leader is None:
         return
     reader = log.read_outcomes(partition, max(checkpoint.outcome_offset, 0))
-    for answered in read_to(reader, checkpoint.outcomes_position, clock=clock):
+    for answered in read_to(reader, checkpoint.outcomes_position):
         if getattr(answered.record, "leader_id", "") == leader.leader_id:
             return
     raise CorruptLog(

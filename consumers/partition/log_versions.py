@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from commitlog.adapters.reading import read_to
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
@@ -18,8 +15,6 @@ def newest_in_log(
     partition: int,
     incarnation: str,
     offset: int,
-    *,
-    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Return a table's newest version in the outcomes from `offset` to the end, 0 if there is none.
 
@@ -30,7 +25,7 @@ def newest_in_log(
     return max(
         (
             version
-            for answered in read_to(reader, silence_seconds=SILENCE_SECONDS, clock=clock)
+            for answered in read_to(reader, silence_seconds=SILENCE_SECONDS)
             if isinstance(answered.record, Outcome)
             for named, version in versions_of(answered.record)
             if named == incarnation

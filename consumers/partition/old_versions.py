@@ -120,7 +120,7 @@ class OldVersions:
 
     def transaction(self, outcome: Outcome) -> Submitted:
         """Return the transaction that an outcome answers."""
-        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             return transactions.of(outcome)
         finally:
@@ -128,7 +128,7 @@ class OldVersions:
 
     def transaction_at(self, offset: int) -> Submitted:
         """Return the transaction at an offset."""
-        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             return transactions.at(offset)
         finally:
@@ -220,7 +220,7 @@ class OldVersions:
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
-        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
+        transactions = TransactionsByOffset(self._log, self._partition)
         deadline = self._clock() + BLAME_SECONDS
         try:
             for valid in self._outcomes_from(self._places.before_version(head, version)):
@@ -283,7 +283,7 @@ class OldVersions:
 
     def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions."""
-        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
                 outcome = valid.outcome

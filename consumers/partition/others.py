@@ -7,7 +7,6 @@ term.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -67,12 +66,10 @@ class Others:
         )
 
 
-def only_retained(
-    log: Log, partition: int, first: int, end: int, clock: Callable[[], float] = time.monotonic
-) -> bool:
+def only_retained(log: Log, partition: int, first: int, end: int) -> bool:
     """Return True if all offsets from `first` until before `end` hold what archiving says there."""
     reader, expected = log.read_outcomes(partition, first), first
-    for answered in read_to(reader, end, silence_seconds=LOOK_SECONDS, clock=clock):
+    for answered in read_to(reader, end, silence_seconds=LOOK_SECONDS):
         if answered.offset != expected or not isinstance(answered.record, Retained):
             return False
         expected += 1

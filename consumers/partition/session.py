@@ -107,7 +107,7 @@ class Session:
         """Told of each checkpoint that was saved; by now the state may be further."""
         checkpoint = checkpoints.load()
         if checkpoint is not None:
-            check_log_holds(log, genesis.partition, checkpoint, clock=clock)
+            check_log_holds(log, genesis.partition, checkpoint)
         machine = checkpoint.machine if checkpoint else Machine(genesis)
         replica = checkpoint.replica() if checkpoint else Replica()
         self.materializer = Materializer(
@@ -116,7 +116,7 @@ class Session:
             delay_seconds=STANDBY_DELAY_SECONDS,
             clock=clock,
             on_end=lambda error: self.mailbox.post(Ended(error)),
-            newest_in_log=partial(newest_in_log, log, genesis.partition, clock=clock),
+            newest_in_log=partial(newest_in_log, log, genesis.partition),
             heard_offset=replica.outcomes_position,
         )
         self._adopt(machine)
@@ -270,7 +270,7 @@ class Session:
             on_pause=self.checkpoint,
             may_pause=self._files_follow,
             pause_seconds=checkpoint_seconds,
-            only_retained=partial(only_retained, self._log, self._partition, clock=self._clock),
+            only_retained=partial(only_retained, self._log, self._partition),
             meters=self.meters,
             clock=self._clock,
         )
