@@ -1,9 +1,9 @@
-"""Runs seeds of the simulation: `python -m tests.simulation --seeds 10000 --transactions 100`.
+"""Runs seeds of the simulation: `python -m tests.simulation --seeds 17000 --transactions 60`.
 
-These are a million transactions. Each seed has at least as many as it is told, since attempts
-count, too. Without `--seeds` it makes the runs of `seeds.txt`, as the tests do. Progress goes to
-standard error, the report to standard output, also after Ctrl-C. A seed that fails is printed as
-soon as it is known; `--seed N` with the same `--transactions` makes its run again, line by line.
+These are a million transactions. Without `--seeds` it makes the runs of `seeds.txt`, as the tests
+do. Progress goes to standard error, and the report to standard output, also after Ctrl-C. A seed
+that fails is printed as soon as it is known; `--seed N` with the same `--transactions` makes its
+run again, line by line.
 `--broken` runs the broken programs instead, and notes in `caught.txt` which seeds catch them.
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.runner import FAULTS, SEEDS_FILE, Run, run_many, run_quietly, runs_of
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Process, Scheduler, SimulatedLock
 from tests.simulation.world import TRANSACTIONS
 
 REPEATED = (Run(1, 40), Run(6, 40), Run(11, 40), Run(33, 40))
@@ -37,6 +37,30 @@ def test_what_waits_without_letting_others_run_comes_to_its_time() -> None:
     while scheduler.clock() < deadline:
         pass
     assert scheduler.now >= deadline
+
+
+def test_who_waits_for_a_lock_lets_its_holder_go_on() -> None:
+    scheduler, process, said = Scheduler(seed=0), Process("p", is_spared=True), list[object]()
+    lock = SimulatedLock(scheduler, process)
+
+    def hold() -> None:
+        with lock:
+            scheduler.sleep(process, 1.0)
+            said.append("held")
+        scheduler.sleep(process, 1000.0)
+
+    def wait() -> None:
+        said.append(lock.acquire(timeout=0.1))
+        said.append(lock.acquire())
+
+    scheduler.add(process, "holds", hold)
+    while not lock._is_held:
+        scheduler.step()
+    scheduler.add(process, "waits", wait)
+    while len(said) < 3:
+        scheduler.step()
+    assert said == [False, "held", True]
+    scheduler.stop()
 
 
 @pytest.mark.slow
