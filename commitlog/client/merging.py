@@ -180,15 +180,15 @@ def _replace(
     keys = list(whole_keys(info, on, source))
     numbers = {key: number for number, key in enumerate(keys)}
     [found] = [there.column(name) for name in on]
-    valid = there.filter(pc.is_valid(found))
+    valid = there.filter(pc.is_valid(found)) if found.null_count else there
     pairs = [
         (row, numbers[key]) for row, key in enumerate(whole_keys(info, on, valid)) if key in numbers
     ]
-    matched = valid.take(pa.array([row for row, _ in pairs], pa.int64()))
+    matched = _taken(valid, [row for row, _ in pairs])
     moved = [number for _, number in pairs]
     taken = set(moved) if options.when_not_matched_insert_all else set(range(len(keys)))
     new = [number for number in range(len(keys)) if number not in taken]
-    rows = source.select(info.schema.names).take(pa.array([*moved, *new], pa.int64()))
+    rows = _taken(source.select(info.schema.names), [*moved, *new])
     fragments = write_moved(info, dataset, rows, matched[ROW_ID])
     updated, removed, affected = delete_rows(dataset, matched[ROW_ADDRESS])
     operation = lance.LanceOperation.Update(
@@ -207,6 +207,12 @@ def _replace(
         KeyHashes(key_ids(info, on), packed(inserted)),
         counts={"inserted": len(new), "updated": len(moved), "deleted": 0},
     )
+
+
+def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
+    """Return some rows, by their numbers; mostly those are all."""
+    is_whole = rows == list(range(table.num_rows))
+    return table if is_whole else table.take(pa.array(rows, pa.int64()))
 
 
 def check_key_types(info: TableInfo, on: Sequence[str]) -> None:

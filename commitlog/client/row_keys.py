@@ -35,6 +35,7 @@ ROW_BYTES, FRAGMENT_BYTES = 12, 200
 UNSORTED_MAX = 5_000
 """So many rows are found by a dict before they are sorted in."""
 KEYS_MAX = 20_000
+FEW = 16
 PLACES_MAX = 40_000
 """Of an operation with more keys or places than this, a search reads hardly more."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -79,7 +80,7 @@ class KnownKeys:
             return None
         if compared.is_all and not columns:
             rows = rows_at(dataset, [compared.column], addresses)
-            return rows.filter(pc.is_in(rows[compared.column], compared.values))
+            return _having(rows, compared.column, compared.values)
         return _scan_at(dataset, columns, addresses, f" AND ({predicate})")
 
     def places(
@@ -266,6 +267,15 @@ def rows_at(
     if dataset.has_stable_row_ids or not addresses:
         return _scan_at(dataset, list(columns), addresses)
     return take_rows(dataset, [*columns, ROW_ADDRESS, ROW_ID], addresses)
+
+
+def _having(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    """Return the rows that have one of some values: other keys may have the same hash."""
+    if rows.num_rows <= FEW:  # with so few a filter costs more than a look
+        wanted = set(values.to_pylist())
+        if all(one in wanted for one in rows[column].to_pylist()):
+            return rows
+    return rows.filter(pc.is_in(rows[column], values))
 
 
 def _scan_at(
