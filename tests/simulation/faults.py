@@ -60,8 +60,6 @@ RATES: dict[str, tuple[float, ...]] = {
     "pause asked": (0.002, 0.01),
 }
 """How often something goes wrong when it may; one of these, or never."""
-HEALED_RESTS = 5.0
-"""Afterwards most steps would only find that there is nothing to do yet."""
 TROUBLE_STEPS_MAX = 30_000
 """Some seeds have so many faults that hardly anything commits; they end here."""
 COSTLY_EVERY = 100
@@ -215,7 +213,6 @@ class Faults:
         world = self.world
         self.is_over = True
         world.scheduler.rates = Rates()
-        world.scheduler.rests = HEALED_RESTS
         world.objects.error_rate = world.objects.stale_rate = 0.0
         world.objects.failing.clear()
         world.objects.hidden.clear()

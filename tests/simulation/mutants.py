@@ -85,9 +85,10 @@ def swap_two_outcomes(history: History, chance: random.Random) -> History | None
 
 
 def _with_version(entry: Entry, by: int) -> Entry:
-    table, incarnation, version, fragment = entry.results[0]
+    # The last one's: a table that is made and appended to at once is read at that version only.
+    table, incarnation, version, fragment = entry.results[-1]
     return replace(
-        entry, results=((table, incarnation, version + by, fragment), *entry.results[1:])
+        entry, results=(*entry.results[:-1], (table, incarnation, version + by, fragment))
     )
 
 

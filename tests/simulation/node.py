@@ -326,7 +326,12 @@ class Node:
         if world.versions is not None:
             world.versions.leads(self.process)
         scheduler.trace("leads", self.process.name, epoch)
-        self._add(self.process, "acknowledge", lambda: self._acknowledge(leading), lambda: False)
+        self._add(
+            self.process,
+            "acknowledge",
+            lambda: self._acknowledge(leading),
+            lambda: not leading.is_idle or leading.awaits_kafka,
+        )
         return True
 
     def _take_record(self, sent: RecordSent) -> None:
@@ -349,8 +354,6 @@ class Node:
 
     def _acknowledge(self, leading: Leader) -> bool:
         leading.poll()
-        if not leading.is_idle:
-            self.wake()
         return leading is self.leader
 
     def _lead(self, session: Session, leader: Leader) -> bool:

@@ -93,8 +93,6 @@ class Scheduler:
         self.random = random.Random(self.seed)
         self.now = 0.0
         self.steps = 0
-        self.rests = 1.0
-        """How many times longer than usual idle tasks rest."""
         self._looks = 0
         self.tasks: list[Task] = []
         self._task: Task | None = None
@@ -260,7 +258,7 @@ class Scheduler:
             is_idle = task.step() is False
             task.woken = [at for at in task.woken if at > began]
             if is_idle:
-                rested = self.now + self.random.random() * task.rests_seconds * self.rests
+                rested = self.now + self.random.random() * task.rests_seconds
                 task.wakes_at = min(rested, *task.woken) if task.woken else rested
         except Killed:
             if task.process.is_alive:

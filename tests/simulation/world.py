@@ -67,8 +67,6 @@ INDEX_EVERY = 4
 """Of the long runs so many share one that keeps a version index, which costs more than the run."""
 OLDER_EVERY = 4
 """Of so many logs one begins with an older protocol."""
-DENSE = 0.4
-"""How many of the seeds have writers that wait for little: their records come in groups."""
 STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
@@ -150,8 +148,6 @@ class World:
         self._archive_folder = archive
         self.scheduler = Scheduler(seed)
         self.transactions_wanted = transactions
-        # Its own chance: it must not say what all others do.
-        self.is_dense = random.Random(f"dense {seed}").random() < DENSE
         self.submitted = 0
         self.clock_offset = self.broker_error = 0.0
         self.late_files = self.build_refusals = 0.0
@@ -209,10 +205,7 @@ class World:
     @property
     def eagerness(self) -> float:
         """How often a writer submits, per step: maintenance has a few turns in every run."""
-        often = 0.9 if self.is_dense else 0.3
-        if self.maintainer is None:
-            return often
-        return often * min(1.0, max(0.2, self.transactions_wanted / TRANSACTIONS))
+        return 0.3 if self.maintainer is None else 0.06
 
     @property
     def wants_more(self) -> bool:

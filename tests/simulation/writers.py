@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 NAMES = ("t0", "t1", "t2", "t3")
-PENDING_MAX, PENDING_MAX_DENSE = 3, 12
+PENDING_MAX = 3
 PATIENCE_SECONDS = 1.0
 ATTEMPTS_MAX = 4
 
@@ -70,8 +70,7 @@ class Writer:
         for pending in list(self.pending.values()):
             if scheduler.now > pending.asked_at + PATIENCE_SECONDS:
                 self._ask_again(pending)
-        pending_max = PENDING_MAX_DENSE if world.is_dense else PENDING_MAX
-        wants_more = len(self.pending) < pending_max and world.wants_more
+        wants_more = len(self.pending) < PENDING_MAX and world.wants_more
         if wants_more and scheduler.chance(world.eagerness):
             self._submit_new()
             return True
