@@ -52,7 +52,7 @@ class LimitSettings:
     body_bytes_per_second: int = 64 * 1024
     arriving_max: int = 2048
     """Bodies that are on their way at the same time."""
-    arriving_bytes_max: int = 256 * 1024 * 1024
+    arriving_bytes_max: int = 128 * 1024 * 1024
     """Their bytes in memory, together with those of the requests that are carried out."""
     spooled_bytes_max: int = 16 * 1024**3
     """Bytes of rows in files, of all requests."""
