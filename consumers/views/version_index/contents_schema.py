@@ -7,21 +7,14 @@ size, and the views find what existed at a version.
 
 from __future__ import annotations
 
-from consumers.views.version_index.relation import PLACE, Relation, columns
-
-_OF = """
-ordinal             INTEGER    the operation's place in the transaction
-table_name          VARCHAR    the table
-incarnation         VARCHAR    uuid of this life of the table
-"""
-_ORDER = ("table_name", "partition", "sequence", "ordinal")
+from consumers.views.version_index.relation import OF_TABLE, PLACE, TABLE_ORDER, Relation, columns
 
 FRAGMENT_CHANGES = Relation(
     "fragment_changes",
     "What a version made of a fragment: added it, changed it, or removed it.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 version             BIGINT     the version
 fragment_id         BIGINT     the fragment
@@ -34,7 +27,7 @@ deletion_file       VARCHAR    which rows are deleted, relative to the table; NU
 made_from           BIGINT[]   fragments of the version before whose rows it took over; or NULL
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 REFUSED_FILES = Relation(
@@ -42,14 +35,14 @@ REFUSED_FILES = Relation(
     "Data files that refused attempts had written already.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 status              VARCHAR    what became of the attempt
 transaction_id      VARCHAR    its transaction
 path                VARCHAR    relative to the table's data folder
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 FIELDS = Relation(
@@ -57,7 +50,7 @@ FIELDS = Relation(
     "The fields of a table's schema, whenever an operation wrote the schema again.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 version             BIGINT     the version that has the schema; NULL for Iceberg
 field_id            INTEGER    the field
@@ -68,7 +61,7 @@ type                VARCHAR    its type, in the format's words
 nullable            BOOLEAN    whether it may be null
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 INDEX_CHANGES = Relation(
@@ -76,7 +69,7 @@ INDEX_CHANGES = Relation(
     "All indices of a table, whenever an operation changed one of them.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 version             BIGINT     the version
 name                VARCHAR    the index; NULL if the table has none from here on
@@ -87,7 +80,7 @@ fragments           BIGINT     how many fragments it covers; NULL if it doesn't 
 bytes               BIGINT     size of its files, where known
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 SNAPSHOTS = Relation(
@@ -95,7 +88,7 @@ SNAPSHOTS = Relation(
     "Iceberg snapshots, refused ones included.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 status              VARCHAR    what became of the operation
 transaction_id      VARCHAR    its transaction
@@ -108,7 +101,7 @@ manifest_list       VARCHAR    its file
 summary             VARCHAR    what the client says of it, as a JSON object
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 REF_CHANGES = Relation(
@@ -116,7 +109,7 @@ REF_CHANGES = Relation(
     "Where an Iceberg table's branches and tags were set, and that they were removed.",
     columns(
         PLACE
-        + _OF
+        + OF_TABLE
         + """
 transaction_id      VARCHAR    its transaction
 principal           VARCHAR    who submitted it
@@ -125,7 +118,7 @@ kind                VARCHAR    branch or tag; NULL if removed
 snapshot_id         BIGINT     the snapshot it names from here on; NULL if removed
 """
     ),
-    _ORDER,
+    TABLE_ORDER,
 )
 
 FAILED_REQUIREMENTS = Relation(

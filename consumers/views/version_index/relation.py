@@ -65,3 +65,10 @@ sequence            BIGINT     position: the outcome's dense number in its parti
 time                TIMESTAMP  log time of the decision, UTC; never goes back in a partition
 """
 """What every event's row begins with."""
+OF_TABLE = """
+ordinal             INTEGER    the operation's place in the transaction
+table_name          VARCHAR    the table
+incarnation         VARCHAR    uuid of this life of the table
+"""
+"""What an event about a table has next."""
+TABLE_ORDER = ("table_name", "partition", "sequence", "ordinal")

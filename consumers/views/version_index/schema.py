@@ -8,7 +8,7 @@ change in place and stay small.
 from __future__ import annotations
 
 from consumers.views.version_index.contents_schema import CONTENTS
-from consumers.views.version_index.relation import PLACE, Relation, columns
+from consumers.views.version_index.relation import OF_TABLE, PLACE, TABLE_ORDER, Relation, columns
 
 TRANSACTIONS = Relation(
     "transactions",
@@ -80,7 +80,7 @@ metadata_location   VARCHAR    an Iceberg table's metadata file after it
 outcome_offset      BIGINT     Kafka offset in the outcomes topic
 """
     ),
-    ("table_name", "partition", "sequence", "ordinal"),
+    TABLE_ORDER,
 )
 
 COLLISIONS = Relation(
@@ -142,7 +142,7 @@ key                 VARCHAR    the property; NULL: all that is not set again is 
 value               VARCHAR    its new value; NULL if removed
 """
     ),
-    ("table_name", "partition", "sequence", "ordinal"),
+    TABLE_ORDER,
 )
 
 EXPIRIES = Relation(
@@ -150,17 +150,15 @@ EXPIRIES = Relation(
     "Versions that records deleted: one row per range, with who did it and when.",
     columns(
         PLACE
+        + OF_TABLE
         + """
-ordinal             INTEGER    the operation's place in the transaction
-table_name          VARCHAR    the table
-incarnation         VARCHAR    uuid of this life of the table
 first_version       BIGINT     the first version that was deleted
 last_version        BIGINT     the last one
 principal           VARCHAR    who deleted them
 transaction_id      VARCHAR    its transaction
 """
     ),
-    ("table_name", "partition", "sequence", "ordinal"),
+    TABLE_ORDER,
 )
 
 APPLIED_ROWS = Relation(
@@ -168,10 +166,8 @@ APPLIED_ROWS = Relation(
     "Which small writes were applied when: one row per range of positions.",
     columns(
         PLACE
+        + OF_TABLE
         + """
-ordinal             INTEGER    the operation's place in the transaction
-table_name          VARCHAR    the table
-incarnation         VARCHAR    uuid of this life of the table
 after               BIGINT     the position through which writes were applied before
 through             BIGINT     the position through which they are applied from here on
 version             BIGINT     the version that has them; NULL if there was nothing to do
@@ -183,7 +179,7 @@ deleted             BIGINT     rows that they deleted
 transaction_id      VARCHAR    its transaction
 """
     ),
-    ("table_name", "partition", "sequence", "ordinal"),
+    TABLE_ORDER,
 )
 
 _LOG = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, APPLIED_ROWS)
