@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import re
@@ -79,11 +80,22 @@ class ObjectStore(Protocol):
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
 
+    def set_aside(self, path: str, to: str, sha256: str) -> bool:
+        """Give a file another path if its bytes still have this digest; return True if they had.
+
+        Another process may have put its own file there since. Raise FileNotFoundError.
+        """
+
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder."""
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the digest of a file's bytes, as `ObjectStore.set_aside` compares it."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def keep(store: ObjectStore, path: str) -> None:
@@ -260,6 +272,29 @@ class LocalStore:
         os.replace(source, target)
         self._keep_name(target)
         self._keep_name(source)
+
+    def set_aside(self, path: str, to: str, sha256: str) -> bool:
+        """Give a file another path if its bytes still have this digest; return True if they had.
+
+        No system call compares and renames: a file that was replaced at the last moment is put back
+        at once. Raise FileNotFoundError.
+        """
+        if sha256_of(self.read(path)) != sha256:
+            return False
+        source, target = self._resolve(path), self._resolve(to)
+        aside = _beside(source)
+        os.rename(source, aside)
+        is_same = sha256_of(Path(aside).read_bytes()) == sha256
+        if is_same:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(aside, target)
+            self._keep_name(target)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, source)
+            os.unlink(aside)
+        self._keep_name(source)
+        return is_same
 
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from commitlog.adapters.storage import CHUNK_BYTES, FileFound, LocalStore
+from commitlog.adapters.storage import CHUNK_BYTES, FileFound, LocalStore, sha256_of
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
 
@@ -166,6 +166,22 @@ class RemoteStore:
         """Give an object another path; raise FileNotFoundError."""
         with self._errors():
             self._objects.rename(self._store, _confined(path), _confined(to))
+
+    def set_aside(self, path: str, to: str, sha256: str) -> bool:
+        """Give an object another path if its bytes have this digest; return True if they had.
+
+        Its client has no conditional removal: what another process puts between the last look and
+        the removal is lost. If that is a manifest, the leader soon puts it back, since it looks for
+        missing ones every minute. Raise FileNotFoundError.
+        """
+        data = self.read(path)
+        if sha256_of(data) != sha256:
+            return False
+        self.write(to, data)
+        if sha256_of(self.read(path)) != sha256:
+            return False
+        self.delete(path)
+        return True
 
     def delete(self, path: str) -> None:
         """Remove an object if it is there."""

@@ -13,6 +13,7 @@ if its writer had asked, and quarantines what the log refuses.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
@@ -24,7 +25,7 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -40,8 +41,8 @@ from commitlog.model.records import Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
+from consumers.partition.table_files import quarantined
 
-QUARANTINE = "_quarantine"
 PROPERTY = "commitlog.bypass"
 ADOPT = "adopt"
 PRINCIPAL = "commitlog"
@@ -66,21 +67,26 @@ def quarantine_foreign(
 ) -> list[str]:
     """Move canonical manifests ahead of the head into quarantine; return where they are now."""
     store = store_for(location)
-    found: dict[str, int] = {}
+    head = ask_head()
+    found: dict[str, tuple[int, str]] = {}
     for name in store.names(VERSIONS_DIRECTORY):
         parsed = parse_manifest_name(name)
-        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
-            found[name] = parsed.version
+        if parsed is None or parsed.staged_by or parsed.is_detached:
+            continue
+        if parsed.version > head.version:
+            path = f"{VERSIONS_DIRECTORY}/{name}"
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = parsed.version, sha256_of(store.read(path))
+    # What was read before this, and is ahead of it, is no file of the log's.
     head = ask_head()
     moved: list[str] = []
-    for name, version in sorted(found.items()):
+    for path, (version, digest) in sorted(found.items()):
         if head.location != location or version <= head.version:
             continue
-        path = f"{VERSIONS_DIRECTORY}/{name}"
+        target = quarantined(path, digest)
         try:
-            digest = hashlib.sha256(store.read(path)).hexdigest()[:16]
-            target = f"{QUARANTINE}/{name}-{digest}"
-            store.move(path, target)
+            if not store.set_aside(path, target, digest):
+                continue  # the log came to that version meanwhile, and this is its file
         except FileNotFoundError:
             continue
         logger.error(

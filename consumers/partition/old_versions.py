@@ -17,7 +17,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_refs import versions_in
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
@@ -344,7 +344,7 @@ def _put(store: ObjectStore, path: str, data: bytes) -> None:
         return
     existing = store.read(path)
     if existing != data:
-        target = quarantined(path, existing)
+        target = quarantined(path, sha256_of(existing))
         store.create(target, existing)
         store.write(path, data)
         logger.error("%s was written around the log; what it was is now %s", path, target)

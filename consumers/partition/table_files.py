@@ -5,7 +5,7 @@ The names are Lance's.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
 import threading
@@ -17,7 +17,7 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.storage import ObjectStore, write_hint
+from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -183,7 +183,7 @@ def resolve_existing(
     is_adopted = _is_adopted(files, existing)
     if not is_adopted:
         _move_those_ahead(files, name, existing, version, newest_in_log)
-    target = quarantined(name, existing)
+    target = quarantined(name, sha256_of(existing))
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
     files.store.write(name, data)
@@ -207,16 +207,20 @@ def _move_those_ahead(
 
     A reader by path opens the newest, and would miss what the log answered. Under `every` they are
     foreign for sure: a leader replaces the first one before it writes a later version, and that one
-    was still there after the others were seen. Under `latest` others may have
+    was still there after the others were read. Under `latest` others may have
     skipped it. Then the log says whose they are: its own have their outcomes before their files.
+    A process that is held up here takes none that a later leader has replaced meanwhile.
     """
     found = {}
     for other in files.store.names(VERSIONS_DIRECTORY):
         parsed = parse_manifest_name(other)
         if parsed is not None and not parsed.staged_by and not parsed.is_detached:
             found[parsed.version] = f"{VERSIONS_DIRECTORY}/{other}"
-    ahead = list(takewhile(found.__contains__, count(version + 1)))
-    if not ahead or files.store.read(name) != existing:
+    theirs = {}
+    for later in takewhile(found.__contains__, count(version + 1)):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            theirs[later] = sha256_of(files.store.read(found[later]))
+    if not theirs or files.store.read(name) != existing:
         return
     if files.policy is Policy.LATEST:
         named = newest_in_log(files.incarnation, files.heard_offset)
@@ -225,19 +229,16 @@ def _move_those_ahead(
                 f"version {version} was written around the log, which is at version {named} "
                 "by now: versions ahead must be read first to know which are the log's own"
             )
-    for later in reversed(ahead):
-        try:
-            target = quarantined(found[later], files.store.read(found[later]))
-            files.store.move(found[later], target)
-        except FileNotFoundError:
-            continue  # another process was faster
-        _note_stranger(files, later, target)
+    for later, digest in reversed(theirs.items()):
+        target = quarantined(found[later], digest)
+        with contextlib.suppress(FileNotFoundError):
+            if files.store.set_aside(found[later], target, digest):
+                _note_stranger(files, later, target)
 
 
-def quarantined(path: str, data: bytes) -> str:
-    """Return where a stranger's manifest is kept."""
-    digest = hashlib.sha256(data).hexdigest()[:16]
-    return f"{QUARANTINE}/{path.rsplit('/', 1)[1]}-{digest}"
+def quarantined(path: str, sha256: str) -> str:
+    """Return where a stranger's manifest with this digest is kept."""
+    return f"{QUARANTINE}/{path.rsplit('/', 1)[1]}-{sha256[:16]}"
 
 
 def _note_stranger(files: TableFiles, version: int, target: str) -> None:

@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from commitlog.adapters.storage import FileFound
+from commitlog.adapters.storage import FileFound, sha256_of
 from tests.simulation.scheduler import Killed, Process, Scheduler
 
 STALE_SECONDS = 2.0
@@ -132,6 +132,19 @@ class SimulatedStore:
         self._put(to, data)
         self._objects.scheduler.point(self._process, f"move {self._root}{path}")
         self._objects.remove(self._process, self._root + path)
+
+    def set_aside(self, path: str, to: str, sha256: str) -> bool:
+        """Give a file another path if its bytes have this digest; return whether they had."""
+        data = self.read(path)
+        if sha256_of(data) != sha256:
+            return False
+        self._put(to, data)
+        full = self._root + path
+        self._objects.scheduler.point(self._process, f"move {full}")
+        if self._objects.bytes.get(full) != data:
+            return False
+        self._objects.remove(self._process, full)
+        return True
 
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""

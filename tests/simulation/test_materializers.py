@@ -201,11 +201,13 @@ class Bench:
         self.put: list[str] = []
         self.objects.on_put = lambda process, path, data: self.put.append(path)
 
-    def materializer(self, *, delay_seconds: float = 0.0) -> Materializer:
+    def materializer(
+        self, *, delay_seconds: float = 0.0, store: type[SimulatedStore] = SimulatedStore
+    ) -> Materializer:
         process = Process("bench", is_spared=True)
         return Materializer(
             lambda events: None,
-            open_store=lambda place: SimulatedStore(self.objects, process, place),
+            open_store=lambda place: store(self.objects, process, place),
             delay_seconds=delay_seconds,
             clock=lambda: self.objects.scheduler.now,
             newest_in_log=self.newest_in_log,
@@ -303,3 +305,47 @@ def test_who_has_all_of_the_log_moves_all_that_a_stranger_made() -> None:
     assert not {bench.path(3), bench.path(4)} & set(bench.objects.bytes)
     kept = [data for name, data in bench.objects.bytes.items() if "_quarantine" in name]
     assert kept == [STRANGER] * 3
+
+
+@pytest.mark.parametrize("held_up_at", ["read", "set_aside"])
+def test_who_is_held_up_at_a_strangers_versions_takes_none_that_a_leader_wrote_since(
+    held_up_at: str,
+) -> None:
+    """Both versions were a stranger's when it looked; a later leader has replaced them by now."""
+    bench = Bench(_changes(appends=2))
+    events = _events(bench.changes)
+    leader = bench.materializer()
+    first, rest = events[:1], events[1:]
+    leader.put(first)
+    leader.step(0)
+    for version in (2, 3):
+        bench.strange(version)
+
+    def go_on() -> None:
+        leader.put(rest)
+        leader.step(0)
+
+    class HeldUpStore(SimulatedStore):
+        def read(self, path: str) -> bytes:
+            return self._held_up("read", path) or super().read(path)
+
+        def set_aside(self, path: str, to: str, sha256: str) -> bool:
+            self._held_up("set_aside", path)
+            return super().set_aside(path, to, sha256)
+
+        def _held_up(self, where: str, path: str) -> bytes:
+            if where == held_up_at and self._root + path == bench.path(3):
+                found = bench.objects.bytes[bench.path(3)]
+                if found == STRANGER:
+                    go_on()
+                    return found
+            return b""
+
+    late = bench.materializer(store=HeldUpStore)
+    gone: list[str] = []
+    late.put(_events(bench.changes))
+    bench.objects.on_gone = lambda process, path, data: gone.extend([path] * (data != STRANGER))
+    late.step(0)
+    assert not gone
+    assert late.written_sequence == len(events)
+    assert STRANGER not in (bench.objects.bytes[bench.path(version)] for version in (2, 3))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.adapters import disk
-from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
 
 
@@ -46,6 +46,30 @@ def test_write_replaces_and_move_and_delete_do_what_they_say(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         store.read("_quarantine/b")
     assert list(store.names("nowhere")) == []
+
+
+def test_setting_aside_takes_only_what_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write("a/b", b"theirs")
+    theirs = sha256_of(b"theirs")
+    assert not store.set_aside("a/b", "_quarantine/b", sha256_of(b"else"))
+    assert store.set_aside("a/b", "_quarantine/b", theirs)
+    assert (store.size("a/b"), store.read("_quarantine/b")) == (-1, b"theirs")
+    with pytest.raises(FileNotFoundError):
+        store.set_aside("a/b", "_quarantine/b", theirs)
+    store.write("a/b", b"theirs")
+    rename = os.rename
+
+    def replaced_first(source: str, target: str) -> None:
+        LocalStore(tmp_path).write("a/b", b"ours")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", replaced_first)
+    assert not store.set_aside("a/b", "_quarantine/c", theirs)
+    assert store.read("a/b") == b"ours"
+    assert sorted(store.walk()) == ["_quarantine/b", "a/b"]
 
 
 @pytest.mark.parametrize("can_swap", [True, False])
