@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 
 from commitlog.adapters.reading import read_on
 from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
@@ -296,16 +297,19 @@ def check_not_behind(runtime: Runtime, partition: int, sequence: int, head: int)
 
     One that was deposed and hasn't noticed yet says what it knew.
     """
-    newest = [one.record for one in runtime.log.last_outcome_records(partition, NEWEST_RECORDS)]
-    if any(isinstance(one, Outcome) and one.sequence >= sequence for one in newest):
-        raise Unavailable(
-            f"the leader of partition {partition} knows {head} outcomes and the log has more:"
-            " another one is about to lead; ask again"
-        )
+    log = runtime.log
+    newest = log.last_outcome_records(partition, NEWEST_RECORDS)
+    # Behind the outcome that is looked for may stand many void records of a deposed leader.
+    for one in chain(newest, _at_or_after(log, partition, sequence)):
+        if isinstance(one.record, Outcome) and one.record.sequence >= sequence:
+            raise Unavailable(
+                f"the leader of partition {partition} knows {head} outcomes and the log has more:"
+                " another one is about to lead; ask again"
+            )
 
 
-def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
-    """Yield the records that say they have a sequence.
+def _at_or_after(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
+    """Yield the records that say they have a sequence or a later one.
 
     Before it there are as many outcomes, a Genesis, terms and void records, so it is at or after
     the offset of the same number.
@@ -313,11 +317,17 @@ def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
     with closing(log.read_outcomes(partition, sequence)) as reader:
         end = min(reader.end_offset(), sequence + NEARBY_RECORDS_MAX)
         for answered in read_on(reader, end):
-            record = answered.record
-            if isinstance(record, Outcome) and record.sequence == sequence:
+            if isinstance(answered.record, Outcome) and answered.record.sequence >= sequence:
                 yield answered
-            elif isinstance(record, Outcome) and record.sequence > sequence:
-                return
+
+
+def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
+    """Yield the records that say they have a sequence."""
+    for answered in _at_or_after(log, partition, sequence):
+        assert isinstance(answered.record, Outcome)
+        if answered.record.sequence > sequence:
+            return
+        yield answered
 
 
 def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> ChainPlace | None:

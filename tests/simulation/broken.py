@@ -38,7 +38,7 @@ BROKEN_PROGRAMS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     **BROKEN_TOOLS,
     **BROKEN_UPKEEP,
 }
-TRANSACTIONS = 40
+TRANSACTIONS = 60
 SEEDS_MAX = 100
 """So many seeds may a broken program be tried with."""
 SECONDS_MAX = 1200.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -113,8 +113,11 @@ def test_a_busy_partition_holds_no_other_up_and_tokens_name_both() -> None:
 def test_a_position_that_a_deposed_leader_does_not_know_is_not_refused(
     stream: PartitionLog,
 ) -> None:
-    def asked_of(head: int) -> Runtime:
-        log = SimpleNamespace(last_outcome_records=lambda _, count: stream.answered[-count:])
+    def asked_of(head: int, *, tail: Sequence[Answered] = stream.answered) -> Runtime:
+        log = SimpleNamespace(
+            last_outcome_records=lambda _, count: tail[-count:],
+            read_outcomes=log_of(stream).read_outcomes,
+        )
         known = {"sequence": head}
         runtime = SimpleNamespace(log=log, partitions=1, request=lambda *_, **__: known)
         return cast(Runtime, runtime)
@@ -122,6 +125,9 @@ def test_a_position_that_a_deposed_leader_does_not_know_is_not_refused(
     newest = stream.decided()[-1].outcome.sequence
     with pytest.raises(Unavailable, match="knows 10 outcomes and the log has more"):
         starts(asked_of(10), newest)
+    # Behind what others wrote, it put many records that are void.
+    with pytest.raises(Unavailable, match="knows 10 outcomes and the log has more"):
+        starts(asked_of(10, tail=stream.answered[:20]), newest)
     with pytest.raises(InvalidRequest, match="beyond the end"):
         starts(asked_of(newest), newest + 1)
     folds = Folds()
