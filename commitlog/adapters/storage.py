@@ -86,6 +86,9 @@ class ObjectStore(Protocol):
         Another process may have put its own file there since. Raise FileNotFoundError.
         """
 
+    def replace(self, path: str, data: bytes, sha256: str) -> bool:
+        """Put a file in place of one whose bytes have this digest; return True if this call did."""
+
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""
 
@@ -295,6 +298,21 @@ class LocalStore:
             os.unlink(aside)
         self._keep_name(source)
         return is_same
+
+    def replace(self, path: str, data: bytes, sha256: str) -> bool:
+        """Put a file in place of one whose bytes have this digest; return True if this call did.
+
+        For a moment there is none.
+        """
+        aside = _beside(path)
+        try:
+            if not self.set_aside(path, aside, sha256):
+                return False
+        except FileNotFoundError:
+            return False
+        is_put = self.create(path, data)
+        self.delete(aside)
+        return is_put
 
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""

@@ -78,6 +78,7 @@ class RemoteStore:
             from obstore.exceptions import (
                 AlreadyExistsError,
                 BaseError,
+                PreconditionError,
                 UnknownConfigurationKeyError,
             )
             from obstore.store import from_url
@@ -94,7 +95,7 @@ class RemoteStore:
         scheme, _, bucket, *prefix = location.split("/", 3)
         self._bucket = f"{scheme}//{bucket}", endpoint
         self._prefix = "".join(prefix).strip("/")
-        self._exists: type[Exception] = AlreadyExistsError
+        self._exists = (AlreadyExistsError, PreconditionError)
         self._failed: type[Exception] = BaseError
         # A configured endpoint may use plain HTTP.
         options: Any = {**_TIMEOUT, "allow_http": "true", **given.client}
@@ -181,6 +182,24 @@ class RemoteStore:
         if sha256_of(self.read(path)) != sha256:
             return False
         self.delete(path)
+        return True
+
+    def replace(self, path: str, data: bytes, sha256: str) -> bool:
+        """Put an object in place of one whose bytes have this digest; return True if this call did.
+
+        The store compares, where it takes conditional puts.
+        """
+        place = _confined(path)
+        try:
+            with self._errors():
+                found = self._objects.get(self._store, place)
+                if sha256_of(bytes(found.bytes())) != sha256:
+                    return False
+                known = {n: found.meta[n] for n in ("e_tag", "version") if found.meta.get(n)}
+                mode = known if self.has_put_if_absent and known else "overwrite"
+                self._objects.put(self._store, place, data, mode=mode, use_multipart=False)
+        except (FileNotFoundError, FileExistsError):
+            return False
         return True
 
     def delete(self, path: str) -> None:

@@ -16,6 +16,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
+from typing import Any
 
 from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
@@ -27,7 +28,8 @@ from commitlog.model.records import Submitted
 from consumers.partition.glances import Glances, Outside
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
-from consumers.partition.observer import Observer, digest
+from consumers.partition.observer import Observer, Path, digest
+from consumers.partition.obstacles import Obstacle
 from consumers.partition.readable import Readable
 from consumers.partition.undecided import LockQueues, Undecided
 
@@ -42,6 +44,8 @@ AWAITED_LOOK_SECONDS = 0.02
 WRITE_SECONDS = 60.0
 BUILD_SECONDS = 300.0
 BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
+PROOF_SECONDS = 0.002
+"""From one look to the next whether all that was appended is acknowledged."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +65,14 @@ class Deciding:
         append: Callable[[Submitted, Decision], None],
         may_decide: Callable[[], bool],
         fail: Callable[[BaseException], None],
+        end_offset: Callable[[], int],
+        led_to: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
         """Decide on `machine` and `append` what was decided, while that `may_decide`.
 
-        `fail` ends the term; `outside` calls what may take long after all.
+        `fail` ends the term; `outside` calls what may take long after all. A worker asks where the
+        outcomes end (`end_offset`); all before `led_to()` is known to be this term's or older.
         """
         self._machine, self._observer = machine, observer
         root = machine.genesis.tables_root
@@ -73,6 +80,7 @@ class Deciding:
         self._lanes, self._readable = lanes, readable
         self._append, self._may_decide, self._fail = append, may_decide, fail
         self._outside, self._clock = outside, clock
+        self._end_offset, self._led_to = end_offset, led_to
         self.backlog = deque(undecided)
         """What was read and not looked at."""
         self._queues = LockQueues()
@@ -295,6 +303,12 @@ class Deciding:
         ]
         if not missing and not recordings:
             return True
+        if item.in_the_way and self._led_to() < item.read_at_offset:
+            # Another leader may have begun before that was read, and have written it.
+            item.retry_at = self._clock() + PROOF_SECONDS
+            self._late[item] = None
+            return False
+        displaced, item.in_the_way = item.in_the_way, {}
         ours = item.written.keys() & missing.keys()
         if ours:
             self._barrier = item
@@ -306,24 +320,42 @@ class Deciding:
         place = decision.files[0].location if decision.files else ""
         self._lanes.submit(
             self._lane(item.submitted, place),
-            partial(self._observer.write, tuple(missing.values()), recordings, ours),
-            Reply(partial(self._wrote, item, decision)),
+            partial(self._put, tuple(missing.values()), recordings, ours, displaced),
+            Reply(partial(self._wrote, item, decision, bool(displaced))),
             seconds=WRITE_SECONDS,
             what=f"writing to {place or 'the tables root'}",
         )
         return False
 
+    def _put(self, *wanted: Any) -> tuple[dict[Path, Obstacle], int]:
+        """Write, on a worker; return what is in the way, and where the outcomes end after that."""
+        in_the_way = self._observer.write(*wanted)
+        return in_the_way, self._end_offset() if in_the_way else 0
+
     def _wrote(
-        self, item: Undecided, decision: Decision, _: object, error: BaseException | None
+        self,
+        item: Undecided,
+        decision: Decision,
+        was_displaced: bool,
+        found: tuple[dict[Path, Obstacle], int] | None,
+        error: BaseException | None,
     ) -> None:
-        if error is not None:
+        if found is None:
             self._note_error(item, error)
         else:
+            item.in_the_way, item.read_at_offset = found
             for file in decision.files:
-                item.written[file.location, file.path] = digest(file.data)
+                if (file.location, file.path) not in item.in_the_way:
+                    item.written[file.location, file.path] = digest(file.data)
             for one in decision.recordings:
                 item.written["", digest(one).hex()] = b""
-            self._observer.wrote(decision)
+            if not item.in_the_way:
+                self._observer.wrote(decision)
+            elif was_displaced:
+                item.error = FileExistsError(
+                    f"another program keeps writing files where the log's own belong:"
+                    f" {', '.join('/'.join(place) for place in item.in_the_way)}"
+                )
         item.outstanding -= 1
         # Before all others: what it wrote holds as long as nothing else is decided.
         self._ready[item] = None

@@ -45,6 +45,10 @@ class FailingStore:
         """Raise OSError."""
         raise OSError(self._reason)
 
+    def replace(self, path: str, data: bytes, sha256: str) -> bool:
+        """Raise OSError."""
+        raise OSError(self._reason)
+
     def set_aside(self, path: str, to: str, sha256: str) -> bool:
         """Raise OSError."""
         raise OSError(self._reason)

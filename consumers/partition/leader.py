@@ -131,6 +131,8 @@ class Leader:
             append=self._append,
             may_decide=self._has_room,
             fail=self._end,
+            end_offset=follower.end_offset,
+            led_to=lambda: self._next_offset,
             clock=clock,
         )
         self._pause_at = clock() + pause_seconds

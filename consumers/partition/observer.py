@@ -12,7 +12,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -46,7 +46,7 @@ from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.follower import RECORDINGS
 from consumers.partition.manifest_lists import ManifestLists
-from consumers.partition.obstacles import put
+from consumers.partition.obstacles import Obstacle, put
 
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000
@@ -104,11 +104,16 @@ class Observer(Protocol):
         """Let pylance build on a version that has its file, on a worker."""
 
     def write(
-        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
-    ) -> None:
-        """Put files, on a worker; raise OSError when the store fails.
+        self,
+        files: Sequence[FileToWrite],
+        recordings: Sequence[bytes],
+        ours: Container[Path],
+        displaced: Mapping[Path, Obstacle],
+    ) -> dict[Path, Obstacle]:
+        """Put files, on a worker; return what is in the way. Raise OSError when the store fails.
 
         `ours` are those that were written before, for the same transaction, with other content.
+        What is to be `displaced` was in the way before.
         """
 
 
@@ -245,18 +250,24 @@ class StoreObserver:
         return found
 
     def write(
-        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
-    ) -> None:
-        """Put files; raise OSError when the store fails."""
+        self,
+        files: Sequence[FileToWrite],
+        recordings: Sequence[bytes],
+        ours: Container[Path],
+        displaced: Mapping[Path, Obstacle],
+    ) -> dict[Path, Obstacle]:
+        """Put files; return what is in the way. Raise OSError when the store fails."""
+        found = {}
         for file in files:
-            store = self._store(file.location)
-            if (file.location, file.path) in ours:
-                store.write(file.path, file.data)
-            else:
-                put(store, file.location, file.path, file.data)
+            place = (file.location, file.path)
+            store, gone = self._store(file.location), displaced.get(place)
+            way = put(store, *place, file.data, gone, is_ours=place in ours)
+            if way is not None:
+                found[place] = way
         for recording in recordings:
             path = f"{RECORDINGS}/{digest(recording).hex()}"
             self._store(self._root).create(path, recording)
+        return found
 
     def _store(self, location: str) -> ObjectStore:
         with self._lock:

@@ -1,8 +1,14 @@
-"""Writes a file of the log even if a foreign file or folder has its name.
+"""Writes a file of the log even if something else has its name.
 
 The name follows from the transaction, so the log can't choose another one, and a leader that waited
-for someone to tidy up would block the table for ever. The foreign file isn't deleted: it is renamed
-beside its own place, where `commitlog orphans` lists it.
+for someone to tidy up would block the table for ever. What is in the way is a stranger's, or of a
+term that is over, or what this leader wrote when it meant to decide otherwise. Or it is the log's
+own: a leader that was held up may be deposed, and the next one has committed the transaction with
+other content. So what is in the way is only reported. Its leader has it displaced once it knows
+that it led when that was read, and only if it is still the same.
+
+A foreign file isn't deleted: it is renamed beside its own place, where `commitlog orphans` lists
+it.
 """
 
 from __future__ import annotations
@@ -11,11 +17,11 @@ import errno
 import logging
 import os
 import uuid
+from typing import NamedTuple
 
-from commitlog.adapters.storage import ObjectStore, local_path
+from commitlog.adapters.storage import ObjectStore, local_path, sha256_of
 
 MARK = ".quarantined-"
-_ATTEMPTS = 3
 _OBSTACLES = frozenset(
     {
         errno.EEXIST,
@@ -32,34 +38,56 @@ _OBSTACLES = frozenset(
 logger = logging.getLogger(__name__)
 
 
-def put(store: ObjectStore, location: str, path: str, data: bytes) -> None:
-    """Put a file of the log below `location`, renaming what has its name or blocks its folder.
+class Obstacle(NamedTuple):
+    """What is in the way of a file."""
 
-    Raise OSError if the store fails, FileExistsError if another program keeps writing there.
+    path: str
+    """Below the table's location: the file's own, or where its folder should be."""
+    sha256: str
+    """Of its bytes; empty for what can't be read as a file."""
+
+
+def put(
+    store: ObjectStore,
+    location: str,
+    path: str,
+    data: bytes,
+    displaced: Obstacle | None = None,
+    *,
+    is_ours: bool = False,
+) -> Obstacle | None:
+    """Put a file of the log below `location`; return what is in its way, None once it is there.
+
+    `displaced` was found by a call before, and nobody who leads has written it. It goes, unless
+    it is another one by now; a copy is kept unless it `is_ours`. Raise OSError if the store fails.
     """
-    for _ in range(_ATTEMPTS):
-        if _is_put(store, path, data):
-            return
-        obstacle = _obstacle(location, path)
-        aside = f"{obstacle}{MARK}{uuid.uuid4().hex[:8]}"
-        store.move(obstacle, aside)
-        logger.error(
-            "%s/%s was in the way of the log's own file; it is now %s", location, obstacle, aside
-        )
-    raise FileExistsError(
-        f"{location}/{path}: another program keeps writing files where the log's own file belongs"
-    )
-
-
-def _is_put(store: ObjectStore, path: str, data: bytes) -> bool:
-    """Put the file; return whether it is there, False if something else is in its way."""
     try:
-        return store.create(path, data) or store.read(path) == data
+        if displaced is not None:
+            if is_ours and displaced.sha256:
+                if store.replace(path, data, displaced.sha256):
+                    return None
+            else:
+                _set_aside(store, location, displaced)
+        if store.create(path, data):
+            return None
+        found = store.read(path)
+        return None if found == data else Obstacle(path, sha256_of(found))
     except OSError as error:
         # An object store's failures have no number: what it cannot say is not in the way.
         if error.errno not in _OBSTACLES:
             raise
-        return False
+        return Obstacle(_obstacle(location, path), "")
+
+
+def _set_aside(store: ObjectStore, location: str, obstacle: Obstacle) -> None:
+    aside = f"{obstacle.path}{MARK}{uuid.uuid4().hex[:8]}"
+    if not obstacle.sha256:
+        store.move(obstacle.path, aside)
+    elif not store.set_aside(obstacle.path, aside, obstacle.sha256):
+        return
+    logger.error(
+        "%s/%s was in the way of the log's own file; it is now %s", location, obstacle.path, aside
+    )
 
 
 def _obstacle(location: str, path: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from commitlog.core.decisions import BuildWanted, Found, Wanted
 from commitlog.model.records import Submitted
+from consumers.partition.obstacles import Obstacle
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +34,10 @@ class Undecided:
     """Files that were written for it, by location and path, with their digests."""
     rewrites: int = 0
     """How often what was written had changed by the time when it was there."""
+    in_the_way: dict[tuple[str, str], Obstacle] = field(default_factory=dict)
+    """What had the names of its files."""
+    read_at_offset: int = 0
+    """Where the outcomes ended after that was read."""
 
     @property
     def is_free(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import InvalidTransaction
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
@@ -138,10 +138,16 @@ def test_the_store_keeps_what_the_log_rests_on(objects: Objects, tmp_path: Path)
     store.write("a/b", b"33")
     store.move("a/b", "c")
     assert (store.size("a/b"), store.read("c"), list(store.walk())) == (-1, b"33", ["c"])
-    store.delete("c")
-    store.delete("c")
+    for given, wanted in ((b"else", False), (b"33", True)):
+        assert store.replace("c", b"4", sha256_of(given)) is wanted
+    assert not store.replace("nowhere", b"4", sha256_of(b""))
+    assert not store.set_aside("c", "d", sha256_of(b"33"))
+    assert store.set_aside("c", "d", sha256_of(b"4"))
+    assert (store.read("d"), store.size("c")) == (b"4", -1)
+    store.delete("d")
+    store.delete("d")
     with pytest.raises(FileNotFoundError):
-        store.read("c")
+        store.read("d")
     for path in ("", "../x", "a/../../x", "/etc", "a//b"):
         with pytest.raises(InvalidTransaction):
             store.read(path)

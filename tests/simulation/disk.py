@@ -146,6 +146,16 @@ class SimulatedStore:
         self._objects.remove(self._process, full)
         return True
 
+    def replace(self, path: str, data: bytes, sha256: str) -> bool:
+        """Put a file in place of one whose bytes have this digest; return whether this did."""
+        self._before("put", path)
+        found = self._objects.bytes.get(self._root + path)
+        if found is None or sha256_of(found) != sha256:
+            return False
+        self._objects.put(self._process, self._root + path, data)
+        self._after("write", path)
+        return True
+
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""
         self._before("delete", path)

@@ -64,6 +64,8 @@ class Term:
             append=self.append,
             may_decide=lambda: True,
             fail=_raise,
+            end_offset=lambda: 0,
+            led_to=lambda: 0,
             clock=lambda: 1.0,
         )
         for table in TABLES:

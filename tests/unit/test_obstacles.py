@@ -11,9 +11,9 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.core.iceberg.naming import derived_uuid
-from consumers.partition.obstacles import MARK, put
+from consumers.partition.obstacles import MARK, Obstacle, put
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans
@@ -128,9 +128,27 @@ def test_a_commit_takes_its_name_from_whatever_has_it(
 def test_what_is_written_already_stays(tmp_path: Path) -> None:
     store = store_for(str(tmp_path))
     for _ in range(2):
-        put(store, str(tmp_path), "metadata/file", b"ours")
+        assert put(store, str(tmp_path), "metadata/file", b"ours") is None
     assert (tmp_path / "metadata" / "file").read_bytes() == b"ours"
     assert not aside(tmp_path)
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_only_what_was_seen_is_displaced(tmp_path: Path, is_ours: bool) -> None:
+    """Another leader may put the log's own file there while this one asks whether it leads."""
+    store, place = store_for(str(tmp_path)), tmp_path / "file"
+    place.write_bytes(b"a dead term's")
+    found = put(store, str(tmp_path), "file", b"held up")
+    place.write_bytes(b"the log's")
+    again = put(store, str(tmp_path), "file", b"held up", found, is_ours=is_ours)
+    assert place.read_bytes() == b"the log's"
+    assert (found, again) == (
+        Obstacle("file", sha256_of(b"a dead term's")),
+        Obstacle("file", sha256_of(b"the log's")),
+    )
+    assert put(store, str(tmp_path), "file", b"ours", again, is_ours=is_ours) is None
+    assert place.read_bytes() == b"ours"
+    assert [one.read_bytes() for one in aside(tmp_path)] == [b"the log's"] * (not is_ours)
 
 
 class _Failing:
@@ -157,5 +175,7 @@ def test_a_store_that_fails_is_not_tidied_up(error: OSError, tmp_path: Path) -> 
 def test_a_file_that_cannot_be_read_is_in_the_way_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(_OTHERS)
     (tmp_path / "file").chmod(0)
-    put(store_for(str(tmp_path)), str(tmp_path), "file", b"ours")
+    store = store_for(str(tmp_path))
+    found = put(store, str(tmp_path), "file", b"ours")
+    assert put(store, str(tmp_path), "file", b"ours", found) is None
     assert (tmp_path / "file").read_bytes() == b"ours"

@@ -72,6 +72,17 @@ def test_setting_aside_takes_only_what_was_looked_at(
     assert sorted(store.walk()) == ["_quarantine/b", "a/b"]
 
 
+def test_replacing_replaces_only_what_was_looked_at(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert not store.replace("a/b", b"2", sha256_of(b"1"))
+    store.write("a/b", b"1")
+    assert not store.replace("a/b", b"2", sha256_of(b"else"))
+    assert store.read("a/b") == b"1"
+    assert store.replace("a/b", b"2", sha256_of(b"1"))
+    assert store.read("a/b") == b"2"
+    assert list(store.walk()) == ["a/b"]
+
+
 @pytest.mark.parametrize("can_swap", [True, False])
 def test_a_hint_takes_the_place_of_the_one_before_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
