@@ -33,18 +33,19 @@ def die() -> None:
 def arm(how: str) -> None:
     """Let this process die at the moment named."""
     armed = threading.Event()
-    write: Callable[..., None] = StoreObserver.write
+    write: Callable[..., Any] = StoreObserver.write
     append: Callable[..., None] = KafkaOutcomesWriter.append
     publish: Callable[..., None] = Session.publish
 
-    def deadly_write(self: Any, files: Any, *more: Any) -> None:
+    def deadly_write(self: Any, files: Any, *more: Any) -> Any:
         if any(f'"crash":"{how}"'.encode() in file.data for file in files):
             armed.set()
         if armed.is_set() and how == BEFORE_FILE:
             die()
-        write(self, files, *more)
+        in_the_way = write(self, files, *more)
         if armed.is_set() and how == AFTER_FILE:
             die()
+        return in_the_way
 
     def deadly_append(self: Any, *arguments: Any) -> None:
         append(self, *arguments)
