@@ -213,12 +213,14 @@ class PartitionHeads:
             deleted = merged(head.deleted, change.deleted)
             self._heads[change.table] = replace(head, deleted=deleted)
             return
+        if change.kind is ChangeKind.RENAMED:
+            old = [one for one in self._heads.values() if one.incarnation == change.incarnation]
+            for one in old:
+                del self._heads[one.table]
+                head = self._heads[change.table] = replace(one, table=change.table)
         table = self._tables.get(change.table)
         if table is None or table.incarnation != change.incarnation:
-            return  # a later change, which drops it, is in flight
-        renamed = [t for t, h in self._heads.items() if h.incarnation == change.incarnation]
-        for old in renamed:
-            del self._heads[old]
+            return  # a later change, which drops or renames it, is in flight
         self._heads[change.table] = replace(
             _head(table), version=change.version or (head.version if head else 0)
         )

@@ -16,7 +16,6 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import Any
 
 from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
@@ -317,20 +316,16 @@ class Deciding:
             )
             item.rewrites += 1
         item.outstanding += 1
+        wanted = (tuple(missing.values()), recordings, ours, displaced)
         place = decision.files[0].location if decision.files else ""
         self._lanes.submit(
             self._lane(item.submitted, place),
-            partial(self._put, tuple(missing.values()), recordings, ours, displaced),
+            partial(_written, partial(self._observer.write, *wanted), self._end_offset),
             Reply(partial(self._wrote, item, decision, bool(displaced))),
             seconds=WRITE_SECONDS,
             what=f"writing to {place or 'the tables root'}",
         )
         return False
-
-    def _put(self, *wanted: Any) -> tuple[dict[Path, Obstacle], int]:
-        """Write, on a worker; return what is in the way, and where the outcomes end after that."""
-        in_the_way = self._observer.write(*wanted)
-        return in_the_way, self._end_offset() if in_the_way else 0
 
     def _wrote(
         self,
@@ -395,3 +390,11 @@ class Deciding:
             item.retry_at = 0.0
             if item.is_free and self._queues.is_first(item):
                 self._ready[item] = None
+
+
+def _written(
+    write: Callable[[], dict[Path, Obstacle]], end_offset: Callable[[], int]
+) -> tuple[dict[Path, Obstacle], int]:
+    """Write, on a worker; return what is in the way, and where the outcomes end after that."""
+    in_the_way = write()
+    return in_the_way, end_offset() if in_the_way else 0
