@@ -38,6 +38,7 @@ from tests.golden.records import FOLDER
 from tests.golden.roots import NAMES, golden
 from tests.index_lanes import search_rows
 from tests.json_lanes import search_json
+from tests.parts_lanes import search_parts
 from tests.plain_appends import search_plain_appends
 from tests.tampering import Copy, Records, swap, with_value
 
@@ -347,6 +348,8 @@ def main() -> None:
     print(f"{tried} messages of appends, {plain} of them plain")
     tried, made = search_json(module.to_json, float(seconds), int(seed))
     print(f"{tried} values, {made} of them written as JSON")
+    tried, read = search_parts(module, mutated, float(seconds), int(seed))
+    print(f"{tried} chunks of checkpoints, {read} of them read")
     lanes = Lanes(codec)
     records = [one for each in golden_records().values() for one in each]
     whole = sum(map(lanes.read, records))

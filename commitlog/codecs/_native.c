@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Grows with each change of the plans or of the class: a module of another one isn't used. */
-#define INTERFACE 6
+#define INTERFACE 7
 
 enum Kind { LONG, STRING, BYTES, BOOLEAN, ENUM, ARRAY, UNION, RECORD };
 
@@ -682,6 +682,7 @@ static PyType_Spec codec_spec = {
 #include "_native_columns.h"
 #include "_native_plain.h"
 #include "_native_json.h"
+#include "_native_parts.h"
 
 /* --- The module --------------------------------------------------------------------------------- */
 
@@ -700,6 +701,7 @@ static int module_exec(PyObject *module)
                  PyModule_AddFunctions(module, append_methods) < 0 ||
                  PyModule_AddFunctions(module, plain_methods) < 0 ||
                  PyModule_AddFunctions(module, json_methods) < 0 ||
+                 PyModule_AddFunctions(module, parts_methods) < 0 ||
                  add_class(module, &codec_spec, "Codec") ||
                  add_class(module, &chain_spec, "Chain") ||
                  add_class(module, &columns_spec, "AppendColumns") ||

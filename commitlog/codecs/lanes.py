@@ -24,7 +24,7 @@ PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
 """The version that was read, the transaction's uuid, the fragments."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 6
+INTERFACE = 7
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -87,6 +87,16 @@ IS_PLAIN_FRAGMENT: Callable[[bytes], bool] | None = _module and _module.is_plain
 
 TO_JSON: Callable[[Any], bytes | None] | None = _module and _module.to_json
 """What writes canonical JSON in machine code; None where Python does it."""
+
+READ_FRAGMENTS: Callable[[bytes], list[tuple[int, bytes]] | None] | None = (
+    _module and _module.read_fragments
+)
+"""What reads a checkpoint's fragments by id in machine code; None where Python does it."""
+
+READ_PAIRS: Callable[[bytes, int], list[tuple[str, str]] | None] | None = (
+    _module and _module.read_pairs
+)
+"""What reads pairs of texts from JSON in machine code; None where Python does it."""
 
 
 def lane() -> str:

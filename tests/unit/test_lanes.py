@@ -23,7 +23,17 @@ from commitlog.codecs.lance_objects import to_transaction
 from commitlog.model.operations import ROW_OPERATIONS
 from commitlog.model.records import Outcome, Transaction
 from infra.native import MODULE, NoCompiler, build
-from tests.lanes import COMPILED, Lanes, a_number, an_append, golden_records, load, search
+from tests.lanes import (
+    COMPILED,
+    Lanes,
+    a_number,
+    an_append,
+    golden_records,
+    load,
+    mutated,
+    search,
+)
+from tests.parts_lanes import search_parts
 from tests.properties.test_avro import TRANSACTIONS, dataclass_of
 from tests.verified import INDEXED_SECONDS
 
@@ -210,6 +220,12 @@ def test_encoding_appends_keeps_no_memory(module: Path) -> None:
     before = sys.getallocatedblocks()
     work()
     assert sys.getallocatedblocks() - before < 100
+
+
+@pytest.mark.slow
+def test_chunks_of_a_checkpoint_are_read_alike_or_left_to_python(module: Path) -> None:
+    tried, read = search_parts(load(module)[4], mutated, SECONDS, SEED)
+    assert tried // 8 < read < tried
 
 
 def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:

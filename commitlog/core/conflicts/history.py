@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 Aspect = tuple[str, Hashable]
@@ -239,10 +240,12 @@ class History:
     ) -> History:
         """Make a history of what `entries` returned."""
         history = cls(floor)
-        history._versions = [(transaction_id, kind) for transaction_id, kind in versions]
-        kinds = [kind for _, kind in history._versions]
-        for kind in dict.fromkeys(kinds):
-            history.kinds[kind] = [v for v, k in enumerate(kinds, floor + 1) if k == kind]
+        history._versions = list(map(tuple, versions))  # type: ignore[arg-type]
+        version = floor + 1
+        for kind, alike in groupby(map(itemgetter(1), history._versions)):
+            after = version + len(list(alike))
+            history.kinds.setdefault(kind, []).extend(range(version, after))
+            version = after
         for version, write_set in entries:
             history._touch(version, write_set)
         return history

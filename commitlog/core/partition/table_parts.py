@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+from commitlog.codecs.lanes import READ_FRAGMENTS, READ_PAIRS
 from commitlog.core.conflicts.history import Aspect, History, WriteSet
 from commitlog.core.decisions import Noted
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
@@ -29,6 +30,9 @@ from commitlog.model.table import Policy
 
 WHOLE = "table/"
 REST, FRAGMENTS, HISTORY = "tables/", "fragments/", "history/"
+BEFORE_VERSIONS = b'],"versions":'
+"""What stands between a chunk's entries and its versions, and in no text: a quotation mark within
+one stands behind a backslash."""
 LARGE = 1_000
 """Entries of so many aspects are kept as they are written."""
 
@@ -242,19 +246,36 @@ def _restore(saved: Saved, chunks: _Chunks) -> Table:
 
 def _restore_manifest(saved: Saved, start: int, chunks: Mapping[int, Saved]) -> ManifestState:
     delta = ManifestDelta.from_bytes(saved.data[start:])
-    known = [ManifestDelta.from_bytes(chunk.data).fragments for chunk in chunks.values()]
+    known = [_read_fragments(chunk.data) for chunk in chunks.values()]
     hints = [chunk.hint for chunk in (*chunks.values(), saved)]
     features: dict[int, int] | None = {}
     for hint in hints:
         features = features | dict(json.loads(hint)) if features is not None and hint else None
-    fragments = tuple(sorted(chain(chain.from_iterable(known), delta.fragments)))
+    # Both are ascending, and the newest chunk's are in the delta.
+    fragments = (*chain.from_iterable(known), *delta.fragments)
     manifest = state_of(delta._replace(fragments=fragments), features)
     manifest.fragments.digests |= {number: chunk.digest for number, chunk in chunks.items()}
     return manifest
 
 
+def _read_fragments(chunk: bytes) -> Iterable[tuple[int, bytes]]:
+    """Return a chunk's fragments by id."""
+    found = READ_FRAGMENTS(chunk) if READ_FRAGMENTS is not None else None
+    return ManifestDelta.from_bytes(chunk).fragments if found is None else found
+
+
+def _read_versions(chunk: bytes) -> dict[str, Any]:
+    """Return a chunk's versions and entries."""
+    at = chunk.rfind(BEFORE_VERSIONS)
+    versions = READ_PAIRS(chunk, at + len(BEFORE_VERSIONS)) if READ_PAIRS and at >= 0 else None
+    if versions is None:
+        whole: dict[str, Any] = json.loads(chunk)
+        return whole
+    return {**json.loads(chunk[: at + 1] + b"}"), "versions": versions}
+
+
 def _restore_history(state: Mapping[str, Any], chunks: Mapping[int, Saved]) -> History:
-    known = [*(json.loads(chunk.data) for chunk in chunks.values()), state]
+    known = [*(_read_versions(chunk.data) for chunk in chunks.values()), state]
     history = History.of_entries(
         state["floor"],
         chain.from_iterable(one["versions"] for one in known),
