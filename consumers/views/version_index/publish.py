@@ -8,6 +8,7 @@ consistent state; they are copied through the one kept descriptor.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import duckdb
@@ -20,8 +21,11 @@ from consumers.views.version_index.question import quoted
 COPY_BYTES = 1 << 24
 
 
-def publish(live: Live) -> None:
-    """Make what is committed in the live file visible to everybody, atomically."""
+def publish(live: Live, log_id: str, sequences: Mapping[int, int]) -> None:
+    """Make what is committed in the live file visible to everybody, atomically.
+
+    It holds these sequences of this log, by partition.
+    """
     layout = live.layout
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
     live.query("UPDATE meta SET value = ? WHERE key = 'published_at'", [now])
@@ -34,10 +38,8 @@ def publish(live: Live) -> None:
     finally:
         os.close(target)
     # An index that `verify` builds to compare is bound to no log, and never asked what it has.
-    for (log_id,) in live.query("SELECT value FROM meta WHERE key = 'log_id'"):
-        positions = live.query("SELECT partition, sequence FROM positions")
-        sequences = {int(str(partition)): int(str(sequence)) for partition, sequence in positions}
-        note_counts(layout, staged, str(log_id), sequences)
+    if log_id:
+        note_counts(layout, staged, log_id, sequences)
     os.replace(staged, layout.public)
     sync(layout.root)
 

@@ -114,6 +114,7 @@ class VersionIndex:
             self._counting = Counting(self._load_fragments)
             self._appends = Appends()
             self._positions = self._load_positions()
+            self._log_id = self._live.meta().get("log_id", "")
             self._sealer = Sealer(
                 self._live, hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
             )
@@ -148,6 +149,7 @@ class VersionIndex:
             with self._guarded(), self._live.transaction():
                 for name, value in identity.items():
                     self._live.set_meta(name, value)
+        self._log_id = identity.get("log_id", "")
 
     def position(self, partition: int) -> IndexPosition:
         """Return how far a partition is; the beginning if nothing of it was seen."""
@@ -219,7 +221,7 @@ class VersionIndex:
                 self._dirty = True
             if not self._dirty or self._behind_published():
                 return False
-            publish(self._live)
+            publish(self._live, self._log_id, self._sequences())
             self._dirty = False
             self._sealer.published()
         return True
