@@ -36,6 +36,7 @@ _WATCH = struct.Struct(">BI32s")
 _ANY_CONTENT = bytes(32)
 _OUTCOME = struct.Struct(">BQ")
 _APPEND = struct.Struct(">BH")
+_APPEND_HEAD = struct.Struct(">IBBH")
 _IS_TOLD, _AWAITS_ROWS = 1, 2
 
 
@@ -93,16 +94,6 @@ class AppendFrame:
     """Whether it is told only once a version has its rows, which opens by path; with ROWS."""
 
 
-@made_fast
-@dataclass(frozen=True, slots=True)
-class OutcomeFrame:
-    """The answer: a record of the outcomes topic."""
-
-    readable: bool
-    offset: int
-    record: bytes
-
-
 def frame(kind: FrameKind, body: bytes) -> bytes:
     """Return a frame's bytes."""
     return _LENGTH.pack(len(body) + 1) + bytes((kind,)) + body
@@ -144,7 +135,9 @@ def append_frame(append: AppendFrame) -> bytes:
     """Encode an APPEND."""
     name = append.transaction_id.encode()
     flags = append.is_told * _IS_TOLD | append.awaits_rows * _AWAITS_ROWS
-    return frame(FrameKind.APPEND, _APPEND.pack(flags, len(name)) + name + append.record)
+    length = 1 + _APPEND.size + len(name) + len(append.record)
+    head = _APPEND_HEAD.pack(length, FrameKind.APPEND, flags, len(name))  # `frame`, in one step
+    return head + name + append.record
 
 
 def parse_append(body: bytes) -> AppendFrame:
@@ -168,18 +161,18 @@ def refused_frame(transaction_id: str, error: CommitLogError, appended: bool | N
     return json_frame(FrameKind.REPLY, body)
 
 
-def outcome_frame(answer: OutcomeFrame) -> bytes:
-    """Encode an OUTCOME."""
-    return frame(FrameKind.OUTCOME, _OUTCOME.pack(answer.readable, answer.offset) + answer.record)
+def outcome_frame(readable: bool, offset: int, record: bytes) -> bytes:
+    """Encode an OUTCOME, the answer: a record of the outcomes topic at its offset."""
+    return frame(FrameKind.OUTCOME, _OUTCOME.pack(readable, offset) + record)
 
 
-def parse_outcome(body: bytes) -> OutcomeFrame:
-    """Decode an OUTCOME's body."""
+def parse_outcome(body: bytes) -> tuple[bool, int, bytes]:
+    """Decode an OUTCOME's body: whether it is readable, its offset, its record."""
     try:
         readable, offset = _OUTCOME.unpack_from(body)
     except struct.error as error:
         raise CorruptLog(f"an OUTCOME frame is broken: {error}") from error
-    return OutcomeFrame(bool(readable), offset, body[_OUTCOME.size :])
+    return bool(readable), offset, body[_OUTCOME.size :]
 
 
 class FrameBuffer:

@@ -21,8 +21,9 @@ class Caller:
     """What the first native write is called, in place of the id that Lance gives it."""
 
 
-_NOBODY = Caller()
-_CALLER: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
+NOBODY = Caller()
+"""The process acts for itself."""
+_CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
 
 
 def caller() -> Caller:

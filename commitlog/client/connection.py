@@ -134,19 +134,20 @@ class LeaderConnection:
             leader.send(watch_frame(watch))
         return awaited
 
-    def takes_records(self, patience_seconds: float) -> bool:
-        """Return True if the leader appends for others, once it is known whether one greets."""
+    def append(self, append: AppendFrame, sent: SentRecord, patience_seconds: float) -> bool:
+        """Have the leader append a record; False if none is there that does, and it was not sent.
+
+        Until it is known whether a leader greets, wait so long.
+        """
         if (leader := self._socket).opened is None and not leader.was_tried.is_set():
             leader.start()
             leader.was_tried.wait(patience_seconds)
-        return leader.takes_records and leader.opened is not None
-
-    def append(self, append: AppendFrame, sent: SentRecord) -> bool:
-        """Have the leader append a record; False if none is connected, and it was not sent."""
+        if not leader.takes_records:
+            return False
         transaction_id = append.transaction_id
         with self._lock:
             self._sent.setdefault(transaction_id, []).append(sent)
-        if self._socket.send(append_frame(append)):
+        if leader.send(append_frame(append)):
             return True
         with self._lock:
             group = self._sent.get(transaction_id, [])
@@ -288,17 +289,19 @@ class LeaderConnection:
         return b"".join(frames)
 
     def on_frame(self, kind: FrameKind, body: bytes) -> None:
-        """Take an outcome or a reply."""
+        """Take an outcome or a reply; raise an error that ends the socket."""
         if kind is FrameKind.OUTCOME:
-            answer = parse_outcome(body)
-            outcome = decode_outcome_record(answer.record)
+            readable, offset, record = parse_outcome(body)
+            outcome = decode_outcome_record(record)
             if not isinstance(outcome, Outcome):
                 raise CorruptLog("the leader answered with a record that is not an outcome")
-            self.offer(outcome, readable=answer.readable, offset=answer.offset)
+            self.offer(outcome, readable=readable, offset=offset)
         elif kind is FrameKind.REPLY:
             self._on_reply(parse_json(body))
         elif kind is FrameKind.ROWS:
             self._on_rows(parse_json(body))
+        elif kind is FrameKind.ERROR:
+            raise error_from(parse_json(body))
         else:
             raise CorruptLog(f"the leader sent an unexpected {kind.name} frame")
 

@@ -20,7 +20,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from commitlog.adapters.places import heed
@@ -70,7 +70,7 @@ class Listener(Protocol):
         """Return the frames that a new leader must hear: what is awaited and not answered."""
 
     def on_frame(self, kind: FrameKind, body: bytes) -> None:
-        """Handle a frame that the leader sent after its greeting."""
+        """Handle a frame that came after the greeting; what this raises ends the socket."""
 
     def on_refusal(self, error: CommitLogError) -> None:
         """Handle an error that no retry can mend."""
@@ -252,7 +252,8 @@ class LeaderSocket:
         self.opened = opened
         self.was_tried.set()
         self.send(self._listener.open_frames())
-        self._take(rest)
+        for kind, body in rest:
+            self._listener.on_frame(kind, body)
         return opened
 
     def _see_whether_it_moved(self) -> None:
@@ -367,18 +368,13 @@ class LeaderSocket:
         if not data:
             raise ConnectionResetError("the leader closed the connection")
         self._heard = time.monotonic()
-        self._take(self._buffer.feed(data))
+        for kind, body in self._buffer.feed(data):
+            self._listener.on_frame(kind, body)
 
     def _is_readable(self, opened: socket.socket, timeout_seconds: float) -> bool:
         poller = select.poll()
         poller.register(opened, select.POLLIN)
         return bool(poller.poll(timeout_seconds * 1000))
-
-    def _take(self, frames: Iterable[tuple[FrameKind, bytes]]) -> None:
-        for kind, body in frames:
-            if kind is FrameKind.ERROR:
-                raise error_from(parse_json(body))
-            self._listener.on_frame(kind, body)
 
     def _note_silence(self) -> None:
         now = time.monotonic()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
-from commitlog.client.caller import caller
+from commitlog.client.caller import NOBODY, caller
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
@@ -229,8 +229,15 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
         own. An operation that is certain to be refused raises here, and nothing is appended.
         """
+        from commitlog.client.append_records import submit_append
         from commitlog.client.submission import as_operations
 
+        more = transaction_id or attempt or affected_rows or application or properties or expects
+        is_plain = not (more or dry_run) and inserted_keys is None and schema_metadata is None
+        if is_plain and table_id is not None and caller() is NOBODY:
+            ticket = submit_append(self, table_id, operation, read_version, self._principal)
+            if ticket is not None:
+                return ticket
         built, chosen, is_new = as_operations(
             self,
             table_id,

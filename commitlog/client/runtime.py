@@ -164,18 +164,49 @@ class Runtime:
             asked=self.readable_hint,
         )
         ticket.awaits_rows = awaits_rows and bool(ticket.session)
+        watch = Watch(
+            transaction.transaction_id, transaction.attempt, self.readable_hint, ticket.payload_hash
+        )
+        self._send(ticket, connection, watch, is_new=id_is_new)
+        return ticket
+
+    def submit_record(self, table: TableId, transaction_id: str, record: bytes) -> Ticket:
+        """Append an encoded transaction on one table under a new id, as `submit` does."""
+        partition = self.domains.partition(table) if self.domains.partitions else 0
+        connection = self._connections.get(partition) or self.connection(partition)
+        readable = self.readable_hint
+        ticket = Ticket(
+            None,
+            partial(self._watch, connection),
+            transaction_id=transaction_id,
+            record=record,
+            session=self._session,
+            read=connection.read_until,
+            attended=connection.attended,
+            asked=readable,
+        )
+        if connection.paused_until or connection.quotas:
+            self._await_admission(connection, ticket.transaction.principal)
+        self._send(ticket, connection, Watch(transaction_id, 0, readable), is_new=True)
+        return ticket
+
+    def _send(
+        self, ticket: Ticket, connection: LeaderConnection, watch: Watch, *, is_new: bool
+    ) -> None:
         ticket.traced_from = time.monotonic() if tracing() is not None else 0.0
         # The leader knows who waits before it decides: no further round trip.
-        readable = self.readable_hint
-        self._watch(connection, ticket, readable, is_new=id_is_new, is_told=is_told)
+        is_told = bool(ticket.session)
+        connection.watch(watch, ticket.deliver, ticket.fail, is_new=is_new, is_told=is_told)
         try:
-            self._send_patiently(ticket, connection)
+            try:
+                self._sending.send(ticket, connection)
+            except Overloaded as error:
+                self._send_patiently(ticket, connection, error)
         except BaseException:
             for awaited in connection.outstanding():
                 if awaited.deliver == ticket.deliver:
                     connection.forget(awaited)
             raise
-        return ticket
 
     def watch(self, transaction_id: str) -> Ticket:
         """Return a ticket for a transaction that somebody submitted before."""
@@ -226,18 +257,10 @@ class Runtime:
         self._sending.flush(connections, timeout_seconds)
         self.readable_hint = hint
 
-    def _watch(
-        self,
-        connection: LeaderConnection,
-        ticket: Ticket,
-        readable: bool,
-        *,
-        is_new: bool = False,
-        is_told: bool = False,
-    ) -> None:
+    def _watch(self, connection: LeaderConnection, ticket: Ticket, readable: bool) -> None:
         asked = ticket.transaction
         watch = Watch(asked.transaction_id, asked.attempt, readable, ticket.payload_hash)
-        connection.watch(watch, ticket.deliver, ticket.fail, is_new=is_new, is_told=is_told)
+        connection.watch(watch, ticket.deliver, ticket.fail, is_new=False)
         self.readable_hint = readable
 
     def _await_admission(self, connection: LeaderConnection, principal: str) -> None:
@@ -256,15 +279,18 @@ class Runtime:
                 )
             self._closed.wait(pause)
 
-    def _send_patiently(self, ticket: Ticket, connection: LeaderConnection) -> None:
+    def _send_patiently(
+        self, ticket: Ticket, connection: LeaderConnection, error: Overloaded
+    ) -> None:
+        """Send after the pause that was asked for; raise Overloaded if that takes too long."""
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
-        while True:
+        while time.monotonic() + error.retry_after_seconds <= deadline:
+            self._closed.wait(error.retry_after_seconds)
             try:
                 return self._sending.send(ticket, connection)
-            except Overloaded as error:
-                if time.monotonic() + error.retry_after_seconds > deadline:
-                    raise
-                self._closed.wait(error.retry_after_seconds)
+            except Overloaded as again:
+                error = again
+        raise error
 
 
 def flush_at_exit(runtime: Runtime) -> None:

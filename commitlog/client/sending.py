@@ -101,15 +101,15 @@ class Sending:
         """
         if self._pump is None:
             self._begin()
-        if self._by_leader and connection.takes_records(GREETING_SECONDS):
-            transaction = ticket.transaction
+        if self._by_leader:
             append = AppendFrame(
-                transaction.transaction_id,
+                ticket.transaction_id,
                 bool(ticket.session),
-                encode_to_append(transaction),
+                ticket.record or encode_to_append(ticket.transaction),
                 ticket.awaits_rows,
             )
-            if connection.append(append, SentRecord(ticket, partial(self._failed, ticket, tries))):
+            sent = SentRecord(ticket, partial(self._failed, ticket, tries))
+            if connection.append(append, sent, GREETING_SECONDS):
                 return
         self._produce(ticket, connection.partition, tries)
 

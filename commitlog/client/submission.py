@@ -27,6 +27,7 @@ from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
+from commitlog.codecs.lanes import AppendedFiles
 from commitlog.core.manifest.data_files import leads_out
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
@@ -192,13 +193,8 @@ def _plain_append(
     if made is None:
         return None
     encoded, rows, size, files = made
-    known = info.field_ids if info.fields else None
-    root = _local_root(info.location)
-    for path, size_bytes, fields in files:
-        if leads_out(path) or (known is not None and not known.keys() >= set(fields)):
-            return None
-        if root and not _is_there(root, path, size_bytes):
-            return None
+    if not are_there(info, files):
+        return None
     said = Summary(
         rows_added=rows,
         bytes_added=size,
@@ -208,12 +204,20 @@ def _plain_append(
     return encoded, said
 
 
-def _is_there(root: str, path: str, size_bytes: int) -> bool:
-    try:
-        found = os.stat(f"{root}/{_DATA_DIRECTORY}/{path}").st_size
-    except OSError:
-        return False
-    return found == (size_bytes or found)
+def are_there(info: TableInfo, files: AppendedFiles) -> bool:
+    """Return True if nothing is wrong with new data files; of False `check` says what it is."""
+    known = info.field_ids.keys() if info.fields else None
+    root = _local_root(info.location)
+    for path, size_bytes, fields in files:
+        if leads_out(path) or (known is not None and not known >= set(fields)):
+            return False
+        try:
+            found = os.stat(f"{root}/{_DATA_DIRECTORY}/{path}").st_size if root else size_bytes
+        except OSError:
+            return False
+        if found != (size_bytes or found):
+            return False
+    return True
 
 
 def _encode(

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from commitlog.adapters.tracing import tracing
+from commitlog.codecs.avro import decode_log_record
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown
 from commitlog.model.records import Outcome, Status, Transaction
 
@@ -55,9 +56,11 @@ class Ticket:
 
     def __init__(
         self,
-        transaction: Transaction,
+        transaction: Transaction | None,
         ask: Callable[[Ticket, bool], None],
         *,
+        transaction_id: str = "",
+        record: bytes = b"",
         payload_hash: bytes = b"",
         session: str = "",
         read: Read | None = None,
@@ -66,13 +69,18 @@ class Ticket:
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
+        Without a transaction its id and its `record` say what it is.
         `payload_hash` is given where the id may have been used before, with other content; the
         `session` that the leader tells unasked, where it surely wasn't: of an id that was used, it
         has several outcomes to tell. The first waiter reads the answers itself (`read`); `attended`
         says that somebody waits who doesn't, so that another thread must. Whoever `asked` already
         did so for the readable version (True), or for the decision.
         """
-        self.transaction = transaction
+        self._transaction = transaction
+        self.transaction_id = transaction_id or self.transaction.transaction_id
+        """The id under which anyone may ask for the outcome."""
+        self.record = record
+        """What is appended; empty if it wasn't encoded yet."""
         self.payload_hash = payload_hash
         self.session = session
         self.offset = -1
@@ -97,9 +105,13 @@ class Ticket:
         self._lock = threading.Lock()
 
     @property
-    def transaction_id(self) -> str:
-        """The id under which anyone may ask for the outcome."""
-        return self.transaction.transaction_id
+    def transaction(self) -> Transaction:
+        """What was submitted."""
+        if self._transaction is None:
+            made = decode_log_record(self.transaction_id.encode(), self.record)
+            assert isinstance(made, Transaction)  # this program encoded it
+            self._transaction = made
+        return self._transaction
 
     def done(self) -> bool:
         """Return True if the outcome is known."""

@@ -178,42 +178,131 @@ static int put_fragment(Out *out, PyObject *fragment, PyObject *told, uint64_t *
     return failed || put_number(out, 4, count) < 0 || (*rows += count) > INT64_MAX ? -1 : 0;
 }
 
-static PyObject *encode_append(PyObject *module, PyObject *const *given, Py_ssize_t count)
+/* What an append comes to: its message, and what a summary says of it. */
+typedef struct {
+    Out message;
+    uint64_t rows, bytes;
+    PyObject *told; /* (path, size, fields) of each file */
+} Appending;
+
+/* Begin it and fill it from fragments, a read version and a uuid; end_append has to follow. */
+static int fill_append(Appending *append, PyObject *const *given)
 {
-    (void)module;
-    uint64_t read_version, rows = 0, bytes = 0;
+    uint64_t read_version;
     Py_ssize_t length;
-    if (count != 3 || !PyList_CheckExact(given[0]) ||
-        number_in(given[1], INT64_MAX, &read_version) < 0 || !PyUnicode_CheckExact(given[2])) {
-        return refused();
+    begin(&append->message);
+    append->rows = append->bytes = 0;
+    append->told = NULL;
+    if (!PyList_CheckExact(given[0]) || number_in(given[1], INT64_MAX, &read_version) < 0 ||
+        !PyUnicode_CheckExact(given[2])) {
+        return -1;
     }
     const char *uuid = PyUnicode_AsUTF8AndSize(given[2], &length);
-    PyObject *told = uuid == NULL || length == 0 ? NULL : PyList_New(0), *made = NULL;
-    if (told == NULL) {
-        return refused();
+    if (uuid == NULL || length == 0 || (append->told = PyList_New(0)) == NULL) {
+        return -1;
     }
-    Out message, body;
-    begin(&message);
+    Out body;
     begin(&body);
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(given[0]); i++) {
         PyObject *fragment = Py_NewRef(PyList_GET_ITEM(given[0], i));
         Out inner;
         begin(&inner);
-        failed = put_fragment(&inner, fragment, told, &rows, &bytes) < 0 ||
+        failed = put_fragment(&inner, fragment, append->told, &append->rows, &append->bytes) < 0 ||
                  put_field(&body, 1, inner.start, inner.at - inner.start) < 0;
         end(&inner);
         Py_DECREF(fragment);
     }
-    if (!failed && put_number(&message, 1, read_version) == 0 &&
-        put_field(&message, 2, uuid, length) == 0 &&
-        put_field(&message, 100, body.start, body.at - body.start) == 0) {
-        made = Py_BuildValue("(y#KKO)", message.start, message.at - message.start,
-                             (unsigned long long)rows, (unsigned long long)bytes, told);
-    }
+    failed = failed || put_number(&append->message, 1, read_version) < 0 ||
+             put_field(&append->message, 2, uuid, length) < 0 ||
+             put_field(&append->message, 100, body.start, body.at - body.start) < 0;
     end(&body);
-    end(&message);
-    Py_DECREF(told);
+    return failed ? -1 : 0;
+}
+
+static void end_append(Appending *append)
+{
+    end(&append->message);
+    Py_XDECREF(append->told);
+}
+
+static PyObject *encode_append(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    Appending append;
+    PyObject *made = NULL;
+    if (count != 3) {
+        return refused();
+    }
+    if (fill_append(&append, given) == 0) {
+        made = Py_BuildValue("(y#KKO)", append.message.start,
+                             append.message.at - append.message.start,
+                             (unsigned long long)append.rows, (unsigned long long)append.bytes,
+                             append.told);
+    }
+    end_append(&append);
+    return made ? made : refused();
+}
+
+/* --- The record of a transaction that is one append: `avro.py` is the reference ---------------- */
+
+enum { BEFORE_ID, BEFORE_TIME, BEFORE_VERSION, AFTER_MESSAGE, AROUND };
+
+static int put_string(Out *out, PyObject *text)
+{
+    Py_ssize_t size;
+    const char *data = PyUnicode_AsUTF8AndSize(text, &size);
+    return data == NULL || put_long(out, size) < 0 ? -1 : put(out, data, size);
+}
+
+/* Six numbers and the paths of the files. */
+static int put_summary(Out *out, Appending *append, Py_ssize_t fragments)
+{
+    Py_ssize_t files = PyList_GET_SIZE(append->told);
+    int failed = put_long(out, (int64_t)append->rows) < 0 || put_long(out, 0) < 0 ||
+                 put_long(out, (int64_t)append->bytes) < 0 || put_long(out, fragments) < 0 ||
+                 put_long(out, 0) < 0 || put_long(out, 0) < 0 ||
+                 (files && put_long(out, files) < 0);
+    for (Py_ssize_t i = 0; !failed && i < files; i++) {
+        failed = put_string(out, PyTuple_GET_ITEM(PyList_GET_ITEM(append->told, i), 0)) < 0;
+    }
+    return failed || put_long(out, 0) < 0 ? -1 : 0;
+}
+
+static PyObject *encode_append_record(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    Appending append;
+    Out record;
+    uint64_t time_ms;
+    PyObject *made = NULL, *around;
+    if (count != 5 || number_in(given[3], INT64_MAX, &time_ms) < 0 ||
+        !PyTuple_CheckExact(around = given[4]) || PyTuple_GET_SIZE(around) != AROUND) {
+        return refused();
+    }
+    for (int i = 0; i < AROUND; i++) {
+        if (!PyBytes_CheckExact(PyTuple_GET_ITEM(around, i))) {
+            return refused();
+        }
+    }
+#define PUT_AROUND(place)                                                                         \
+    put(&record, PyBytes_AS_STRING(PyTuple_GET_ITEM(around, place)),                              \
+        PyBytes_GET_SIZE(PyTuple_GET_ITEM(around, place)))
+    begin(&record);
+    if (fill_append(&append, given) == 0 && PUT_AROUND(BEFORE_ID) == 0 &&
+        put_string(&record, given[2]) == 0 && PUT_AROUND(BEFORE_TIME) == 0 &&
+        put_long(&record, (int64_t)time_ms) == 0 && PUT_AROUND(BEFORE_VERSION) == 0 &&
+        put_long(&record, PyLong_AsLongLong(given[1])) == 0 &&
+        put_long(&record, append.message.at - append.message.start) == 0 &&
+        put(&record, append.message.start, append.message.at - append.message.start) == 0 &&
+        PUT_AROUND(AFTER_MESSAGE) == 0 &&
+        put_summary(&record, &append, PyList_GET_SIZE(given[0])) == 0 &&
+        put_long(&record, 0) == 0) { /* no more operations */
+        made = Py_BuildValue("(y#O)", record.start, record.at - record.start, append.told);
+    }
+#undef PUT_AROUND
+    end(&record);
+    end_append(&append);
     return made ? made : refused();
 }
 
@@ -221,5 +310,8 @@ static PyMethodDef append_methods[] = {
     {"encode_append", (PyCFunction)(void (*)(void))encode_append, METH_FASTCALL,
      "encode_append(fragments, read_version, uuid, /): return the message, its rows, its bytes and "
      "its files (path, size, fields), or None to leave it to the reference."},
+    {"encode_append_record", (PyCFunction)(void (*)(void))encode_append_record, METH_FASTCALL,
+     "encode_append_record(fragments, read_version, id, time_ms, around, /): return the record of a "
+     "transaction, and the files of its append, or None to leave it to the reference."},
     {NULL, NULL, 0, NULL},
 };

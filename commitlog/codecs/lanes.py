@@ -15,9 +15,13 @@ from commitlog.errors import InvalidRequest
 if TYPE_CHECKING:
     from commitlog.codecs._native import AppendColumns, Chain, Codec
 
-EncodedAppend = tuple[bytes, int, int, list[tuple[str, int, list[int]]]]
-"""A message, the rows and bytes that it adds, and its files: path, size in bytes (0: unknown), and
-ids of fields."""
+AppendedFiles = list[tuple[str, int, list[int]]]
+"""Each file's path, size in bytes (0: unknown), and ids of fields."""
+EncodedAppend = tuple[bytes, int, int, AppendedFiles]
+"""A message, the rows and bytes that it adds, and its files."""
+Around = tuple[bytes, bytes, bytes, bytes]
+"""What the record of an append has before its id, its time and its read version, and behind the
+message."""
 PlainFragment = tuple[int, tuple[Any, ...], bytes, tuple[tuple[str, int], ...]]
 """Rows, the layout of the files, the fragment's bytes without an id, each file's path and size."""
 PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
@@ -75,6 +79,11 @@ ENCODE_APPEND: Callable[[Any, int, str], EncodedAppend | None] | None = (
     _module and _module.encode_append
 )
 """What makes the message of an append in machine code; None where Python does it."""
+
+ENCODE_APPEND_RECORD: (
+    Callable[[Any, int, str, int, Around], tuple[bytes, AppendedFiles] | None] | None
+) = _module and _module.encode_append_record
+"""What makes the record of an append in machine code; None where Python makes the values first."""
 
 READ_PLAIN_APPEND: Callable[[bytes], PlainAppend | None] | None = (
     _module and _module.read_plain_append

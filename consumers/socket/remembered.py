@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from commitlog import wire
 from commitlog.model.records import Outcome, Status
-from commitlog.wire import OutcomeFrame, Watch
+from commitlog.wire import Watch
 
 REMEMBERED_MAX = 50_000
 REMEMBERED_BYTES_MAX = 64 * 1024 * 1024
@@ -26,7 +26,7 @@ class Answer:
     readable: bool
 
     def frame(self) -> bytes:
-        return wire.outcome_frame(OutcomeFrame(self.readable, self.offset, self.record))
+        return wire.outcome_frame(self.readable, self.offset, self.record)
 
     def satisfies(self, watch: Watch) -> bool:
         outcome = self.outcome

@@ -184,7 +184,7 @@ class FakeLeader:
             if known is None or not matches:
                 left.append(watch)
                 continue
-            client.send(wire.outcome_frame(wire.OutcomeFrame(True, known[1], known[2])))
+            client.send(wire.outcome_frame(True, known[1], known[2]))
         client.watches = left
 
     def _answer(self, method: str, params: dict[str, Any]) -> Any:

@@ -80,7 +80,7 @@ def _surely_not(**given: Any) -> Tries:
 
 def _under_another_id(self: Sending, resend: _Resend) -> float:
     ticket = resend.ticket
-    ticket.transaction = replace(ticket.transaction, transaction_id=str(uuid.uuid4()))
+    ticket._transaction = replace(ticket.transaction, transaction_id=str(uuid.uuid4()))
     return _resend(self, resend)
 
 

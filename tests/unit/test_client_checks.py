@@ -23,8 +23,13 @@ from commitlog import (
     WrongLog,
 )
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client import append_records
 from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.codecs.lanes import NATIVE, lane
+from commitlog.core.log.attribution import attributed
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import DropTable, LanceCommit
+from commitlog.model.records import Status, Transaction
 from tests.fakes.leader import SCHEMA, FakeLeader
 
 L = lance.LanceOperation
@@ -302,3 +307,37 @@ def test_what_is_no_name_of_a_table_is_named(client: CommitLog, table: Any) -> N
     for ask in (client.table, client.open, lambda table: client.append(table, {"id": [1]})):
         with pytest.raises(InvalidTransaction, match="is not a valid name"):
             ask(table)
+
+
+@pytest.mark.parametrize("principal", ["", "jo"])
+def test_an_append_is_the_same_transaction_whichever_lane_encodes_it(
+    log: MemoryLog, client: CommitLog, monkeypatch: pytest.MonkeyPatch, principal: str
+) -> None:
+    with CommitLog(lambda: log, principal=principal) as writer:
+        append = L.Append([_fragment(client), _fragment(client)])
+        versions = [None, 0, 1, 2]
+        quick = [writer.submit("a$t", append, read_version=one) for one in versions]
+        monkeypatch.setattr(append_records, "ENCODE_APPEND_RECORD", None)
+        slow = [writer.submit("a$t", append, read_version=one) for one in versions]
+        for one, other in zip(quick, slow, strict=True):
+            assert bool(one.record) == (lane() == NATIVE)
+            assert not other.record
+            assert _said(one.transaction) == _said(other.transaction)
+            assert one.transaction.principal == principal
+            assert one.result().status is Status.COMMITTED
+
+
+def _said(transaction: Transaction) -> Transaction:
+    """Return a transaction but for what differs between two of the same content."""
+    (commit,) = transaction.operations
+    assert isinstance(commit, LanceCommit)
+    message = LanceMessage.FromString(commit.message)
+    message.uuid = "u"
+    commit = replace(commit, message=message.SerializeToString(deterministic=True))
+    return replace(
+        attributed(transaction),
+        operations=(commit,),
+        transaction_id="",
+        submitted_at_ms=0,
+        payload_hash=b"",
+    )

@@ -44,8 +44,8 @@ FRAGMENT_BYTES_MAX = 75
 DECIDE_CALLS_MAX = 200 if lane() == NATIVE else 225
 """185 at the head, 190 five versions behind: of Python's functions and the interpreter's own; 208
 and 213 without machine code."""
-CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (59, 64) if lane() == NATIVE else (83, 88)
-"""57 with many in flight, 62 with one: of Python's functions, from `submit` to the answer; 81 and
+CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (37, 41) if lane() == NATIVE else (83, 88)
+"""35 with many in flight, 39 with one: of Python's functions, from `submit` to the answer; 81 and
 86 without machine code."""
 LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = 350, 590
 """530 for a commit that has each turn of each thread to itself, more on a busy machine, whose

@@ -16,11 +16,13 @@ from hypothesis import given
 from lance import LanceOperation
 from lance.fragment import DataFile, FragmentMetadata
 
+from commitlog.client.append_records import around
 from commitlog.client.contents import contents, summary
 from commitlog.codecs import lanes as installed
 from commitlog.codecs.avro import PREFIX_BYTES
 from commitlog.codecs.lance_objects import to_transaction
-from commitlog.model.operations import ROW_OPERATIONS
+from commitlog.core.log.attribution import attributed
+from commitlog.model.operations import ROW_OPERATIONS, LanceCommit, Summary
 from commitlog.model.records import Outcome, Transaction
 from infra.native import MODULE, NoCompiler, build
 from tests.lanes import (
@@ -208,13 +210,62 @@ def test_an_append_is_encoded_as_python_does_it_or_left_to_it(module: Path) -> N
     assert taken > APPENDS // 8
 
 
+def test_the_record_of_an_append_is_encoded_as_python_does_it(module: Path, lanes: Lanes) -> None:
+    *_, native = load(module)
+    chance, python = random.Random(SEED), lanes.python["transaction-v1"]
+    for _ in range(APPENDS):
+        fragments = an_append(chance, FragmentMetadata, DataFile)
+        version, time_ms = a_number(chance), a_number(chance)
+        table = chance.choice((("t",), ("shop", "\u00e9t\u00e9" * 100)))
+        incarnation, principal = (
+            chance.choice(("", "life-1")),
+            chance.choice(("", "jo", "\u00e9" * 99)),
+        )
+        found = native.encode_append_record(
+            fragments, version, "u-1", time_ms, around(table, incarnation, principal)
+        )
+        made = native.encode_append(fragments, version, "u-1")
+        if made is None or type(time_ms) is not int or not 0 <= time_ms < 2**63:
+            assert found is None
+            continue
+        message, rows, size, files = made
+        said = Summary(
+            rows_added=rows,
+            bytes_added=size,
+            fragments_added=len(fragments),
+            data_files=tuple(path for path, _, _ in files),
+        )
+        commit = LanceCommit(table, "Append", version, message, incarnation, summary=said)
+        asked = Transaction("u-1", (commit,), principal=principal, submitted_at_ms=time_ms)
+        assert found == (python.encode(attributed(asked)), files)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ([], 1, "u", 2),
+        ([], 1, "u", 2, ()),
+        ([], 1, "u", 2, ("",) * 4),
+        ([], 1, "u", -1, (b"",) * 4),
+    ],
+)
+def test_a_record_with_other_things_around_is_left_to_python(
+    module: Path, given: tuple[Any, ...]
+) -> None:
+    assert load(module)[-1].encode_append_record(*given) is None
+
+
 def test_encoding_appends_keeps_no_memory(module: Path) -> None:
-    encode = load(module)[2]
+    *_, native = load(module)
+    surroundings = around(("t",), "life", "jo")
 
     def work() -> None:
         chance = random.Random(SEED)
         for _ in range(APPENDS):
-            encode(an_append(chance, SimpleNamespace, SimpleNamespace), a_number(chance), "u")
+            fragments = an_append(chance, SimpleNamespace, SimpleNamespace)
+            native.encode_append(fragments, a_number(chance), "u")
+            native.encode_append_record(fragments, a_number(chance), "u", 1, surroundings)
 
     work()
     before = sys.getallocatedblocks()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commitlog import wire
 from commitlog.errors import CorruptLog
-from commitlog.wire import FrameBuffer, FrameKind, OutcomeFrame, Watch
+from commitlog.wire import FrameBuffer, FrameKind, Watch
 
 
 @given(
@@ -45,8 +45,8 @@ def test_a_watch_survives_the_wire(readable: bool, attempt: int, content: bytes)
 
 
 def test_an_outcome_survives_the_wire() -> None:
-    answer = OutcomeFrame(True, 2**40, b"a record")
-    [(kind, body)] = FrameBuffer().feed(wire.outcome_frame(answer))
+    answer = (True, 2**40, b"a record")
+    [(kind, body)] = FrameBuffer().feed(wire.outcome_frame(*answer))
     assert (kind, wire.parse_outcome(body)) == (FrameKind.OUTCOME, answer)
 
 
