@@ -28,7 +28,7 @@ PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
 """The version that was read, the transaction's uuid, the fragments."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 7
+INTERFACE = 8
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
