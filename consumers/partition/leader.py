@@ -103,8 +103,7 @@ class Leader:
             follower.partition, records_writer, self._replica, post=mailbox.post, clock=clock
         )
         """What writers sent."""
-        self._epoch = epoch
-        self._node = node
+        self._epoch, self._node = epoch, node
         self._mailbox = mailbox
         self._on_acknowledged = on_acknowledged
         self._on_pause, self._may_pause = on_pause, may_pause
