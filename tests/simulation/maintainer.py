@@ -27,7 +27,13 @@ from commitlog.lancepb.rowids_pb2 import RowIdSequence
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import REWRITES_CARRIED_SINCE
-from commitlog.model.operations import AlterProperties, DeleteTableVersions, LanceCommit, Operation
+from commitlog.model.operations import (
+    INCARNATION,
+    AlterProperties,
+    DeleteTableVersions,
+    LanceCommit,
+    Operation,
+)
 from commitlog.model.records import Transaction
 from commitlog.model.table import format_table_id
 from consumers.tools.maintenance import Maintenance
@@ -208,7 +214,8 @@ class SimulatedCommitLog(CommitLog):
     def transaction(self, operations: tuple[Operation, ...], **named: Any) -> Transaction:
         """Make a transaction, and note what it is meant to do."""
         transaction = super().transaction(operations, **named)
-        asked = Asked(tuple(map(self._meant, operations)))
+        incarnation = dict(transaction.properties).get(INCARNATION, "")
+        asked = Asked(tuple(self._meant(one, incarnation) for one in operations))
         self.world.auditor.meant[payload_hash(transaction)] = asked
         return transaction
 
@@ -224,13 +231,13 @@ class SimulatedCommitLog(CommitLog):
         self._sources[path] = places
         self._planned_on[path] = self.world.auditor.by_location[location]
 
-    def _meant(self, operation: Operation) -> Intent:
+    def _meant(self, operation: Operation, incarnation: str) -> Intent:
         if isinstance(operation, DeleteTableVersions):
             name = format_table_id(operation.table)
             return Intent(
                 "expire",
                 name,
-                getattr(operation, "incarnation", ""),
+                incarnation,
                 ranges=operation.ranges,
                 planned_at=self.maintainer.began_at,
             )
