@@ -6,7 +6,8 @@ import pytest
 
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
-from commitlog.core.conflicts.history import History, WriteSet
+from commitlog.core.conflicts.history import Aspect, History, WriteSet
+from commitlog.core.log.canonical import to_json
 from commitlog.core.operations.registry import candidate_of
 from commitlog.core.partition import table_parts
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -137,6 +138,25 @@ def test_a_pruned_history_equals_one_that_is_restored() -> None:
     lost = world.ask("k3", append(history.head - 1, "k3.lance", keys=[b"other"]))
     assert lost.conflict is not None
     assert lost.conflict.transaction_id == "plain"
+
+
+@pytest.mark.parametrize(
+    "aspects",
+    [
+        (),
+        (("a.key", b"\x01" * 16), ("a.key", b"\xff" * 16), ('b".kéy', b"k")),
+        (("a.key", b"one"), ("a.key", b"three"), ("a.key", b"")),
+        (("a.key", b""),),
+        (("a.key", b"one"), ("a.key", "two"), ("a.key", ("three", 4)), ("a", 5), ("b", b"six")),
+    ],
+)
+def test_what_a_version_touched_is_written_the_same_however_it_is_encoded(
+    aspects: tuple[Aspect, ...],
+) -> None:
+    write_set = WriteSet("Append", aspects, ((("c", b"note"), [1]),), ((7, "path"),))
+    touched = [table_parts._aspect(one) for one in aspects]
+    whole = [3, "Append", touched, [[["c", "b", b"note".hex()], [1]]], [[7, "path"]]]
+    assert table_parts._entry(History(1), 3, write_set) == to_json(whole)
 
 
 def test_the_keys_of_an_append_are_encoded_once_and_the_same_as_ever(

@@ -9,9 +9,10 @@ table is one part.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from commitlog.codecs.lanes import READ_FRAGMENTS, READ_PAIRS
@@ -165,19 +166,25 @@ def _entry(history: History, version: int, write_set: WriteSet) -> bytes:
     """Return a version's entry: a large one, such as of an append's keys, is encoded once."""
     text = history.texts.get(version)
     if text is None:
-        text = to_json([version, *_write_set(write_set)])
+        notes = [[_aspect(aspect), value] for aspect, value in write_set.notes]
+        files = [list(pair) for pair in write_set.deletion_files]
+        start, end = to_json([version, write_set.kind]), to_json([notes, files])
+        text = b"%b,[%b],%b" % (start[:-1], b",".join(_texts(write_set.aspects)), end[1:])
         if len(write_set.aspects) >= LARGE:
             history.texts[version] = text
     return text
 
 
-def _write_set(write_set: WriteSet) -> list[Any]:
-    return [
-        write_set.kind,
-        [_aspect(aspect) for aspect in write_set.aspects],
-        [[_aspect(aspect), value] for aspect, value in write_set.notes],
-        [list(pair) for pair in write_set.deletion_files],
-    ]
+def _texts(aspects: Sequence[Aspect]) -> Iterator[bytes]:
+    """Yield what `_aspect` makes of aspects as JSON: at once for keys, which may be 100,000."""
+    for how, same in groupby(aspects, itemgetter(0)):
+        found = list(map(itemgetter(1), same))
+        if set(map(type, found)) == {bytes} and len(set(map(len, found))) == 1 and found[0]:
+            start = to_json([how, "b", ""])[:-2].decode()
+            each = b"".join(found).hex(",", len(found[0])).replace(",", f'"],{start}')
+            yield f'{start}{each}"]'.encode()
+        else:
+            yield to_json([_aspect((how, which)) for which in found])[1:-1]
 
 
 def _aspect(aspect: Aspect) -> list[Any]:
