@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -37,13 +37,19 @@ def rows_table(data: Any, schema: pa.Schema, table: str, *, required: bool = Tru
 def _columns_and_batches(
     data: Any, schema: pa.Schema, table: str, required: bool
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    source = _source(data, schema, table)
-    check_columns(source.schema, schema, table, partial=not required)
-    columns = present(source.schema, schema)
-    return columns, _conformed(source, columns, table)
+    source = rows_source(data, schema, table)
+    columns = columns_of(source.schema, schema, table, required=required)
+    return columns, conformed(source, columns, table)
 
 
-def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
+def columns_of(given: pa.Schema, schema: pa.Schema, table: str, *, required: bool) -> pa.Schema:
+    """Return the table's own columns that rows have; InvalidTransaction if they can never fit."""
+    check_columns(given, schema, table, partial=not required)
+    return present(given, schema)
+
+
+def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
+    """Return the rows as they were given; what has no types of its own gets the table's."""
     if isinstance(data, pa.RecordBatchReader):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -104,9 +110,10 @@ def _typed_column(values: Any, name: str, table: str) -> pa.Array:
         ) from error
 
 
-def _conformed(
-    source: pa.RecordBatchReader, columns: pa.Schema, table: str
+def conformed(
+    source: Iterable[pa.RecordBatch], columns: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the table's own types; the first value that doesn't fit raises."""
     rows = 0
     for batch in source:
         yield conform(batch, columns, table, first_row=rows)

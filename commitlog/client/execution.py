@@ -24,9 +24,9 @@ from commitlog.client.host import Host
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
+from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.row_tickets import accepted, settled
 from commitlog.client.row_writes import (
-    NotForTheLog,
     encode_write,
     goes_by_log,
     is_small,

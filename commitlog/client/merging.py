@@ -93,13 +93,13 @@ class MergeOptions:
     def taken_from(cls, options: Mapping[str, Any]) -> tuple[MergeOptions, dict[str, Any]]:
         """Return the merge's own among some options, and the others."""
         if not options:
-            return _DEFAULTS, {}
+            return DEFAULTS, {}
         own = {each.name for each in fields(cls)}
         merge = cls(**{name: value for name, value in options.items() if name in own})
         return merge, {name: value for name, value in options.items() if name not in own}
 
 
-_DEFAULTS = MergeOptions()
+DEFAULTS = MergeOptions()
 
 
 @names_full_storage
@@ -159,7 +159,7 @@ def _replaces_rows(
 ) -> bool:
     """Return True for whole rows, each with a key of one column, in place of those that match."""
     return (
-        replace(options, when_not_matched_insert_all=True, use_index=True) == _DEFAULTS
+        replace(options, when_not_matched_insert_all=True, use_index=True) == DEFAULTS
         and len(on) == 1
         and not source.column(on[0]).null_count
         and len(source.schema) == len(info.schema)
@@ -228,7 +228,7 @@ def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
             )
 
 
-def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> None:
+def check_merge(info: TableInfo, source: pa.Table | pa.RecordBatch, on: Sequence[str]) -> None:
     """Refuse unknown columns, and keys that come twice."""
     unknown = [name for name in on if name not in info.schema.names]
     if unknown or not on:

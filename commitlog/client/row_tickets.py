@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
@@ -24,6 +25,7 @@ HELD_SECONDS_MIN = 5.0
 """Who has less time asks for an outcome that its leader holds back, to know at least that."""
 _WRITE = WriteRows.__name__
 _FIELDS = tuple(one.name for one in fields(Outcome))
+_VALUES = attrgetter(*_FIELDS)
 
 
 class RowsApplied(NamedTuple):
@@ -151,8 +153,10 @@ def accepted(ticket: Ticket, timeout: float, *, is_held: bool = True) -> Outcome
     """
     if not is_held or timeout < HELD_SECONDS_MIN:
         ticket.ask_at_once()
-    has_files = any(not isinstance(one, WriteRows) for one in ticket.transaction.operations)
-    return ticket.result(timeout, "committed" if has_files else "readable")
+    for one in ticket.transaction.operations:
+        if not isinstance(one, WriteRows):
+            return ticket.result(timeout, "committed")
+    return ticket.result(timeout, "readable")
 
 
 def writes_rows(outcome: Outcome) -> bool:
@@ -176,10 +180,12 @@ def settled(
 
     The leader is asked for that if it hasn't said it.
     """
-    known = {name: getattr(outcome, name) for name in _FIELDS}
+    if wait == "accepted" and outcome.status is Status.COMMITTED:
+        return RowsOutcome(*_VALUES(outcome))
+    known = dict(zip(_FIELDS, _VALUES(outcome), strict=True))
     if outcome.code is Code.MALFORMED_RECORD:
         known["message"] = f"{outcome.message}. {NO_ROWS}"
-    if outcome.status is not Status.COMMITTED or wait == "accepted":
+    if outcome.status is not Status.COMMITTED:
         return RowsOutcome(**known)
     results = list(outcome.results)
     if applied is not None:

@@ -10,24 +10,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from commitlog.adapters.row_values import arrow_stream, holds_blobs
+from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage import store_for
-from commitlog.client.data import rows_table
+from commitlog.client.data import conformed, rows_source
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
-from commitlog.client.merging import MergeOptions, check_merge
-from commitlog.client.row_groups import RowsUnusable, fulfilling
+from commitlog.client.merging import DEFAULTS, MergeOptions, check_merge
+from commitlog.client.row_shapes import STREAM_END, NotForTheLog, is_as_written, row_shape
 from commitlog.client.tables import TableInfo
-from commitlog.core.rows.deciding import ROWS_DIRECTORY, schema_digest
+from commitlog.core.rows.deciding import ROWS_DIRECTORY
 from commitlog.errors import InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
-from commitlog.model.operations import RowsColumn, RowsMode, WriteRows
+from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.table import TableId
 
 BY_LOG = ("rows", "log")
@@ -42,10 +41,9 @@ _NO_SETTINGS = tuple(
     and one.name != "when_not_matched_insert_all"
 )
 """What a merge has and no write of rows."""
-
-
-class NotForTheLog(InvalidTransaction):
-    """A write that the log can't take as rows, and that may go another way."""
+_MODES = {mode.value: mode for mode in RowsMode}
+_UPSERT = {"update_all": True, "update_if": "", "insert_all": True}
+"""The settings of an upsert that names none."""
 
 
 def goes_by_log(info: TableInfo) -> bool:
@@ -56,19 +54,21 @@ def goes_by_log(info: TableInfo) -> bool:
 
 def rows_mode(mode: str) -> RowsMode:
     """Return a mode by its name."""
-    try:
-        return RowsMode(mode)
-    except ValueError:
+    found = _MODES.get(mode) if isinstance(mode, str) else None
+    if found is None:
         raise InvalidTransaction(
             f"mode={mode!r} is unknown",
             field="mode",
             value=mode,
             advice=f"Use one of {', '.join(RowsMode)}",
-        ) from None
+        )
+    return found
 
 
 def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
     """Return an upsert's settings as a record has them; reject those that no write of rows has."""
+    if options is DEFAULTS:
+        return _UPSERT if mode is RowsMode.UPSERT else {}
     others = [name for name in _NO_SETTINGS if getattr(options, name)]
     if others:
         raise NotForTheLog(
@@ -116,42 +116,37 @@ def encode_write(
     Raises InvalidTransaction for whatever is surely wrong with them.
     """
     key = () if mode is RowsMode.APPEND else _key(info, on)
-    rows = rows_table(data, info.schema, info.name, required=mode is RowsMode.APPEND)
-    if mode is RowsMode.DELETE:
-        rows = rows.select([name for name in key if name in rows.schema.names])
-    _check(info, rows, mode)
-    if key:
-        check_merge(info, rows, key)
-        for name in key:
-            if rows.column(name).null_count:
+    source = rows_source(data, info.schema, info.name)
+    shape = row_shape(info, source.schema, mode, key, settings)
+    batches = list(source)
+    columns = shape.columns
+    rows: pa.Table | pa.RecordBatch
+    if shape.head and len(batches) == 1 and is_as_written(batches[0]):
+        rows = batches[0]
+        payload = b"".join((shape.head, rows.serialize(), STREAM_END))
+    else:
+        fitting = conformed(batches, shape.fitting, info.name)
+        names = [column.name for column in columns]
+        rows = pa.Table.from_batches(list(fitting), shape.fitting).select(names)
+        payload = arrow_stream(rows.combine_chunks().replace_schema_metadata(None))
+        columns = tuple(replace(one, nulls=rows.column(one.name).null_count) for one in columns)
+        for column in columns:
+            if column.nulls and column.name in key:
                 raise NotForTheLog(
-                    f"the key's column {name!r} holds a null",
-                    field=name,
+                    f"the key's column {column.name!r} holds a null",
+                    field=column.name,
                     advice="Give each row a key, or use log.merge_insert, which inserts such rows",
                 )
-    names = rows.schema.names
-    if settings.get("insert_all"):
-        lacking = [name for name in info.required_columns if name not in names]
-        if lacking:
-            raise InvalidTransaction(
-                f"column {lacking[0]!r} of {info.name} may not be null and is missing",
-                field="schema",
-                value=lacking[0],
-                advice="Give it values, or only update (when_not_matched_insert_all=False)",
-            )
-    if settings.get("update_if"):
-        _check_condition(info.schema, rows.schema, settings["update_if"])
-    payload = arrow_stream(rows.combine_chunks().replace_schema_metadata(None))
-    ids = info.top_level_ids(names)
+    if not rows.num_rows:
+        raise NotForTheLog("no rows are given", field="data", advice="Pass at least one row")
+    if key and rows.num_rows > 1:
+        check_merge(info, rows, key)
     operation = WriteRows(
         table=info.table_id,
         mode=mode,
         rows=rows.num_rows,
-        columns=tuple(
-            RowsColumn(field_id, name, rows.column(name).null_count)
-            for field_id, name in zip(ids, names, strict=True)
-        ),
-        schema_digest=schema_digest(info.field_ids.values(), names),
+        columns=columns,
+        schema_digest=shape.digest,
         sha256=hashlib.sha256(payload).digest(),
         size=len(payload),
         on=key,
@@ -175,21 +170,6 @@ def put_apart(
     return replace(operation, path=path)
 
 
-@lru_cache(maxsize=256)
-def _check_condition(table: pa.Schema, rows: pa.Schema, condition: str) -> None:
-    """Refuse a condition that no rows could be held against."""
-    try:
-        fulfilling(table.empty_table(), rows.empty_table(), condition)
-    except RowsUnusable as error:
-        raise InvalidTransaction(
-            error.problem,
-            field="when_matched_update_all_filt",
-            value=condition,
-            advice=f"Use SQL over target.{{{', '.join(table.names)}}} and"
-            f" source.{{{', '.join(rows.names)}}}",
-        ) from None
-
-
 def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
     given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
     # A tuple, mostly: to look at `Sequence` is slow.
@@ -209,32 +189,6 @@ def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
             advice="Name the key's columns, or create the table with a primary_key",
         )
     return key
-
-
-def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
-    if mode is RowsMode.UPSERT and info.has_blobs:
-        raise NotForTheLog(
-            f"{info.name} has blob columns, which row updates cannot carry",
-            field="mode",
-            value=mode.value,
-            advice="Use log.merge_insert, which writes files",
-        )
-    if not rows.num_rows:
-        raise NotForTheLog("no rows are given", field="data", advice="Pass at least one row")
-    for column in rows.schema:
-        wanted = info.schema.field(column.name)
-        if info.has_blobs and holds_blobs(wanted):
-            raise NotForTheLog(
-                f"column {column.name!r} of {info.name} holds blobs, which row writes cannot carry",
-                field=column.name,
-                advice="Use log.append or log.merge_insert on a table without rows=log",
-            )
-        if not column.type.equals(wanted.type):
-            raise NotForTheLog(
-                f"struct column {column.name!r} lacks fields that it has in {info.name}",
-                field=column.name,
-                advice="Give every field; use nulls for missing values",
-            )
 
 
 def is_small(data: Any) -> bool:

@@ -72,6 +72,11 @@ class TableInfo(TableDescription):
 
         return any(map(holds_blobs, self.schema))
 
+    @cached_property
+    def row_shapes(self) -> dict[Any, Any]:
+        """What `row_shapes` has found out of rows with this schema."""
+        return {}
+
     def top_level_ids(self, names: tuple[str, ...] | list[str]) -> tuple[int, ...]:
         """Return the ids of top-level columns."""
         return tuple(map(self.column_ids.__getitem__, names))

@@ -32,7 +32,7 @@ from commitlog.adapters.storage_options import storage_options
 from commitlog.adapters.tracing import tracing
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
-from commitlog.client.row_writes import NotForTheLog
+from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.rows import raise_wrong_rows
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import InvalidTransaction, Unavailable

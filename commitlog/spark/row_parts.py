@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.client.data import rows_table
 from commitlog.client.merging import MergeOptions, check_merge
-from commitlog.client.row_writes import NotForTheLog, encode_write, settings_of
+from commitlog.client.row_shapes import NotForTheLog
+from commitlog.client.row_writes import encode_write, settings_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode
