@@ -24,7 +24,8 @@ from commitlog.client.host import Host
 from commitlog.client.opening import materialize
 from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.row_groups import RowsUnusable, Write
+from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
@@ -200,12 +201,11 @@ def _groups(info: TableInfo, writes: Sequence[AcceptedWrite]) -> list[list[Write
     """Return the writes that can be applied, in groups of one key each."""
     groups: list[list[Write]] = []
     key: tuple[str, ...] = ()
-    for one in writes:
-        try:
-            write = read_write(info, one.operation, one.payload, is_stale=one.is_stale)
-        except RowsUnusable:
+    given = [Given(one.operation, one.payload, one.is_stale) for one in writes]
+    for write in read_writes(info, given):
+        if isinstance(write, RowsUnusable):
             continue  # a row writer refuses it by record
-        own = one.operation.on
+        own = write.operation.on
         if not groups or (own and key and own != key):
             groups.append([])
             key = ()

@@ -59,7 +59,8 @@ def prepare_group(
     fragments = write_moved(info, dataset, rows, ids)
     if merged.appends_only:
         version = info.version if keys is not None else 0
-        return Prepared(lance.LanceOperation.Append(fragments), version, keys=keys)
+        append = lance.LanceOperation.Append(fragments)
+        return Prepared(append, version, keys=keys, written=rows)
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=removed,
         updated_fragments=updated,
@@ -68,7 +69,7 @@ def prepare_group(
         fields_for_preserving_frag_bitmap=with_children(info, _set_by(writes, merged)),
         update_mode="rewrite_rows",
     )
-    return Prepared(operation, dataset.version, affected, keys)
+    return Prepared(operation, dataset.version, affected, keys, written=rows)
 
 
 def _without_columns_of_none(rows: pa.Table, writes: Sequence[Write]) -> pa.Table:

@@ -9,7 +9,6 @@ All keyed writes of a group have the same key, so that one look-up serves all of
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.adapters.row_text import check_text
-from commitlog.adapters.row_values import Misfit, convert
+from commitlog.adapters.row_values import convert
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import encoded_keys, hashed
@@ -58,67 +56,6 @@ class Write:
     updated: int = 0
     deleted: int = 0
     refused: RowsUnusable | None = None
-
-
-def read_write(
-    info: TableInfo, operation: WriteRows, payload: bytes | None, *, is_stale: bool = False
-) -> Write:
-    """Return a write's rows; RowsUnusable if they aren't what the record says, or don't fit now."""
-    if payload is None or hashlib.sha256(payload).digest() != operation.sha256:
-        raise RowsUnusable(Code.ROWS_REFUSED, "its rows are missing, or others than were accepted")
-    try:
-        with pa.ipc.open_stream(payload) as reader:
-            rows = reader.read_all()
-            rows.validate()
-            for column in rows.columns:
-                for chunk in column.chunks:
-                    check_text(chunk)
-    except (pa.ArrowException, OSError) as error:
-        raise RowsUnusable(
-            Code.ROWS_REFUSED, f"its rows are not an Arrow stream: {error}"
-        ) from None
-    except Misfit as found:
-        raise RowsUnusable(Code.ROWS_REFUSED, f"{found.shown} is in it: {found.reason}") from None
-    if rows.num_rows != operation.rows:
-        problem = f"it has {rows.num_rows} rows, and its record says {operation.rows}"
-        raise RowsUnusable(Code.ROWS_REFUSED, problem)
-    _check_columns(info, operation, rows)
-    if is_stale:
-        problem = "one of its columns was dropped or replaced since it was accepted"
-        raise RowsUnusable(Code.WRONG_SCHEMA, problem)
-    for name in operation.on:
-        if rows.column(name).null_count:
-            raise RowsUnusable(Code.ROWS_REFUSED, f"the key's column {name!r} holds a null")
-    write = Write(operation, rows)
-    if operation.on:
-        write.keys = _keys_or_none(info, operation.on, rows)
-        if operation.mode is RowsMode.UPSERT and len(set(write.keys)) < rows.num_rows:
-            raise RowsUnusable(Code.ROWS_REFUSED, "it has a key more than once")
-    return write
-
-
-def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> None:
-    if operation.mode is RowsMode.UPSERT and info.has_blobs:
-        problem = "rows of a table with columns of blobs can't be updated by writes of rows"
-        raise RowsUnusable(Code.ROWS_REFUSED, problem)
-    if [column.name for column in operation.columns] != rows.schema.names:
-        raise RowsUnusable(Code.ROWS_REFUSED, "its columns aren't those that its record names")
-    for column in operation.columns:
-        if info.column_ids.get(column.name) != column.field_id:
-            problem = f"column {column.name!r} was dropped or replaced since it was accepted"
-            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
-        wanted, given = info.schema.field(column.name), rows.schema.field(column.name)
-        if not given.type.equals(wanted.type):
-            problem = f"column {column.name!r} is {wanted.type} now, and its rows are {given.type}"
-            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
-        if rows.column(column.name).null_count and not wanted.nullable:
-            problem = f"column {column.name!r} may not be null now, and its rows have nulls"
-            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
-    brings_rows = operation.mode is RowsMode.APPEND or operation.insert_all
-    there = set(rows.schema.names)
-    lacking = [name for name in info.required_columns if name not in there]
-    if brings_rows and lacking:
-        raise RowsUnusable(Code.WRONG_SCHEMA, f"column {lacking[0]!r} may not be null now")
 
 
 class BaseScan(NamedTuple):
@@ -254,7 +191,7 @@ class Group:
         return self._merged(on)
 
     def _load(self, on: Sequence[str], wanted: set[bytes | None]) -> None:
-        for position, key in enumerate(_keys_or_none(self._info, on, self._base)):
+        for position, key in enumerate(keys_or_none(self._info, on, self._base)):
             if key is not None and key in wanted:
                 row = _Row(position, [])
                 self._rows.append(row)
@@ -274,7 +211,7 @@ class Group:
         self._starts.append(start)
         self._count += write.rows.num_rows
         if operation.mode is RowsMode.APPEND:
-            for offset, found in enumerate(_keys_or_none(self._info, on, write.rows)):
+            for offset, found in enumerate(keys_or_none(self._info, on, write.rows)):
                 self._insert(found, start + offset)
             write.inserted = write.rows.num_rows
             return
@@ -318,7 +255,7 @@ class Group:
         kept = {row.base for row in self._rows if row.is_live and not row.parts}
         rows = self._values([*moved, *new])
         addresses = self._base[ROW_ADDRESS]
-        keys = _keys_or_none(self._info, on, rows.slice(len(moved))) if on else []
+        keys = keys_or_none(self._info, on, rows.slice(len(moved))) if on else []
         return MergedGroup(
             rows=rows,
             moved=len(moved),
@@ -364,7 +301,7 @@ class Group:
         return bisect_right(self._starts, number) - 1
 
 
-def _keys_or_none(info: TableInfo, on: Sequence[str], rows: pa.Table) -> list[bytes | None]:
+def keys_or_none(info: TableInfo, on: Sequence[str], rows: pa.Table) -> list[bytes | None]:
     """Return each row's key, encoded; None where a part of it is null or missing."""
     if not on or any(name not in rows.schema.names for name in on):
         return [None] * rows.num_rows

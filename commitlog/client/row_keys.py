@@ -16,11 +16,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata
 
 from commitlog.adapters.lance_datasets import encoded_fragments, take_rows
 from commitlog.client.key_predicates import comparison
 from commitlog.client.row_groups import BaseScan, scan_base
-from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, fragment_of
+from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, Prepared, fragment_of
 from commitlog.client.tables import TableInfo
 from commitlog.lancepb.table_pb2 import DataFragment
 
@@ -34,6 +35,8 @@ ROW_BYTES, FRAGMENT_BYTES = 12, 200
 """What a row takes in memory, and a fragment beside its own bytes."""
 UNSORTED_MAX = 5_000
 """So many rows are found by a dict before they are sorted in."""
+WRITTEN_MAX = 16
+"""Of so many new files the keys are kept until a version is looked at that has them."""
 KEYS_MAX = 20_000
 FEW = 16
 PLACES_MAX = 40_000
@@ -63,6 +66,21 @@ class KnownKeys:
         if addresses is None:
             return scan_base(dataset, scan)
         return rows_at(dataset, scan.columns, addresses)
+
+    def wrote(self, info: TableInfo, prepared: Prepared) -> None:
+        """Take the keys of rows that this process wrote, which it needs not read then."""
+        if (rows := prepared.written) is None:
+            return
+        names = {number: name for name, number in info.column_ids.items()}
+        with self._lock:
+            tables = [(at, one) for (of, at), one in self._tables.items() if of == info.incarnation]
+        added: Any = getattr(prepared.operation, "new_fragments", None)
+        fragments = prepared.operation.fragments if added is None else added
+        for number, known in tables:
+            name = names.get(number)
+            if known.count and name in rows.schema.names:
+                with known.lock:
+                    known.wrote(fragments, _hashes(rows.column(name)))
 
     def scan(
         self,
@@ -144,6 +162,8 @@ class _Keys:
         self._newer: dict[int, list[int]] = {}
         """Addresses by hash, of what isn't sorted in yet."""
         self._newer_count = 0
+        self._written: dict[str, Hashes] = {}
+        """The hashes of the newest files that this process wrote, by their paths."""
 
     @property
     def _rows(self) -> int:
@@ -176,10 +196,30 @@ class _Keys:
         living = sorted(address for address in found if address >> OFFSET_BITS in there)
         return living if len(living) <= PLACES_MAX else None
 
+    def wrote(self, fragments: Sequence[FragmentMetadata], hashes: Hashes | None) -> None:
+        """Take the hashes of new fragments' rows, in their order."""
+        if hashes is None:
+            return
+        start = 0
+        for fragment in fragments:
+            end = start + fragment.physical_rows
+            self._written[fragment.files[0].path] = hashes[start:end]
+            start = end
+        while len(self._written) > WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
+
+    def _hashes_of(self, fragment: DataFragment) -> Hashes | None:
+        """Return the hashes of a fragment that this process wrote."""
+        if len(fragment.files) != 1 or fragment.overlays:
+            return None
+        hashes = self._written.pop(fragment.files[0].path, None)
+        return hashes if hashes is not None and len(hashes) == fragment.physical_rows else None
+
     def _look(self, dataset: lance.LanceDataset, column: str, rows_max: int) -> bool:
         """Read what a version has and the ones before didn't; False if that isn't possible."""
         there: dict[bytes, int] = {}
         unread: dict[int, bytes] = {}
+        hashes: dict[int, Hashes | None] = {}
         rows = 0
         for encoded in encoded_fragments(dataset):
             number = self._there.get(encoded)
@@ -188,6 +228,7 @@ class _Keys:
                 number, files = fragment.id, _files_of(fragment)
                 if self._files.get(number) != files:
                     unread[number] = files
+                    hashes[number] = self._hashes_of(fragment)
                     rows += fragment.physical_rows
             there[encoded] = number
         fragment_rows = sum(FRAGMENT_BYTES + len(encoded) for encoded in there) // ROW_BYTES
@@ -197,35 +238,37 @@ class _Keys:
             if self._files and (is_old or is_full):
                 self._clear()  # and begin again with what is there now
                 return self._look(dataset, column, rows_max)
-            if is_full or not self._learn(dataset, column, unread, rows):
+            if is_full or not self._learn(dataset, column, hashes, rows):
                 return False
+            self._files.update(unread)
         self._there, self._fragment_rows = there, fragment_rows
         return True
 
     def _learn(
-        self, dataset: lance.LanceDataset, column: str, unread: Mapping[int, bytes], rows: int
+        self,
+        dataset: lance.LanceDataset,
+        column: str,
+        known: Mapping[int, Hashes | None],
+        rows: int,
     ) -> bool:
-        """Read the keys of fragments, of deleted rows too: a restored version has them again."""
-        fragments = [fragment_of(dataset, number) for number in unread]
-        keys = (
-            dataset.scanner(
-                columns=[column],
-                fragments=fragments,
-                with_row_id=True,
-                include_deleted_rows=True,
-                scan_in_order=True,
-            )
-            .to_table()
-            .column(column)
-        )
-        hashes = _hashes(keys)
-        if hashes is None or len(hashes) != rows:
+        """Take the keys of fragments, or read those that aren't known."""
+        unknown = [fragment_of(dataset, number) for number, own in known.items() if own is None]
+        found = {number: own for number, own in known.items() if own is not None}
+        if unknown:
+            keys = _hashes(_column(dataset, column, unknown))
+            if keys is None or len(keys) != sum(one.physical_rows for one in unknown):
+                return False
+            start = 0
+            for one in unknown:
+                found[one.fragment_id] = keys[start : start + one.physical_rows]
+                start += one.physical_rows
+        hashes = np.concatenate(list(found.values()))
+        if len(hashes) != rows:
             return False
         addresses = np.concatenate(
             [
-                np.arange(one.physical_rows, dtype=np.uint64)
-                + np.uint64(one.fragment_id << OFFSET_BITS)
-                for one in fragments
+                np.arange(len(own), dtype=np.uint64) + np.uint64(number << OFFSET_BITS)
+                for number, own in found.items()
             ]
         )
         if len(hashes) + self._newer_count > UNSORTED_MAX:
@@ -234,7 +277,6 @@ class _Keys:
             for one, address in zip(hashes.tolist(), addresses.tolist(), strict=True):
                 self._newer.setdefault(one, []).append(address)
             self._newer_count += len(hashes)
-        self._files.update(unread)
         return True
 
     def _sort_in(self, hashes: Hashes, addresses: Any) -> None:
@@ -250,6 +292,20 @@ class _Keys:
             np.insert(self._sorted[1], places, addresses),
         )
         self._newer, self._newer_count = {}, 0
+
+
+def _column(
+    dataset: lance.LanceDataset, column: str, fragments: Sequence[lance.LanceFragment]
+) -> pa.ChunkedArray:
+    """Read a column of fragments, of deleted rows too: a restored version has them again."""
+    scanner = dataset.scanner(
+        columns=[column],
+        fragments=list(fragments),
+        with_row_id=True,
+        include_deleted_rows=True,
+        scan_in_order=True,
+    )
+    return scanner.to_table().column(column)
 
 
 def _files_of(fragment: DataFragment) -> bytes:

@@ -21,7 +21,8 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
 from commitlog.adapters.row_digest import joined_digests, row_hashes, rows_digest
-from commitlog.client.row_groups import Group, RowsUnusable, Write, read_write
+from commitlog.client.row_groups import Group, RowsUnusable, Write
+from commitlog.client.row_reading import read_write
 from commitlog.client.row_tail import Tail, rows_of
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo

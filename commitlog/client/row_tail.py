@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,13 +74,25 @@ class Tail:
         self._log, self._partition = log, partition
         self._reader: Reader[Submitted] | None = None
         self._known: dict[int, Transaction] = {}
+        self._held: dict[str, set[int]] = {}
+        """By incarnation: the offsets of what waits."""
 
     @property
     def next_offset(self) -> int:
         """From where on transactions aren't known."""
         return max(self._known, default=-1) + 1
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
+    def known(self, waiting: Sequence[Waiting], busy: Collection[str]) -> dict[int, Transaction]:
+        """Return the transactions that wait; of tables that are `busy`, the ones before too."""
+        self._take(waiting)
+        held = {name: self._held.get(name, set()) for name in busy}
+        for one in waiting:
+            offsets = {offset for _, offset, _ in one.pending}
+            held[one.incarnation] = offsets | held.get(one.incarnation, set())
+        self._held = held
+        return self.read(set().union(*held.values()))
+
+    def _take(self, waiting: Sequence[Waiting]) -> None:
         """Take what the leader handed over; if that is all there is, nothing is read by itself."""
         for offset, key, value in (record for one in waiting for record in one.records):
             record = decode_log_record(key.encode(), base64.b64decode(value))

@@ -61,6 +61,8 @@ class Prepared:
     """Rows inserted, updated and deleted."""
     patches: tuple[str, ...] = ()
     """Data files of columns that were written for fragments that stay."""
+    written: pa.Table | None = None
+    """The rows of new fragments, in their order, if a group of writes made them."""
 
 
 @names_full_storage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from commitlog.core.decisions import ChangeKind
@@ -39,13 +40,24 @@ def is_about_rows(event: Event) -> bool:
 
 
 def pending_of(
-    table: Table, published: int, limit: int, position: int, awaited: Mapping[str, int]
+    table: Table,
+    published: int,
+    limit: int,
+    position: int,
+    awaited: Mapping[str, int],
+    from_offset: int = 0,
 ) -> dict[str, Any]:
-    """Return the writes of rows that wait in a table, of those that were published."""
+    """Return the writes of rows that wait in a table, of those that were published.
+
+    Transactions before `from_offset` are left out.
+    """
     rows = table.rows
     as_of = position or published
+    pending = rows.pending if rows is not None else {}
+    newer = takewhile(lambda one: one[1].offset >= from_offset, reversed(pending.items()))
+    listed = reversed([*newer]) if from_offset else iter(pending.items())
     found: list[Any] = []
-    for sequence, one in rows.pending.items() if rows is not None else ():
+    for sequence, one in listed:
         if sequence > published or len(found) == limit:
             break
         found.append([sequence, one.offset, list(one.operations)])

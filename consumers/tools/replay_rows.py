@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.client.row_copy import RowCopy
-from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.row_groups import RowsUnusable, Write
+from commitlog.client.row_reading import read_write
 from commitlog.client.row_rebuild import KEPT_AS_THEY_ARE, content_of, info_of
 from commitlog.client.row_tail import rows_of
 from commitlog.client.tables import TableInfo

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from commitlog import CommitLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_write
+from commitlog.client.row_groups import ReadBase, RowsUnusable, Write
+from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite
 from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.submission import prepared_commit
@@ -17,6 +18,8 @@ from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
 PROBLEM_CHARACTERS = 300
+Wrote = Callable[[TableInfo, Prepared], None]
+"""Is told of what was committed."""
 
 
 class Attempt:
@@ -30,14 +33,15 @@ class Attempt:
         group: Sequence[AcceptedWrite],
         refused: dict[tuple[int, int], str],
         read: ReadBase,
+        wrote: Wrote | None,
     ) -> None:
-        self._read_base = read
+        self._read_base, self._wrote = read, wrote
         self._log, self._info, self._after = log, info, after
         self._group, self._refused = group, refused
 
     def run(self) -> Outcome:
         """Write files and submit; the files of what surely wasn't committed are removed."""
-        writes = [self._read(one) for one in self._group]
+        writes = self._read()
         good = [write for write in writes if isinstance(write, Write)]
         dataset = self._log.opened.newest(self._info)
         prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
@@ -52,6 +56,8 @@ class Attempt:
             raise
         if outcome.status is not Status.COMMITTED:
             self._remove(prepared)
+        elif prepared is not None and self._wrote is not None:
+            self._wrote(self._info, prepared)
         return outcome
 
     def _transaction(
@@ -65,14 +71,15 @@ class Attempt:
             tuple(operations), transaction_id=transaction_id, properties=self._properties()
         )
 
-    def _read(self, one: AcceptedWrite) -> Write | RowsUnusable:
-        problem = self._refused.get((one.sequence, one.position))
-        if problem is not None:
-            return RowsUnusable(Code.ROWS_REFUSED, problem)
-        try:
-            return read_write(self._info, one.operation, one.payload, is_stale=one.is_stale)
-        except RowsUnusable as refused:
-            return refused
+    def _read(self) -> list[Write | RowsUnusable]:
+        said = [self._refused.get((one.sequence, one.position)) for one in self._group]
+        left = [one for one, problem in zip(self._group, said, strict=True) if problem is None]
+        given = [Given(one.operation, one.payload, one.is_stale) for one in left]
+        read = iter(read_writes(self._info, given))
+        return [
+            next(read) if problem is None else RowsUnusable(Code.ROWS_REFUSED, problem)
+            for problem in said
+        ]
 
     def _range(self, writes: Sequence[Write | RowsUnusable]) -> ApplyRows:
         came = []

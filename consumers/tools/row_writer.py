@@ -27,7 +27,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.row_attempt import Attempt
+from consumers.tools.row_attempt import Attempt, Wrote
 
 ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""
@@ -76,7 +76,9 @@ class RowWriter:
         """
         self._log = log
         self._options = options or RowWriterOptions()
-        self._read = read or KnownKeys().read
+        known = KnownKeys()
+        self._read: ReadBase = read or known.read
+        self._wrote: Wrote | None = known.wrote if read is None else None
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self._due: dict[str, float] = {}
@@ -168,10 +170,9 @@ class RowWriter:
         # What takes this process long takes others long, too.
         gather = {"more": more, "age": max(self._options.age_seconds, took), "quiet": took / 4}
         asked = {"seconds": patience, "from_offset": tail.next_offset, **gather}
-        body = self._log.runtime().request(partition, "rows_pending", **asked)
+        body = self._log.runtime().request(partition, "rows_pending", busy=[*busy], **asked)
         waiting = [Waiting.of(one) for one in body]
-        tail.take(waiting)
-        known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
+        known = tail.known(waiting, busy)
         now, waits = time.monotonic(), False
         for one in waiting:
             waits = waits or bool(one.pending)
@@ -256,7 +257,9 @@ class RowWriter:
         for _ in range(TRIES_MAX):
             if not group:
                 return None
-            attempt = Attempt(self._log, info, waiting.applied, group, refused, self._read)
+            attempt = Attempt(
+                self._log, info, waiting.applied, group, refused, self._read, self._wrote
+            )
             try:
                 outcome = attempt.run()
             except MissingDataFile as error:

@@ -12,7 +12,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
-from commitlog.client.row_groups import read_write
+from commitlog.client.row_reading import read_write
 from commitlog.client.row_rebuild import content_of
 from consumers.tools import replay_rows
 from consumers.tools.rebuilt import RebuiltTable

@@ -16,7 +16,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from commitlog import CommitLog
-from commitlog.client.row_groups import BaseScan, base_scan, read_base, read_write
+from commitlog.client.row_groups import BaseScan, base_scan, read_base
+from commitlog.client.row_reading import read_write
 from commitlog.client.row_writes import encode_write
 from commitlog.client.rows import ROW_ADDRESS
 from commitlog.model.operations import RowsMode

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import replace
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
+from commitlog.adapters.row_values import arrow_stream
+from commitlog.client import row_writes
 from commitlog.client.row_groups import (
     Group,
     MergedGroup,
+    RowsUnusable,
     Write,
     base_scan,
-    read_write,
     scan_base,
 )
+from commitlog.client.row_reading import Given, read_write, read_writes
 from commitlog.client.row_writes import encode_write
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_schema import schema_fields
@@ -97,6 +102,18 @@ def random_write(chance: random.Random, number: int) -> tuple[str, list[Row], di
     return mode, rows, settings
 
 
+def as_writes(writes: list[tuple[str, list[Row], dict[str, Any]]]) -> list[Write]:
+    """Return writes as a row writer reads them: many at once, each as it would be alone."""
+    alone = [as_write(*write) for write in writes]
+    given = [Given(one.operation, arrow_stream(one.rows), False) for one in alone]
+    read = read_writes(INFO, given)
+    for one, other in zip(alone, read, strict=True):
+        assert isinstance(other, Write)
+        assert other.rows.equals(one.rows, check_metadata=True)
+        assert list(other.keys) == list(one.keys)
+    return [one for one in read if isinstance(one, Write)]
+
+
 def as_write(mode: str, rows: list[Row], settings: dict[str, Any]) -> Write:
     """Return a write as a row writer reads it."""
     source = pa.Table.from_pylist(rows, schema=pa.schema([SCHEMA.field(n) for n in rows[0]]))
@@ -129,7 +146,7 @@ def test_a_group_comes_to_what_its_writes_come_to_one_by_one(seed: int) -> None:
     base = pa.Table.from_pylist(start, schema=SCHEMA)
     addresses = pa.array(range(100, 100 + len(start)), pa.uint64())
     base = base.append_column("_rowaddr", addresses).append_column("_rowid", addresses)
-    group = [as_write(*write) for write in writes]
+    group = as_writes(writes)
     merged = Group(INFO, base).apply(group)
     for (mode, rows, settings), write in zip(writes, group, strict=True):
         counts = model.apply(mode, rows, **settings)
@@ -183,3 +200,120 @@ def test_a_bad_condition_refuses_its_write_alone() -> None:
 def test_the_schema_of_rows_is_that_of_the_table() -> None:
     assert INFO.schema.equals(SCHEMA)
     assert present(SCHEMA, SCHEMA) == SCHEMA
+
+
+def outcome_of(one: Write | RowsUnusable) -> Any:
+    """Return what can be compared of a write that was read."""
+    if isinstance(one, RowsUnusable):
+        return one.code, one.problem
+    return one.rows.to_pylist(), list(one.keys), one.operation
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_writes_that_are_read_together_are_what_each_is_alone(seed: int) -> None:
+    """Also those that are broken, or say what isn't so."""
+    chance = random.Random(seed)
+    given = [broken(chance, as_given(chance, number)) for number in range(chance.randint(1, 20))]
+    together = [outcome_of(one) for one in read_writes(INFO, given)]
+    assert together == [outcome_of(read_alone(one)) for one in given], f"seed {seed}"
+
+
+def read_alone(one: Given) -> Write | RowsUnusable:
+    try:
+        return read_write(INFO, one.operation, one.payload, is_stale=one.is_stale)
+    except RowsUnusable as refused:
+        return refused
+
+
+def as_given(chance: random.Random, number: int) -> Given:
+    mode, rows, settings = random_write(chance, number)
+    source = pa.Table.from_pylist(rows, schema=pa.schema([SCHEMA.field(n) for n in rows[0]]))
+    on = None if mode == "append" else ("id",)
+    return Given(*encode_write(INFO, source, RowsMode(mode), on, **settings), False)
+
+
+def broken(chance: random.Random, one: Given) -> Given:
+    """Return a write as it was, or as another program may have written it."""
+    operation, payload, _ = one
+    assert payload is not None
+    rows = pa.ipc.open_stream(payload).read_all()
+    kind = chance.randrange(14)
+    if kind == 0:
+        payload = None
+    elif kind == 1:
+        return one._replace(is_stale=True)
+    elif kind == 2:
+        return one._replace(operation=replace(operation, rows=operation.rows + 1))
+    elif kind == 3:
+        return one._replace(payload=payload + b"x")
+    elif kind == 4:  # what comes behind the end
+        payload += payload
+    elif kind == 5:
+        payload = payload[: chance.randrange(len(payload))]
+    elif kind == 6:  # in several batches
+        payload = arrow_stream(pa.concat_tables([rows.slice(0, 1), rows.slice(1)]))
+    elif kind == 7:
+        at = chance.randrange(len(payload))
+        payload = payload[:at] + bytes([payload[at] ^ 1 << chance.randrange(8)]) + payload[at + 1 :]
+    elif kind == 8:
+        columns = (replace(operation.columns[0], field_id=7), *operation.columns[1:])
+        return one._replace(operation=replace(operation, columns=columns))
+    elif kind == 9 and "b" in rows.schema.names:
+        bad = pa.array([b"\xff"] * rows.num_rows).view(pa.string())
+        payload = arrow_stream(rows.set_column(rows.schema.get_field_index("b"), "b", bad))
+    elif kind == 10:
+        twice = pa.concat_tables([rows, rows.slice(0, 1)]).combine_chunks()
+        payload = arrow_stream(twice)
+        operation = replace(operation, rows=twice.num_rows)
+    elif kind == 11:  # with metadata of its own
+        payload = arrow_stream(rows.replace_schema_metadata({"a": "b"}))
+    elif kind == 12 and "b" in rows.schema.names:
+        at = rows.schema.get_field_index("b")
+        payload = arrow_stream(rows.set_column(at, "b", rows["b"].dictionary_encode()))
+    sha256 = hashlib.sha256(payload).digest() if payload is not None else operation.sha256
+    return Given(replace(operation, sha256=sha256), payload, False)
+
+
+NUMBERS = pa.schema(
+    [
+        pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"}),
+        ("flag", pa.bool_()),
+        ("small", pa.uint8()),
+        ("half", pa.float16()),
+        ("x", pa.float64()),
+    ]
+)
+
+
+@pytest.mark.parametrize("mode", list(RowsMode))
+@pytest.mark.parametrize("start", range(10))
+def test_numbers_are_written_as_any_rows_are(
+    mode: RowsMode, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is quick leaves the same bytes, also of parts of a table."""
+    fields = tuple(one.SerializeToString() for one in schema_fields(NUMBERS)[0])
+    given = pa.table(
+        {
+            "id": range(20),
+            "flag": [number % 3 == 0 for number in range(20)],
+            "small": range(20),
+            "half": np.arange(20, dtype=np.float16),
+            "x": [number / 7 for number in range(20)],
+        },
+        schema=NUMBERS.with_metadata({"a": "b"}),
+    )
+    rows = given.slice(start, 1 + start * start % 10)
+    found = []
+    for quick in (True, False):
+        info = replace(INFO, fields=fields)
+        monkeypatch.setattr(row_writes, "is_as_written", lambda batch, quick=quick: quick)
+        for data in (
+            rows,
+            rows.to_batches()[0],
+            rows.select(["id", "x"]),
+            rows.select(["x", "id"]),
+        ):
+            found.append((quick, encode_write(info, data, mode)))
+    both = [[made for of, made in found if of is quick] for quick in (True, False)]
+    assert both[0] == both[1]
+    assert len(both[0]) == 4

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from commitlog.client.row_groups import Group, MergedGroup, RowsUnusable, Write, read_write
+from commitlog.client import row_reading
+from commitlog.client.row_groups import Group, MergedGroup, RowsUnusable, Write
+from commitlog.client.row_reading import read_write
 from commitlog.client.tables import TableInfo
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft
@@ -21,7 +23,6 @@ from commitlog.model.limits import Rules
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Code, ProtocolVersion
 from commitlog.ports import RawRecord
-from consumers.tools import row_attempt
 from consumers.tools.archive import writer
 from consumers.tools.archive.files import write_file
 from consumers.tools.archive.proof import ArchivedFile, SegmentEnd
@@ -119,7 +120,7 @@ BROKEN_TOOLS: dict[str, Break] = {
         "commitlog.core.partition.machine.decide_application", _any_range
     ),
     "rows that can't be used are applied as none": lambda: mock.patch.object(
-        row_attempt, "read_write", _unusable_as_none
+        row_reading, "read_write", _unusable_as_none
     ),
     "rows that have a write's keys aren't looked for": lambda: mock.patch.object(
         Group, "_load", return_value=None

@@ -98,7 +98,38 @@ def test_what_is_remembered_is_what_a_search_finds(
         said = [row for row in found.to_pylist() if row["id"] in wanted]
         searched = scan_base(dataset, scan).to_pylist()
         assert sorted(said, key=lambda row: row[ROW_ADDRESS]) == searched, f"step {step}"
-        dataset = changed(dataset, chance.choice(KINDS), chance)
+        if chance.random() < 0.3:
+            dataset = written(dataset, known, chance)
+        else:
+            dataset = changed(dataset, chance.choice(KINDS), chance)
+
+
+def written(
+    dataset: lance.LanceDataset, known: KnownKeys, chance: random.Random
+) -> lance.LanceDataset:
+    """Return a table's next version, which the process itself wrote that remembers its keys."""
+    info, of = info_of(dataset), dataset.schema.field("id").type
+    data = rows(chance.sample(range(60), chance.randint(1, 12)), of)
+    data = data.select(dataset.schema.names)
+    fragments = lance.fragment.write_fragments(data, dataset, max_rows_per_file=5)
+    operation = lance.LanceOperation.Append(fragments)
+    lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+    known.wrote(info, Prepared(operation, dataset.version, written=data))
+    return lance.dataset(dataset.uri)
+
+
+def test_keys_that_a_process_wrote_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = lance.write_dataset(rows(list(range(30)), pa.int64()), tmp_path / "t")
+    known = KnownKeys(searches_first=0)
+    assert place_of(3, known, dataset) == [3]
+    monkeypatch.setattr(row_keys, "_column", None)
+    later = written(dataset, known, random.Random(0))
+    twin = KnownKeys(searches_first=0)
+    found = [place_of(number, known, later) for number in range(60)]
+    monkeypatch.undo()
+    assert found == [place_of(number, twin, later) for number in range(60)]
 
 
 def test_a_table_without_a_place_is_searched(tmp_path: Path) -> None:
