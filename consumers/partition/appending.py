@@ -74,6 +74,8 @@ class Appending:
         self._busy: set[str] = set()
         """The sessions that sent a record since `_busy_since`, and those that sent several."""
         self._busy_since, self._busy_before = 0.0, 0
+        self.away: Callable[[], int] = lambda: 0
+        """Says how many of them can't send anything, since they wait for what comes of rows."""
         self._bytes = 0
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
@@ -97,7 +99,7 @@ class Appending:
         """Until when a group waits for more records; 0 if none does."""
         if self._on_their_way or not self._own:
             return 0.0
-        busy = max(self._busy_before, len(self._busy))
+        busy = max(self._busy_before, len(self._busy)) - self.away()
         return self._next_at if PARTS * len(self._own) < busy - PARTS else 0.0
 
     @property

@@ -213,6 +213,7 @@ class Committer:
             places=self._allowed,
         )
         leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
+        leader.appending.away = self._requests.rows.awaited
         session.on_committed, session.on_readable = self._committed, self._readable
         sequence = session.follower.replica.chain.sequence
         session.mailbox.wake = self._answers.wake

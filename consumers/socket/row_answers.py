@@ -97,6 +97,10 @@ class RowAnswers:
         """By position, the newest of those that wait, with the incarnations that they write to."""
         self._records_bytes = 0
 
+    def awaited(self) -> int:
+        """Return how many writes somebody waits for; on the loop."""
+        return len(self._waiting)
+
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
         """Take events that are acknowledged, or readable; on the loop."""
         told = [event for event in events if is_about_rows(event)]
@@ -161,7 +165,7 @@ class RowAnswers:
 
         With `more`, so many writes are awaited at first for up to `age` seconds, unless some have
         come and for `quiet` seconds no other one. The transactions `from_offset` on are handed
-        over, as far as they are in memory.
+        over, as far as they are in memory; of tables that are `busy` only those are named.
         """
         self._loop = asyncio.get_running_loop()
         quiet = max(QUIET_SECONDS, _seconds(params, "quiet"))
@@ -171,6 +175,7 @@ class RowAnswers:
         limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
         position = int(params.get("position") or 0)
         from_offset = params.get("from_offset")
+        busy = dict.fromkeys(params.get("busy", ()), int(from_offset or 0))
 
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
@@ -178,7 +183,14 @@ class RowAnswers:
             self._wanted = self._count + 1
             awaited = Counter(incarnation for incarnation, *_ in self._waiting)
             return [
-                pending_of(table, session.published, limit, position, awaited)
+                pending_of(
+                    table,
+                    session.published,
+                    limit,
+                    position,
+                    awaited,
+                    busy.get(table.incarnation, 0),
+                )
                 for table in chosen
                 if only is not None or (table.rows is not None and table.rows.pending)
             ]

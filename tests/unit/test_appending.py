@@ -257,6 +257,20 @@ def test_with_many_busy_writers_a_group_waits_for_a_third_of_them(world: World) 
     world.check()
 
 
+def test_a_group_waits_for_no_writers_that_wait_for_their_rows(world: World) -> None:
+    for _ in range(3):
+        send_each(world, range(12))
+        world.land()
+    taken = len(world.taken)
+    send_each(world, range(2))
+    assert world.appending.held_until > world.now
+    world.appending.away = lambda: 10
+    assert not world.appending.held_until
+    world.land()
+    assert len(world.taken) == taken + 2
+    world.check()
+
+
 def test_few_busy_writers_wait_for_none(world: World) -> None:
     for _ in range(3):
         for number in range(6):
