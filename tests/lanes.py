@@ -28,6 +28,10 @@ from commitlog.codecs import lanes as installed
 from commitlog.codecs.avro import MARKER, load_schema, schema_fingerprint
 from commitlog.codecs.avro_chain import FollowedRun, PlainChain
 from commitlog.codecs.avro_lanes import CompiledSchema
+from commitlog.core.lance.commits import FILE_BY_VERSION
+from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
+from commitlog.core.partition import decided_appends
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
@@ -38,6 +42,7 @@ from tests.golden.records import FOLDER
 from tests.golden.roots import NAMES, golden
 from tests.index_lanes import search_rows
 from tests.json_lanes import search_json
+from tests.made_appends import odd_appends
 from tests.parts_lanes import search_parts
 from tests.plain_appends import search_plain_appends
 from tests.tampering import Copy, Records, swap, with_value
@@ -134,7 +139,8 @@ def records_of(cluster: MemoryCluster) -> Iterator[bytes]:
 def check_lanes(cluster: MemoryCluster) -> None:
     """Read all records of a cluster in both lanes, and its chain, if there are both here."""
     if installed.CODEC is not None and installed.CHAIN is not None:
-        verified_alike(Copy(MemoryLog(cluster)).log, installed.CHAIN)
+        for again in (False, True):
+            verified_alike(Copy(MemoryLog(cluster)).log, installed.CHAIN, again=again)
         both = _installed_lanes()
         for record in records_of(cluster):
             both.read(record)
@@ -146,9 +152,15 @@ def _installed_lanes() -> Lanes:
     return Lanes(installed.CODEC)
 
 
-def verified_alike(log: Log, native: type[Chain], head: tuple[int, str] | None = None) -> int:
-    """Verify a chain in both lanes; return how many outcomes machine code followed."""
+def verified_alike(
+    log: Log, native: type[Chain], head: tuple[int, str] | None = None, *, again: bool = False
+) -> tuple[int, bytes]:
+    """Verify a chain in both lanes, and with `again` its decisions.
+
+    Returns how many outcomes machine code followed, and the hash of the state at the end.
+    """
     followed: list[int] = []
+    machines: list[Machine] = []
 
     class Counting(PlainChain):
         def follow(self, *arguments: Any, **named: Any) -> FollowedRun:
@@ -156,19 +168,29 @@ def verified_alike(log: Log, native: type[Chain], head: tuple[int, str] | None =
             followed.append(run.outcomes)
             return run
 
+    class Kept(Machine):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            machines.append(self)
+
     witness = None if head is None else Witness("somebody", *head)
-    options = VerifyOptions(chain_only=True, expected_head=witness)
+    options = VerifyOptions(chain_only=not again, log_only=again, expected_head=witness)
 
     def found(chain: PlainChain | None) -> Any:
-        with mock.patch.object(check, "plain_chain", return_value=chain):
+        with (
+            mock.patch.object(check, "plain_chain", return_value=chain),
+            mock.patch.object(check, "Machine", Kept),
+        ):
+            machines.clear()
             try:
-                return verify(log, 0, options).to_json()
+                said = verify(log, 0, options).to_json()
             except CommitLogError as error:
-                return repr(error)
+                said = {"error": repr(error)}
+        return said, machines[-1].digest() if machines else b""
 
-    by_machine_code = found(Counting("commitlog.principal", (ERASURE,), native))
+    by_machine_code = found(Counting(PRINCIPAL_PROPERTY, (ERASURE, FILE_BY_VERSION[0]), native))
     assert by_machine_code == found(None)
-    return sum(followed)
+    return sum(followed), by_machine_code[1]
 
 
 def golden_logs(stack: ExitStack) -> dict[str, MemoryLog]:
@@ -221,7 +243,12 @@ def _other_outcome(chance: random.Random, sequence: int) -> Callable[[Outcome], 
 
 
 def search_logs(
-    logs: Iterable[MemoryLog], native: type[Chain], seconds: float, seed: int
+    logs: Iterable[MemoryLog],
+    native: type[Chain],
+    seconds: float,
+    seed: int,
+    *,
+    again: bool = False,
 ) -> tuple[int, int]:
     """Verify tampered logs for so long; return how many, and what machine code followed of them."""
     chance = random.Random(seed)
@@ -230,7 +257,8 @@ def search_logs(
     until = time.process_time() + seconds
     while time.process_time() < until:
         tried += 1
-        followed += verified_alike(tampered(chance.choice(pool), chance), native)
+        log = tampered(chance.choice(pool), chance)
+        followed += verified_alike(log, native, again=again)[0]
     return tried, followed
 
 
@@ -359,6 +387,12 @@ def main() -> None:
         logs = golden_logs(stack)
         tried, followed = search_logs(logs.values(), chain, float(seconds), int(seed))
     print(f"{tried} logs tampered with, {followed} of their outcomes followed")
+    with mock.patch.multiple(
+        decided_appends, APPENDS=module.Appends, APPEND_HEAD=module.AppendHead
+    ):
+        odd = [odd_appends(each, 60).log for each in range(3)]
+        tried, followed = search_logs(odd, chain, float(seconds), int(seed), again=True)
+    print(f"{tried} logs of appends tampered with, {followed} of their outcomes decided again")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Grows with each change of the plans or of the class: a module of another one isn't used. */
-#define INTERFACE 8
+#define INTERFACE 9
 
 enum Kind { LONG, STRING, BYTES, BOOLEAN, ENUM, ARRAY, UNION, RECORD };
 
@@ -683,6 +683,7 @@ static PyType_Spec codec_spec = {
 #include "_native_plain.h"
 #include "_native_json.h"
 #include "_native_parts.h"
+#include "_native_decided.h"
 
 /* --- The module --------------------------------------------------------------------------------- */
 
@@ -705,6 +706,8 @@ static int module_exec(PyObject *module)
                  add_class(module, &codec_spec, "Codec") ||
                  add_class(module, &chain_spec, "Chain") ||
                  add_class(module, &columns_spec, "AppendColumns") ||
+                 add_class(module, &head_spec, "AppendHead") ||
+                 add_class(module, &appends_spec, "Appends") ||
                  PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0;
     return failed ? -1 : 0;
 }

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from commitlog.codecs.lanes import AppendedFiles, Around, EncodedAppend, PlainAppend
@@ -20,6 +21,54 @@ class Codec:
     def write(self, value: object) -> bytes | None: ...
     def read(self, data: bytes) -> tuple[Any, int] | None: ...
 
+class AppendHead:
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        row: bytes,
+        accepted: dict[tuple[object, ...], bool],
+        is_stable: bool,
+        unmixed_alike: bool,
+        mixed_alike: bool,
+        version: int,
+        next_fragment_id: int,
+        next_row_id: int,
+        oldest: int,
+        window: int,
+        ruled: int,
+        room: int,
+    ) -> None: ...
+    ids: list[str]
+    fragments: list[tuple[int, bytes]]
+    uuid: str
+    read_version: int
+    version: int
+    next_fragment_id: int
+    next_row_id: int
+    time_ms: int
+    sequence: int
+
+class Appends:
+    def __init__(
+        self,
+        *,
+        head_of: Callable[[tuple[str, ...]], AppendHead | None],
+        known: dict[str, int],
+        packed_in: Callable[[str], list[int]],
+        time_ms: int,
+        clock_ms: int,
+        step_ms: int,
+        horizon_ms: int,
+        forgotten_ms: int,
+        oldest_ms: int,
+        is_bounded: bool,
+    ) -> None: ...
+    heads: dict[tuple[str, ...], AppendHead | None]
+    rows: dict[str, bytes]
+    time_ms: int
+    clock_ms: int
+
 class Chain:
     def __init__(
         self,
@@ -41,6 +90,7 @@ class Chain:
         sequence: int,
         node: str,
         hash: bytes,
+        appends: Appends | None,
         /,
     ) -> tuple[int, int, int, int, int, bytes]: ...
 

@@ -15,7 +15,8 @@
 /* The fields of an outcome and of a transaction, in the order in which Chain is told of them. */
 enum { EPOCH, NODE, PREVIOUS_HASH, HASH, SEQUENCE, ANSWERED_ID, ANSWERED_OFFSET, STATUS,
        PAYLOAD_HASH, OUTCOME_FIELDS };
-enum { TRANSACTION_ID, PRINCIPAL, PROPERTIES, OPERATIONS, TRANSACTION_FIELDS };
+enum { TRANSACTION_ID, PRINCIPAL, PROPERTIES, OPERATIONS, ATTEMPT, SUBMITTED_AT, APPLICATION,
+       EXPECTS, TRANSACTION_FIELDS };
 
 typedef struct {
     Node *root;
@@ -277,6 +278,10 @@ static int answered(Chain *self, const Shape *outcome, PyObject *record)
     return attribution(self);
 }
 
+struct Appends;
+static int are_appends(PyObject *value);
+static int decide_again(struct Appends *self, Chain *chain, const Shape *outcome, PyObject *record);
+
 /* --- The class --------------------------------------------------------------------------------- */
 
 static PyObject *record_at(PyObject *records, Py_ssize_t at)
@@ -292,16 +297,20 @@ static PyObject *record_at(PyObject *records, Py_ssize_t at)
 
 static PyObject *chain_follow(Chain *self, PyObject *arguments)
 {
-    PyObject *outcomes, *transactions;
+    PyObject *outcomes, *transactions, *appends;
     Py_ssize_t first, taken;
     Place at;
-    if (!PyArg_ParseTuple(arguments, "O!nLOnLLs#y#", &PyList_Type, &outcomes, &first, &at.end,
+    if (!PyArg_ParseTuple(arguments, "O!nLOnLLs#y#O", &PyList_Type, &outcomes, &first, &at.end,
                           &transactions, &taken, &at.epoch, &at.sequence, &at.node, &at.node_size,
-                          &at.hash, &at.hash_size)) {
+                          &at.hash, &at.hash_size, &appends)) {
         return NULL;
     }
     if (first < 0 || taken < 0 || (transactions != Py_None && !PyList_Check(transactions))) {
         PyErr_SetString(PyExc_ValueError, "records are a list, from an index on, or None");
+        return NULL;
+    }
+    if (appends != Py_None && (transactions == Py_None || !are_appends(appends))) {
+        PyErr_SetString(PyExc_TypeError, "Appends decide transactions");
         return NULL;
     }
     Out hashes;
@@ -309,6 +318,7 @@ static PyObject *chain_follow(Chain *self, PyObject *arguments)
     hashes.end = hashes.inside + sizeof hashes.inside;
     long long committed = 0, unattributed = 0, low = -1, high = -1;
     Py_ssize_t count = 0;
+    int is_failed = 0;
     for (PyObject *record; (record = record_at(outcomes, first + count)) != NULL; count++) {
         Shape *outcome = next_outcome(self, record, &at);
         if (outcome == NULL) {
@@ -317,7 +327,11 @@ static PyObject *chain_follow(Chain *self, PyObject *arguments)
         if (transactions != Py_None) {
             PyObject *transaction = record_at(transactions, taken + count);
             int is_named = transaction ? answered(self, outcome, transaction) : -1;
-            if (is_named < 0) {
+            int done = is_named < 0               ? 0
+                       : appends == Py_None       ? 1
+                       : decide_again((struct Appends *)appends, self, outcome, transaction);
+            if (done <= 0) {
+                is_failed = done < 0;
                 break;
             }
             unattributed += !is_named;
@@ -331,12 +345,16 @@ static PyObject *chain_follow(Chain *self, PyObject *arguments)
         at.hash_size = DIGEST_BYTES;
         at.sequence++;
         if (put(&hashes, at.hash, DIGEST_BYTES) < 0) {
+            is_failed = 1;
             break;
         }
     }
-    PyErr_Clear(); /* of an offset above 64 bits, which isn't plain */
-    PyObject *made = Py_BuildValue("nLLLLy#", count, committed, unattributed, low, high,
-                                   hashes.start, (Py_ssize_t)(hashes.at - hashes.start));
+    PyObject *made = NULL;
+    if (!is_failed) {
+        PyErr_Clear(); /* of an offset above 64 bits, which isn't plain */
+        made = Py_BuildValue("nLLLLy#", count, committed, unattributed, low, high, hashes.start,
+                             (Py_ssize_t)(hashes.at - hashes.start));
+    }
     if (hashes.start != hashes.inside) {
         PyMem_Free(hashes.start);
     }

@@ -153,14 +153,9 @@ static PyObject *take_plain_fragment(In in)
     return made;
 }
 
-static PyObject *read_plain_append(PyObject *module, PyObject *message)
+static PyObject *take_plain_append(In in)
 {
-    (void)module;
-    if (!PyBytes_CheckExact(message)) {
-        Py_RETURN_NONE;
-    }
-    const unsigned char *start = (const unsigned char *)PyBytes_AS_STRING(message);
-    In in = {start, start, start + PyBytes_GET_SIZE(message), 0}, body, one;
+    In body, one;
     uint64_t read_version;
     PyObject *uuid = NULL, *made = NULL, *fragments = PyList_New(0);
     int failed = fragments == NULL || take_plain_number(&in, 1, INT64_MAX, &read_version) < 0 ||
@@ -178,6 +173,17 @@ static PyObject *read_plain_append(PyObject *module, PyObject *message)
     Py_XDECREF(all);
     Py_XDECREF(uuid);
     Py_XDECREF(fragments);
+    return made;
+}
+
+static PyObject *read_plain_append(PyObject *module, PyObject *message)
+{
+    (void)module;
+    if (!PyBytes_CheckExact(message)) {
+        Py_RETURN_NONE;
+    }
+    const unsigned char *start = (const unsigned char *)PyBytes_AS_STRING(message);
+    PyObject *made = take_plain_append((In){start, start, start + PyBytes_GET_SIZE(message), 0});
     return made ? made : refused();
 }
 

@@ -19,7 +19,7 @@ from commitlog.model.records import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commitlog.codecs._native import Chain
+    from commitlog.codecs._native import Appends, Chain
     from commitlog.ports import RawRecord
 
 DIGEST_BYTES = 32
@@ -30,7 +30,10 @@ _OUTCOME_FIELDS = (
     *("epoch", "node", "previous_hash", "hash", "sequence", "transaction_id"),
     *("transaction_offset", "status", "payload_hash"),
 )
-_TRANSACTION_FIELDS = ("transaction_id", "principal", "properties", "operations")
+_TRANSACTION_FIELDS = (
+    *("transaction_id", "principal", "properties", "operations", "attempt", "submitted_at_ms"),
+    *("application", "expects"),
+)
 
 
 class ChainHead(NamedTuple):
@@ -82,12 +85,14 @@ class PlainChain:
         head: ChainHead,
         transactions: list[RawRecord] | None = None,
         taken: int = 0,
+        appends: Appends | None = None,
     ) -> FollowedRun:
         """Follow outcomes from index `first` on, and before offset `end`.
 
-        What they answer is `transactions` from index `taken` on; None: it isn't looked at.
+        What they answer is `transactions` from index `taken` on; None: it isn't looked at. With
+        `appends` the run ends before what they don't decide alike.
         """
-        found = self._native.follow(outcomes, first, end, transactions, taken, *head)
+        found = self._native.follow(outcomes, first, end, transactions, taken, *head, appends)
         return FollowedRun(*found)
 
 

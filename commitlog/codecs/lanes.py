@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from commitlog.codecs._native import AppendColumns, Chain, Codec
+    from commitlog.codecs._native import AppendColumns, AppendHead, Appends, Chain, Codec
 
 AppendedFiles = list[tuple[str, int, list[int]]]
 """Each file's path, size in bytes (0: unknown), and ids of fields."""
@@ -28,7 +28,7 @@ PlainAppend = tuple[int, str, tuple[PlainFragment, ...]]
 """The version that was read, the transaction's uuid, the fragments."""
 
 VARIABLE = "COMMITLOG_LANE"
-INTERFACE = 8
+INTERFACE = 9
 """Of the module that this program can use: one that a former set-up left may be another."""
 PYTHON, NATIVE = "python", "native"
 
@@ -71,6 +71,11 @@ CODEC: type[Codec] | None = _module and _module.Codec
 """What reads and writes records in machine code; None where Python does it."""
 CHAIN: type[Chain] | None = _module and _module.Chain
 """What follows the chain of hashes in machine code; None where Python does it."""
+
+APPENDS: type[Appends] | None = _module and _module.Appends
+"""What decides plain appends again in machine code; None where Python does it."""
+APPEND_HEAD: type[AppendHead] | None = _module and _module.AppendHead
+"""A table as `APPENDS` finds and leaves it."""
 
 APPEND_COLUMNS: type[AppendColumns] | None = _module and _module.AppendColumns
 """What makes the version index's columns in machine code; None where Python makes its rows."""

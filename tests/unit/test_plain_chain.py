@@ -48,7 +48,7 @@ def test_golden_logs_are_followed(native: type[Chain], logs: dict[str, MemoryLog
     for name, log in logs.items():
         whole = verify(log, 0, VerifyOptions(chain_only=True))
         assert whole.is_whole, name
-        assert verified_alike(log, native) > 0, name
+        assert verified_alike(log, native)[0] > 0, name
         for sequence in (1, whole.outcomes // 2, whole.outcomes):
             verified_alike(log, native, (sequence, "ab"))
 
@@ -124,7 +124,7 @@ PLAIN, DROP = append(), DropTable(TABLE)
 )
 def test_what_is_plain(native: type[Chain], transaction: Transaction, is_plain: bool) -> None:
     hand = decided(append(), transaction, append())
-    assert verified_alike(hand.log, native) == 2 + is_plain
+    assert verified_alike(hand.log, native)[0] == 2 + is_plain
 
 
 @pytest.mark.parametrize("key", [None, b"", b"/", b"another/1", b"x", b"ID", b"ID/", b"ID1"])
@@ -135,7 +135,7 @@ def test_keys_are_looked_at(native: type[Chain], key: bytes | None) -> None:
     named = key and key.replace(b"ID", transaction.transaction_id.encode())
     copy.transactions[at] = replace(copy.transactions[at], key=named)
     is_its = key in (b"ID", b"ID/")
-    assert verified_alike(copy.log, native) == (2 if is_its else 0)
+    assert verified_alike(copy.log, native)[0] == (2 if is_its else 0)
 
 
 def test_answers_out_of_order_end_a_run_until_all_are_given(native: type[Chain]) -> None:
@@ -155,12 +155,12 @@ def test_answers_out_of_order_end_a_run_until_all_are_given(native: type[Chain])
 def test_content_of_any_size_is_hashed(native: type[Chain]) -> None:
     sizes = (*range(130), 1_000, 70_000)
     made = [append(note="x" * size) for size in sizes]
-    assert verified_alike(decided(*made).log, native) == len(sizes)
+    assert verified_alike(decided(*made).log, native)[0] == len(sizes)
     transaction = append()
     digest = hashlib.sha256(encode_transaction(transaction)).digest()
     wrong = Copy(decided(transaction).log)
     wrong.chain_again(lambda o: replace(o, payload_hash=digest) if o.sequence == 2 else o)
-    assert verified_alike(wrong.log, native) == 0
+    assert verified_alike(wrong.log, native)[0] == 0
 
 
 def test_the_newest_hashes_are_known() -> None:

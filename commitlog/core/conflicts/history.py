@@ -11,8 +11,8 @@ batches, which no decision can see.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain, groupby
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -105,6 +105,16 @@ class History:
         if aspects or deletion_files:
             self._touch(version, write_set)
 
+    def record_all(self, transaction_ids: Sequence[str], kind: str) -> None:
+        """Add versions of one kind that touched nothing, fewer than there is `room` for."""
+        before = self.head
+        self._versions.extend(zip(transaction_ids, repeat(kind), strict=False))
+        self.kinds.setdefault(kind, []).extend(range(before + 1, self.head + 1))
+
+    def room(self, versions_max: int) -> int:
+        """Return how many versions can be added before `prune` forgets any."""
+        return int(versions_max * PRUNE_SLACK + 16) - len(self._versions)
+
     def _touch(self, version: int, write_set: WriteSet) -> None:
         _, aspects, notes, deletion_files = write_set
         for aspect in aspects:
@@ -165,7 +175,7 @@ class History:
 
     def prune(self, versions_max: int) -> None:
         """Forget what is older than `versions_max` versions, when that is worth it."""
-        if len(self._versions) <= versions_max * PRUNE_SLACK + 16:
+        if self.room(versions_max) >= 0:
             return
         floor = self.head - versions_max
         del self._versions[: floor - self.floor]

@@ -79,24 +79,34 @@ def append_delta(
     state: ManifestState, plain: PlainAppend, *, timestamp_ms: int, release: str
 ) -> ManifestDelta | None:
     """Return the same of a plain append; None where `direct_delta` has to look."""
-    header = state.header
-    indices = index_list(state.index_section) if state.index_section else NO_INDICES
     added = plainly_added(state, plain)
-    if added is None or header.by(release) is not header or _not_direct(state, indices):
+    flags = added and append_flags(state, release, is_mixed=added.is_mixed)
+    if added is None or flags is None:
         return None
-    features = state.fragments.features()
-    features |= FLAG_MIXED_DATA_FILE_VERSIONS if added.is_mixed else 0
-    reader, writer = _flags(state, features, header, indices)
     return ManifestDelta(
         version=state.version + 1,
         timestamp_nanos=timestamp_ms * 1_000_000,
-        reader_feature_flags=reader,
-        writer_feature_flags=writer,
+        reader_feature_flags=flags[0],
+        writer_feature_flags=flags[1],
         max_fragment_id=added.max_fragment_id,
         next_row_id=added.next_row_id,
         transaction_file=f"{plain[0]}-{plain[1]}.txn",
         fragments=added.fragments,
     )
+
+
+def append_flags(state: ManifestState, release: str, *, is_mixed: bool) -> tuple[int, int] | None:
+    """Return a version's flags for readers and writers that adds plain fragments.
+
+    None where `direct_delta` has to look.
+    """
+    header = state.header
+    indices = index_list(state.index_section) if state.index_section else NO_INDICES
+    if header.by(release) is not header or _not_direct(state, indices):
+        return None
+    features = state.fragments.features()
+    features |= FLAG_MIXED_DATA_FILE_VERSIONS if is_mixed else 0
+    return _flags(state, features, header, indices)
 
 
 def _not_direct(state: ManifestState, indices: IndexList) -> str:

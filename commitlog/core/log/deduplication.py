@@ -7,7 +7,7 @@ older is refused, since the log could not tell whether it committed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -70,7 +70,7 @@ class Deduplication:
         """The ids of chunks that are packed."""
         self._unknown: str | None = None
         """The id that was looked for last and isn't known: a new one is looked for three times."""
-        self._oldest_ms = 0
+        self.oldest_ms = 0
         """A time at or before which nothing was decided that is still known; 0: look."""
         self.forgotten_ms = -1
         """No id that was made later, by its own account, has been forgotten."""
@@ -103,22 +103,44 @@ class Deduplication:
         if before is not None:
             self._take_out(transaction_id, before[0])
             self._changed[before[0]] = sequence
-            self._oldest_ms = 0
+            self.oldest_ms = 0
         self._note(transaction_id, row_of(outcome, kept_from_ms, made_at_ms), sequence, sequence)
+        self._pack_on(sequence)
+
+    def lookups(self) -> tuple[dict[str, int], Callable[[str], list[int]]]:
+        """Return where ids are looked for: in these, and in the chunks that may have others."""
+        return self._chunk_of, self._index.find
+
+    def remember_all(self, rows: Mapping[str, bytes], sequence: int) -> None:
+        """Note ids that aren't known: the last one under outcome `sequence`, without a gap."""
+        left, at = iter(rows.items()), sequence + 1 - len(rows)
+        while at <= sequence:
+            number = at // CHUNK_OUTCOMES
+            end = min((number + 1) * CHUNK_OUTCOMES, sequence + 1)
+            of_chunk = dict(islice(left, end - at))
+            self._unknown = None
+            self._opened(number).update(of_chunk)
+            self._chunk_of.update(dict.fromkeys(of_chunk, number))
+            self._changed[number] = end - 1
+            for each in range(at, end):
+                self._pack_on(each)
+            at = end
+
+    def _pack_on(self, sequence: int) -> None:
         if self._sealed and sequence % _OUTCOMES_PER_PACKING == 0:
             self._begin_packing(next(iter(self._sealed)))
         next(self._packing, None)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
         """Forget ids that were decided before `floor_ms`, as of outcome `sequence`."""
-        if self._oldest_ms >= floor_ms and self._oldest_ms:
+        if self.oldest_ms >= floor_ms and self.oldest_ms:
             return
         while (chunk := next(filter(self._count, self._changed), None)) is not None:
             ids = self._opened(chunk)
             transaction_id = next(iter(ids))
             row = json.loads(ids[transaction_id])
-            self._oldest_ms = row[TIME_MS]
-            if self._oldest_ms >= floor_ms:
+            self.oldest_ms = row[TIME_MS]
+            if self.oldest_ms >= floor_ms:
                 return
             self._take_out(transaction_id, chunk)
             self._changed[chunk] = sequence

@@ -151,15 +151,17 @@ class IdIndex:
         self._buckets[number] = bucket[:at] + bucket[at + _ENTRY_BYTES :]
         self._count -= 1
 
-    def find(self, transaction_id: str) -> Iterator[int]:
+    def find(self, transaction_id: str) -> list[int]:
         """Return the chunks that may have an id; rarely another than the one that has it."""
         mark = hash(transaction_id) & _MARK_BITS
         bucket, sought = self._buckets[self._bucket_of(mark)], mark.to_bytes(_MARK_BYTES)
+        found: list[int] = []
         at = bucket.find(sought)
         while at >= 0:
             if not at % _ENTRY_BYTES:
-                yield int.from_bytes(bucket[at + _MARK_BYTES : at + _ENTRY_BYTES])
+                found.append(int.from_bytes(bucket[at + _MARK_BYTES : at + _ENTRY_BYTES]))
             at = bucket.find(sought, at + 1)
+        return found
 
     def _bucket_of(self, mark: int) -> int:
         number = mark & (self._top - 1)

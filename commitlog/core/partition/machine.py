@@ -188,6 +188,10 @@ class Machine(PartitionState):
         forget(self, submitted, before_ms)
         return done
 
+    def decides(self, table_id: TableId) -> bool:
+        """Return True if a table of this name is decided by this partition."""
+        return self._domains.partition(table_id) == self.genesis.partition
+
     def outcome_of(self, transaction_id: str) -> KnownId | None:
         """Return what is remembered of an id, None if nothing is."""
         return self.deduplication.get(transaction_id)

@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.codecs.avro_chain import plain_chain
+from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY, principal_in_content
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.machine import Machine
@@ -131,11 +132,12 @@ class _Check:
 
     def _new_walk(self, replica: Replica) -> Walk:
         log, options = self._log, self._options
-        chain = plain_chain(PRINCIPAL_PROPERTY, (ERASURE,))
-        if chain is None or not options.chain_only or options.contents:
+        chain = plain_chain(PRINCIPAL_PROPERTY, (ERASURE, FILE_BY_VERSION[0]))
+        is_of_log = options.chain_only or options.log_only
+        if chain is None or not is_of_log or options.contents:
             return Walk(log, self._partition, replica)
-        raw = cast(ArchivableLog, log)
-        return PlainWalk(raw, self._partition, replica, chain, self._take_run)
+        raw, machine = cast(ArchivableLog, log), None if options.chain_only else self._machine
+        return PlainWalk(raw, self._partition, replica, chain, self._take_run, machine)
 
     def _open_index(self, sequence: int) -> None:
         root = self._options.root
@@ -231,6 +233,7 @@ class _Check:
         verdict.outcomes += run.outcomes
         verdict.committed += run.committed
         verdict.unattributed += run.unattributed
+        verdict.decided_again += run.outcomes if self._decider is not None else 0
 
     def _take(self, decided: Decided) -> bool:
         """Take the next outcome; return True if the log can be followed over it."""
@@ -381,12 +384,13 @@ class _Check:
 
     def _count(self) -> None:
         """Put into the verdict what others counted."""
-        verdict, replica = self._verdict, self._walk.replica
+        verdict, walk, replica = self._verdict, self._walk, self._walk.replica
         verdict.terms = replica.chain.epoch
         verdict.voids = self._voids_before + replica.void_count
         # Where the walk ended early, what was read ahead depends on how Kafka sent it.
-        verdict.undecided = 0 if self._walk.problem else len(replica.undecided)
-        verdict.head = replica.chain.hash.hex()
+        verdict.undecided = 0 if walk.problem else len(replica.undecided)
+        head = walk.hash_of(walk.sequence) if walk.problem else replica.chain.hash
+        verdict.head = head.hex()
         verdict.retained = self._given_up.sequence
         if self._files is not None:
             compared = self._files.manifests_equal + self._files.manifests_alike

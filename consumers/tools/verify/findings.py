@@ -151,7 +151,8 @@ class PartitionFindings:
     voids: int = 0
     undecided: int = 0
     head: str = ""
-    """The chain's last hash, in hex: `--expect-head SEQUENCE:HASH` next time."""
+    """The hash of the last outcome that was verified, in hex: `--expect-head SEQUENCE:HASH` next
+    time."""
     decided_again: int = 0
     not_decided_again: int = 0
     """Transactions that were decided on files which are gone since."""

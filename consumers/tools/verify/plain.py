@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, cast
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.codecs.avro_chain import DIGEST_BYTES, ChainHead, PlainChain
 from commitlog.core.log.replica import Decided, Replica
+from commitlog.core.partition.decided_appends import appends_on, apply_appends
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Answered, Submitted
 from commitlog.ports import ArchivableLog, RawRecord, Reader
 from consumers.tools.verify.walk import RECORDS_PER_POLL, Walk
@@ -44,9 +46,14 @@ class PlainWalk(Walk):
         replica: Replica,
         chain: PlainChain,
         on_run: Callable[[PlainRun], None],
+        machine: Machine | None = None,
     ) -> None:
-        """Continue from where `replica` stands; see `Walk`."""
+        """Continue from where `replica` stands; see `Walk`.
+
+        With a `machine`, on which plain appends are decided again, all else is handed out.
+        """
         self._partition, self._chain, self._on_run = partition, chain, on_run
+        self._machine = machine
         topics = _RawTopics(log)
         super().__init__(topics, partition, replica)
         assert topics.transactions is not None
@@ -71,7 +78,10 @@ class PlainWalk(Walk):
         if leader is None or not self.is_even or not raw.has_next(self._transactions_end):
             return 0
         head = ChainHead(chain.epoch, chain.sequence, leader.node, chain.hash)
-        run = self._chain.follow(records, at, self.end, head, raw.records, raw.taken)
+        appends = None if self._machine is None else appends_on(self._machine)
+        if self._machine is not None and appends is None:
+            return 0
+        run = self._chain.follow(records, at, self.end, head, raw.records, raw.taken, appends)
         if run.outcomes:
             first = chain.sequence + 1
             replica.outcome_offset = records[at + run.outcomes - 1].offset
@@ -81,6 +91,8 @@ class PlainWalk(Walk):
             self.sequence = chain.sequence = chain.sequence + run.outcomes
             chain.hash = run.hashes[-DIGEST_BYTES:]
             self._hashes.add(first, run.hashes)
+            if self._machine is not None and appends is not None:
+                apply_appends(self._machine, appends, self.sequence)
             self._on_run(
                 PlainRun(
                     first=first,

@@ -212,7 +212,7 @@ class Walk:
                 f"log has none after {chain.sequence} before it",
             )
             return
-        known = chain.hash if leader.sequence == chain.sequence else self._hash_of(leader.sequence)
+        known = chain.hash if leader.sequence == chain.sequence else self.hash_of(leader.sequence)
         if known not in (b"", leader.previous_hash):
             self._stop(
                 leader.sequence,
@@ -223,13 +223,14 @@ class Walk:
         self._suspect = None
 
     def _judge_retained(self, retained: Retained, expected: int, offset: int) -> None:
-        if self._hash_of(retained.sequence) in (b"", retained.hash):
+        if self.hash_of(retained.sequence) in (b"", retained.hash):
             self.retained.append((retained, offset))
         else:
             text = f"what was given up ends with another outcome {retained.sequence}"
             self._suspicious(expected, offset, text, is_strange=True)
 
-    def _hash_of(self, sequence: int) -> bytes:
+    def hash_of(self, sequence: int) -> bytes:
+        """Return an outcome's hash; empty if it isn't one of the newest."""
         return self._hashes.of(sequence)
 
     def _check_node(self, outcome: Outcome, offset: int) -> None:

@@ -1,0 +1,112 @@
+"""Plain appends decided again in machine code: from a log's bytes to what they leave in the state.
+
+Most of a log are appends that nothing stands in the way of. Whoever decides a log again and looks
+at nothing but the records has machine code decide runs of them: an append counts if its outcome's
+bytes are those that deciding it gives. The first record of which anything else is true ends the
+run, and the machine decides it, which is the reference for all of this.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from commitlog.codecs.lanes import APPEND_HEAD, APPENDS
+from commitlog.core.conflicts.grid import RULED
+from commitlog.core.lance.direct import append_flags
+from commitlog.core.log.canonical import to_json
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
+from commitlog.core.manifest.plain_appends import KIND
+from commitlog.core.operations.append import KEYED
+from commitlog.core.partition.machine import Machine
+from commitlog.model.limits import BOUNDED_CLOCK_SINCE, CLOCK_STEP_MS, INT64_MAX
+from commitlog.model.table import TableId
+
+if TYPE_CHECKING:
+    from commitlog.codecs._native import AppendHead, Appends
+
+_MS_MAX = INT64_MAX // 4
+"""So that sums of times have 64 bits; the machine code leaves later ones in records to Python."""
+
+
+def appends_on(machine: Machine) -> Appends | None:
+    """Return what decides appends again, on what a machine holds; None where Python has to.
+
+    Nothing may be applied to the machine before `apply_appends`.
+    """
+    once, horizon_ms = machine.deduplication, machine.rules.id_horizon_ms
+    times = (machine.time_ms, once.clock_ms, once.forgotten_ms, once.oldest_ms, horizon_ms)
+    if APPENDS is None or max(times) > _MS_MAX:
+        return None
+    known, packed_in = once.lookups()
+    return APPENDS(
+        head_of=partial(_head_of, machine),
+        known=known,
+        packed_in=packed_in,
+        time_ms=machine.time_ms,
+        clock_ms=once.clock_ms,
+        step_ms=CLOCK_STEP_MS,
+        horizon_ms=horizon_ms,
+        forgotten_ms=once.forgotten_ms,
+        oldest_ms=once.oldest_ms,
+        is_bounded=machine.rules.protocol >= BOUNDED_CLOCK_SINCE,
+    )
+
+
+def _head_of(machine: Machine, table_id: TableId) -> AppendHead | None:
+    """Return a table as it takes appends; None where each is to be looked at."""
+    table, rules = machine.tables.get(table_id), machine.rules
+    if table is None or table.manifest is None or not machine.decides(table_id):
+        return None
+    state, history, release = table.manifest, table.history, rules.lance_release
+    flags = [append_flags(state, release, is_mixed=is_mixed) for is_mixed in (False, True)]
+    if None in flags or KEYED in history.keyed or state.next_row_id > INT64_MAX:
+        return None
+    now = state.reader_feature_flags, state.writer_feature_flags
+    others = [kind for kind in history.kinds if kind in RULED[KIND] and kind != KIND]
+    assert APPEND_HEAD is not None
+    return APPEND_HEAD(
+        incarnation=table.incarnation,
+        row=to_json([table_id, table.incarnation, KIND])[:-1],
+        accepted=state.header.accepted_layouts,
+        is_stable=bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS),
+        unmixed_alike=flags[0] == now,
+        mixed_alike=flags[1] == now,
+        version=state.version,
+        next_fragment_id=state.last_fragment_id + 1,
+        next_row_id=state.next_row_id,
+        oldest=history.floor,
+        window=rules.history_versions,
+        ruled=INT64_MAX
+        if table.declares_key
+        else max([history.kinds[kind][-1] for kind in others], default=0),
+        room=min(history.room(rules.history_versions), INT64_MAX),
+    )
+
+
+def apply_appends(machine: Machine, appends: Appends, sequence: int) -> None:
+    """Apply the appends that were decided again, the last one under outcome `sequence`."""
+    for table_id, head in appends.heads.items():
+        if head is None or not head.ids:
+            continue
+        table = machine.tables[table_id]
+        state = table.manifest
+        assert state is not None
+        delta = ManifestDelta(
+            version=head.version,
+            timestamp_nanos=head.time_ms * 1_000_000,
+            reader_feature_flags=state.reader_feature_flags,
+            writer_feature_flags=state.writer_feature_flags,
+            max_fragment_id=head.next_fragment_id - 1,
+            next_row_id=head.next_row_id,
+            transaction_file=f"{head.read_version}-{head.uuid}.txn",
+            fragments=tuple(head.fragments),
+        )
+        apply_delta(state, delta)
+        table.history.record_all(head.ids, KIND)
+        table.changed_at = head.sequence
+    once = machine.deduplication
+    once.remember_all(appends.rows, sequence)
+    once.clock_ms = appends.clock_ms
+    machine.sequence, machine.time_ms = sequence, appends.time_ms
