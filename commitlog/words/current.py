@@ -41,6 +41,9 @@ WORDS: dict[str, str] = {
     "iceberg_reference_outside_root": (
         "{table} cannot be registered: {location} is not below the tables root {root}"
     ),
+    "row_ids_exhausted": (
+        "{field}: no row ids are left; the highest is {id_max}. Copy the table into a new one."
+    ),
     "versions_held": (
         "versions {ranges!j} of {table} cannot be deleted: its properties hold {held!j}; release "
         "them first (log.release)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import Rules
-from commitlog.model.operations import KeyHashes, LanceCommit
+from commitlog.model.operations import CreateTable, KeyHashes, LanceCommit
 from commitlog.model.records import Outcome, Status, TableVersionIs, Transaction
+from consumers.tools.bench.made_log import FILE_BYTES, MadeLog, create
+from consumers.tools.verify import VerifyOptions, verify
 from infra.native import NoCompiler, build
 from tests.core_world import World, commit, content_hash, new_fragment
 from tests.lanes import load, mutated
@@ -130,6 +133,28 @@ def test_each_append_is_decided_alike_both_ways(protocol: int) -> None:
             assert _features(world.replayed()) == _features(world.machine) == {}, seed
     assert counted[0] > STEPS, "a look was enough for many"
     assert {Status.COMMITTED, Status.REJECTED} <= statuses
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize(("fragments", "version"), [(1, 3), (3, 2), (5, 1)])
+def test_row_ids_come_to_an_end(is_plain: bool, fragments: int, version: int) -> None:
+    made = MadeLog()
+    [table] = create("t").operations
+    assert isinstance(table, CreateTable)
+    made.run(Transaction("created", (replace(table, stable_row_ids=True),)))
+    for number in range(4):
+        message = LanceTransaction(uuid=f"0192-{number}", read_version=1 + number)
+        for at in range(fragments):
+            fragment = new_fragment(f"{number}-{at}.lance", fields=(0, 1, 2), rows=2**62)
+            fragment.files[0].file_size_bytes = FILE_BYTES
+            message.append.fragments.append(fragment)
+        if not is_plain:
+            message.append.fragments[0].id = 7
+        made.run(Transaction(f"a{number}", (commit(message),)))
+    table_now = made.machine.tables[("t",)]
+    assert table_now.version == version, "later ones had no ids left"
+    made.machine.digest()
+    assert verify(made.log, 0, VerifyOptions(log_only=True)).is_whole
 
 
 def _features(machine: Machine) -> dict[int, int]:

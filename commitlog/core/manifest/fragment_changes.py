@@ -12,6 +12,7 @@ from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState, 
 from commitlog.core.manifest.row_lineage import new_row_lineage
 from commitlog.core.manifest.wire import varint
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.limits import INT64_MAX
 
 FRAGMENT_ID_MAX = 2**32 - 1
 
@@ -51,6 +52,8 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         fragment_id += 1
     if fragment_id - 1 > FRAGMENT_ID_MAX:
         raise ids_exhausted(fragment_id - 1)
+    if next_row_id > state.next_row_id and not _may_be(state.next_row_id, next_row_id):
+        raise DeltaRefused("row_ids_exhausted", field="next_row_id", id_max=INT64_MAX)
     return Added(
         fragments=tuple(added),
         features=asked,
@@ -58,6 +61,11 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         max_fragment_id=fragment_id - 1 if added else None,
         next_row_id=next_row_id,
     )
+
+
+def _may_be(first_row_id: int, next_row_id: int) -> bool:
+    """Return True if an outcome can name the first of new rows, and a manifest what follows."""
+    return first_row_id <= INT64_MAX and next_row_id < 2**64
 
 
 def under_id(fragment: DataFragment, fragment_id: int) -> bytes:

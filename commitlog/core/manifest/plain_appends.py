@@ -19,6 +19,7 @@ from commitlog.core.manifest.row_lineage import new_row_lineage
 from commitlog.core.manifest.wire import varint
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import INT64_MAX
 
 KIND = Transaction().append.DESCRIPTOR.name
 """The operation's name."""
@@ -98,6 +99,6 @@ def plainly_added(state: ManifestState, plain: PlainAppend) -> Added | None:
             next_row_id += rows
         added.append((fragment_id, encoded))
         fragment_id += 1
-    if fragment_id - 1 > FRAGMENT_ID_MAX:
+    if fragment_id - 1 > FRAGMENT_ID_MAX or next_row_id > INT64_MAX:
         return None
     return Added(tuple(added), 0, is_mixed, fragment_id - 1, next_row_id)
