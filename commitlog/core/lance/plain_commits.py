@@ -15,6 +15,7 @@ from commitlog.core.decisions import Change, Observed, Wants
 from commitlog.core.draft import Parsed
 from commitlog.core.lance.request_checks import files_wanted
 from commitlog.core.lance.versions import plain_change
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.manifest.plain_appends import KIND
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.limits import Rules
@@ -48,26 +49,26 @@ def decide_plainly(
         return None
     table, read_version = tables[operation.table], operation.read_version
     state = table.manifest
+    if state is None:
+        return None
     is_plain = (
-        state is not None
-        and operation.operation == KIND
+        operation.operation == KIND
         and operation.incarnation in ("", table.incarnation)
         and read_version <= state.version
         and operation.inserted_keys is None
         and not (operation.branch or operation.affected_rows or operation.schema_metadata)
     )
-    if not is_plain or not _is_free(table, read_version, rules):
+    if not is_plain or not _is_free(table, state, read_version, rules):
         return None
-    assert state is not None
     change = plain_change(table, operation, parsed, time_ms=time_ms, release=rules.lance_release)
     if change is None or change.delta is None:
         return None
     wanted, sizes = files_wanted(table.location, state.header, parsed)
-    missing = tuple([one for one in wanted if one not in observed])
-    if missing:
-        raise Wants(missing)
-    seen = {one: observed[one].observation for one in wanted}
-    if any([seen[one].size != size for one, size in zip(wanted, sizes, strict=True)]):
+    found = [observed.get(one) for one in wanted]
+    if not all(found):
+        raise Wants(tuple([one for one, there in zip(wanted, found, strict=True) if not there]))
+    seen = [there.observation for there in found if there]
+    if sizes != tuple([there.size for there in seen]):
         return None
     result = OperationResult(
         table=table.table_id,
@@ -79,12 +80,14 @@ def decide_plainly(
         first_row_id=state.next_row_id if change.delta.next_row_id > state.next_row_id else -1,
         rebased_over=state.version - read_version,
     )
-    return PlainCommit(result, change, tuple(seen.values()))
+    # A file that is named twice was looked at once.
+    once = tuple(dict(zip(wanted, seen, strict=True)).values())
+    return PlainCommit(result, change, once)
 
 
-def _is_free(table: Table, read_version: int, rules: Rules) -> bool:
+def _is_free(table: Table, state: ManifestState, read_version: int, rules: Rules) -> bool:
     """Return True if no version since can stand in an append's way, whatever it did."""
-    history, version = table.history, table.version
+    history, version = table.history, state.version
     if read_version == version:
         return True
     if table.declares_key or read_version < max(history.floor, version - rules.history_versions):

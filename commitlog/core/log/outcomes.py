@@ -24,6 +24,9 @@ from commitlog.model.records import (
 from commitlog.words import worded
 
 T = TypeVar("T")
+FITTING_MESSAGE_BYTES = 64 * 1024
+"""What an append comes to fits into its record if its message is no larger: it has one result, and
+an observation for each file, which takes six bytes of the message at least."""
 _REASON_BYTES_MAX = 1024 * 1024
 """Far above what the bounds of its arguments come to."""
 _ITEM_BYTES_MAX = 1024

@@ -150,13 +150,17 @@ class Fragments(Mapping[int, bytes]):
 
     def features(self) -> int:
         """Return the feature flags that these fragments ask for."""
+        if not any(self._counts.values()):
+            return 0
         return sum(feature for feature, count in self._counts.items() if count)
 
     def put(self, fragments: Iterable[tuple[int, bytes]]) -> None:
         """Add fragments by id, or replace those that are there."""
         is_sorted = True
         for fragment_id, encoded in fragments:
-            self._note(fragment_id, _features_in(encoded))
+            asked = _features_in(encoded)
+            if asked or self._features:
+                self._note(fragment_id, asked)
             is_new = fragment_id not in self._by_id
             self._by_id[fragment_id] = encoded
             self._changed(fragment_id, more=is_new)

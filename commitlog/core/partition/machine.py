@@ -38,7 +38,7 @@ from commitlog.core.lance.plain_commits import PlainCommit, decide_plainly
 from commitlog.core.lance.request_checks import files_wanted
 from commitlog.core.lance.staged import decide_staged, manifest_version
 from commitlog.core.log.known_ids import KnownId
-from commitlog.core.log.outcomes import check_size, outcome_of
+from commitlog.core.log.outcomes import FITTING_MESSAGE_BYTES, check_size, outcome_of
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.partition import snapshot
 from commitlog.core.partition.effects import as_read, carry_out, check_supported, rules_after
@@ -252,8 +252,16 @@ class Machine(PartitionState):
         parsed = self._parses.of(submitted.offset, record)
         plain = self._plain_commit(record, parsed[0], observed, time_ms) if count == 1 else None
         if plain is not None:
-            held: dict[str, Any] = {"results": (plain.result,), "observed": plain.observed}
-            outcome = self._decision(submitted, Status.COMMITTED, time_ms, **held).outcome
+            outcome = outcome_of(
+                submitted,
+                self.sequence + 1,
+                Status.COMMITTED,
+                time_ms,
+                results=(plain.result,),
+                observed=plain.observed,
+            )
+            if len(plain.change.message) > FITTING_MESSAGE_BYTES:
+                check_size(outcome)
             return Decision(outcome, changes=(plain.change,))
         draft = Draft(
             record,
@@ -274,7 +282,10 @@ class Machine(PartitionState):
                 self._decide_operation(draft, index, operation)
         except Refused as refusal:
             raise draft.refused(refusal, index) from None
-        held = {"results": tuple(draft.results), "observed": tuple(draft.observations.values())}
+        held: dict[str, Any] = {
+            "results": tuple(draft.results),
+            "observed": tuple(draft.observations.values()),
+        }
         outcome = self._decision(submitted, Status.COMMITTED, time_ms, **held).outcome
         return Decision(outcome, tuple(draft.files), tuple(draft.recordings), tuple(draft.changes))
 
