@@ -28,11 +28,11 @@ READ_ON_SECONDS = 1.0
 """For so long the topic is read after a record that another appended: more may come."""
 QUIET_SECONDS = 0.1
 """After so long without a record from the socket the topic is read."""
-PARTS, PACE_SECONDS, WRITERS_SECONDS = 3, 0.01, 0.2
+PARTS, UNHURRIED, PACE_SECONDS, WRITERS_SECONDS = 2, 4, 0.01, 0.2
 """What costs is requests, in Kafka's client and in the broker. So the next group waits until it has
-records of a third of the busy writers, for so long at most: then a third of them waits for Kafka, a
-third for files, and a third writes. Busy are those who wrote more than once within a while; up to
-six of them wait for nothing."""
+records of half of the busy writers but these few, for so long at most: then one half waits for
+Kafka or files while the other one writes. Busy are those who wrote more than once within a while;
+up to six of them wait for nothing."""
 UNDECIDED_MAX = 5_000
 BYTES_MAX = 64 * 1024 * 1024
 """Of records that writers sent, so many may be undecided, or so much on its way; more are refused
@@ -100,7 +100,7 @@ class Appending:
         if self._on_their_way or not self._own:
             return 0.0
         busy = max(self._busy_before, len(self._busy)) - self.away()
-        return self._next_at if PARTS * len(self._own) < busy - PARTS else 0.0
+        return self._next_at if PARTS * len(self._own) < busy - UNHURRIED else 0.0
 
     @property
     def wants_reading(self) -> bool:
