@@ -41,6 +41,9 @@ size it once had."""
 ROW_GROUP_ROWS = 20_480
 """Small, so that one table's rows are found without reading the others'."""
 
+COMPRESSION = "COMPRESSION zstd, COMPRESSION_LEVEL 1"
+"""The default level takes a quarter more CPU for files that aren't smaller."""
+
 WORKER_MEMORY = "512MB"
 
 
@@ -209,7 +212,7 @@ def _write(
     order = ", ".join(relation.order)
     rows = connection.execute(
         f"COPY (SELECT * FROM {source} ORDER BY {order}) TO {quoted(str(staged))}"
-        f" (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
+        f" (FORMAT parquet, {COMPRESSION}, ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
     ).fetchall()[0][0]
     sync(staged)
     staged.rename(file)
