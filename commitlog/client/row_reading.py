@@ -83,6 +83,7 @@ def _plain_rows(one: Given) -> tuple[bytes, pa.RecordBatch] | None:
         if schema is None or message.type != "record batch" or end != len(payload):
             return None
         batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate()
     except (pa.ArrowException, OSError):
         return None
     has_nulls = any(column.null_count for column in batch.columns)
