@@ -159,13 +159,20 @@ def _storage(config: Config) -> tuple[StorageFile, Scoped]:
     return storage, checked(storage.vending)
 
 
+_ROW_IMPORTS = (
+    "commitlog.adapters.lean_import",  # before what imports that library
+    *("consumers.commands.options", "consumers.servers.namespace.row_work"),
+)
+
+
 def row_processes(config: Config) -> RowProcesses | None:
     """Return the processes for work on rows, None if the server's own does it."""
     from consumers.servers.row_processes import ProcessSettings, RowProcesses
 
     if not config.row_processes:
         return None
-    settings = ProcessSettings(config.row_processes, config.row_memory * 1024**2, spare=1)
+    memory = config.row_memory * 1024**2
+    settings = ProcessSettings(config.row_processes, memory, spare=1, imports=_ROW_IMPORTS)
     return RowProcesses("consumers.commands.http_options:row_handler", config, settings)
 
 

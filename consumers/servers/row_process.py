@@ -23,9 +23,8 @@ OUT_OF_MEMORY_FIRST = "800"
 logger = logging.getLogger(__name__)
 
 
-def main() -> None:
+def answer(connection: socket.socket) -> None:
     """Answer until the connection ends."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
     factory, argument, memory_bytes = receive(connection)
     _limit(memory_bytes)
     try:
@@ -58,6 +57,6 @@ def _limit(memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer(socket.socket(fileno=int(sys.argv[1])))
     # Threads of native code would keep it.
     os._exit(0)

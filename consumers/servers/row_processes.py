@@ -15,8 +15,6 @@ import contextlib
 import logging
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +23,8 @@ from commitlog.errors import CommitLogError, Unavailable
 from consumers.runtime.process import NICENESS, be_nice
 from consumers.servers import row_frames
 from consumers.servers.row_frames import HEAD_BYTES, frame_bytes, packed, unpacked
+from consumers.servers.row_template import START_SECONDS, Forked, Template
 
-START_SECONDS = 120.0
 END_SECONDS = 5.0
 YIELD_SECONDS = 1.0
 """What takes longer gets less of the processors than commits and short work do, until it ends."""
@@ -45,7 +43,9 @@ class ProcessSettings:
     wait_seconds: float = 30.0
     """How long a piece of work waits for a free child."""
     spare: int = 0
-    """Children beyond those that are asked at a time: one that died takes seconds to come back."""
+    """Children beyond those that are asked at a time: one that died takes a while to come back."""
+    imports: tuple[str, ...] = ()
+    """Modules that children share, so that each starts with them."""
 
 
 class WorkLost(CommitLogError):
@@ -58,8 +58,9 @@ class RowProcesses:
     def __init__(self, factory: str, argument: Any, settings: ProcessSettings) -> None:
         """Have each child make its handler by `factory`, "module:function", of `argument`."""
         self._settings = settings
+        self._templates = _Templates(settings.imports)
         self._children = [
-            _Child(factory, argument, settings.memory_bytes)
+            _Child(self._templates, (factory, argument, settings.memory_bytes))
             for _ in range(settings.processes + settings.spare)
         ]
         self._free: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
@@ -113,6 +114,7 @@ class RowProcesses:
         """End the children. From any thread."""
         for child in self._children:
             child.end()
+        self._templates.close()
 
     async def _take(self) -> _Child:
         if not self._free.empty():
@@ -132,12 +134,36 @@ class RowProcesses:
             logger.warning("%s", error)
 
 
+class _Templates:
+    """The template that children are forked from, started again if it died."""
+
+    def __init__(self, imports: tuple[str, ...]) -> None:
+        self._imports = imports
+        self._template: Template | None = None
+        self._is_over = False
+        self._starting = threading.Lock()
+
+    def running(self) -> Template:
+        with self._starting:
+            if self._is_over:
+                raise EOFError("the server ends")
+            if self._template is None or not self._template.is_running:
+                self._template = Template(self._imports)
+            return self._template
+
+    def close(self) -> None:
+        self._is_over = True
+        with self._starting:
+            if self._template is not None:
+                self._template.close()
+
+
 class _Child:
     """One process and the connection to it; one task at a time asks it."""
 
-    def __init__(self, factory: str, argument: Any, memory_bytes: int) -> None:
-        self._made_of = (factory, argument, memory_bytes)
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, templates: _Templates, made_of: tuple[str, Any, int]) -> None:
+        self._templates, self._made_of = templates, made_of
+        self._process: Forked | None = None
         self._socket: socket.socket | None = None
         """The connection to a process that was started and not asked yet."""
         self._channel: _Channel | None = None
@@ -174,17 +200,12 @@ class _Child:
         self._reap(self.close())
         self._is_nice = False
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "consumers.servers.row_process", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
         self._socket = ours
-        problem = "the server ends" if self._is_over else ""
+        problem = ""
         try:
+            with theirs:
+                self._process = self._templates.running().fork(theirs)
+            problem = "the server ends" if self._is_over else ""
             if not problem:
                 ours.settimeout(START_SECONDS)
                 row_frames.send(ours, self._made_of)
@@ -231,7 +252,7 @@ class _Child:
         self._is_over = True
         self._reap(self.close())
 
-    def close(self) -> subprocess.Popen[bytes] | None:
+    def close(self) -> Forked | None:
         """Kill it; return what may be waited for. Its end ends the connection."""
         opened, self._socket = self._socket, None
         if opened is not None:
@@ -242,9 +263,9 @@ class _Child:
         return process
 
     @staticmethod
-    def _reap(process: subprocess.Popen[bytes] | None) -> None:
+    def _reap(process: Forked | None) -> None:
         if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeoutError):
                 process.wait(END_SECONDS)
 
     def _ended(self) -> str:
@@ -253,7 +274,7 @@ class _Child:
             return "the server ends"
         try:
             code = process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             return "it closed its connection"
         if code >= 0:
             return f"it exited with {code}"

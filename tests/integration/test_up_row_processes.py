@@ -48,7 +48,7 @@ def row_processes(root: Path) -> list[int]:
     """Return the processes for work on rows that belong to this service."""
     found = []
     for line in subprocess.run(
-        ["pgrep", "-f", "consumers.servers.row_process "],
+        ["pgrep", "-f", "consumers.servers.row_template "],
         capture_output=True,
         text=True,
         check=False,
@@ -59,7 +59,16 @@ def row_processes(root: Path) -> list[int]:
             continue
         if str(root).encode() in environment:
             found.append(int(line))
-    return found
+    # They look like the one that they were forked from.
+    return [pid for pid in found if parent(pid) in found]
+
+
+def parent(pid: int) -> int:
+    """Return a process's parent, 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Service) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from pickle import PickleBuffer
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ import pytest
 from commitlog.errors import Unavailable
 from consumers.servers import row_processes
 from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
+from consumers.servers.row_template import Forked, Template
 from tests.waiting import wait_until
 
 GIGABYTE = 1024**3
@@ -66,13 +67,20 @@ def has(several: Sized, count: int) -> bool:
     return len(several) >= count
 
 
+def runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
 class Asked:
     """Processes, asked from threads in an event loop of their own."""
 
     def __init__(
-        self, count: int, argument: str = "", wait_seconds: float = 240, spare: int = 0
+        self, count: int, argument: str = "", wait_seconds: float = 240, **more: Any
     ) -> None:
-        settings = ProcessSettings(count, GIGABYTE, wait_seconds, spare)
+        settings = ProcessSettings(count, GIGABYTE, wait_seconds, **more)
         self.made = RowProcesses(_MINE, argument, settings)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -113,19 +121,17 @@ def processes(asked: Callable[..., Asked]) -> Asked:
 def test_a_child_that_is_ended_as_it_starts_is_gone_and_says_so(
     asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processes, started = asked(1), []
+    processes, started, fork = asked(1), [], Template.fork
 
-    def popen(*arguments: Any, **options: Any) -> Any:
-        process = subprocess.Popen(*arguments, **options)
-        started.append(process)
+    def and_end(template: Template, connection: socket.socket) -> Forked:
+        started.append(fork(template, connection))
         processes.made.close()
-        return process
+        return started[0]
 
-    patched = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
-    monkeypatch.setattr(row_processes, "subprocess", patched)
+    monkeypatch.setattr(Template, "fork", and_end)
     with pytest.raises(Unavailable, match="the server ends"):
         processes.ask(("pid", None))
-    assert started[0].wait(60) is not None
+    wait_until(lambda: not runs(started[0].pid), "it is gone")
     assert processes.made.pids() == []
 
 
@@ -210,6 +216,17 @@ def test_long_work_gets_less_of_the_processors(
     may_go_back = os.geteuid() == 0
     assert (os.getpriority(os.PRIO_PROCESS, pid) == 0) is may_go_back
     assert processes.ask(("pid", None)) == pid
+
+
+def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> None:
+    processes = asked(2, imports=(_MINE.partition(":")[0],))
+    processes.ask(("pid", None))
+    [template] = [one for one in [processes.made._templates._template] if one is not None]
+    template._process.kill()
+    template._process.wait(60)
+    wait_until(lambda: processes.made.pids() == [], "its children end with it")
+    assert processes.ask(("echo", 1)) == 1, "from another template"
+    assert template is not processes.made._templates._template
 
 
 def test_a_child_that_died_at_rest_is_not_asked(asked: Callable[..., Asked]) -> None:
