@@ -5,7 +5,15 @@ import asyncio
 import pytest
 
 from commitlog.errors import Unavailable
-from consumers.servers.namespace.row_turns import LONG_REMEMBERED_SECONDS, LONG_SECONDS, RowTurns
+from consumers.servers.namespace import row_turns
+from consumers.servers.namespace.row_turns import (
+    LONG_REMEMBERED_SECONDS,
+    LONG_SECONDS,
+    LOST_PAUSE_SECONDS,
+    LOST_REMEMBERED_SECONDS,
+    RowTurns,
+)
+from consumers.servers.row_processes import WorkLost
 
 DEADLINE = 120.0
 
@@ -29,6 +37,11 @@ class Crowd:
 
         self.tasks += [asyncio.create_task(work()) for _ in range(count)]
         await _settle()
+
+    async def lose(self, client: str) -> None:
+        with pytest.raises(WorkLost):
+            async with self.turns.turn(client):
+                raise WorkLost("its process ended")
 
     async def finish(self, client: str) -> None:
         self.leave[client].release()
@@ -89,6 +102,41 @@ def test_short_work_waits_for_no_long_work() -> None:
         await later.come("long", 5)
         assert len(later.began) == 3, "all places"
         await later.go()
+
+    asyncio.run(run())
+
+
+def test_who_ended_a_process_pauses_and_has_one_place_for_a_while() -> None:
+    async def run() -> None:
+        now = 0.0
+        crowd = Crowd(RowTurns(4, tells_clients_apart=True, clock=lambda: now))
+        await crowd.lose("deadly")
+        await crowd.come("deadly", 3)
+        await crowd.come("polite", 3)
+        assert crowd.began == ["polite"] * 3, "the pause is the other's alone"
+        now += LOST_PAUSE_SECONDS
+        await crowd.finish("polite")
+        assert crowd.began[3:] == ["deadly"]
+        await crowd.finish("polite")
+        assert crowd.began[4:] == [], "one place"
+        await crowd.finish("deadly")
+        assert crowd.began[4:] == ["deadly"], "one after the other"
+        now += LOST_REMEMBERED_SECONDS
+        await crowd.finish("polite")
+        assert crowd.began[5:] == ["deadly"], "it is forgotten"
+        await crowd.go()
+
+    asyncio.run(run())
+
+
+def test_a_pause_ends_though_nobody_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_turns, "LOST_PAUSE_SECONDS", 0.05)
+
+    async def run() -> None:
+        crowd = Crowd(RowTurns(4, tells_clients_apart=True))
+        await crowd.lose("deadly")
+        await crowd.come("deadly")
+        await crowd.go()
 
     asyncio.run(run())
 

@@ -3,6 +3,8 @@
 Places are few, and one operation may take minutes. So no client gets all of them, and the client
 with the fewest is next: one that sends many operations waits for its own, and delays others little.
 The last place is kept from clients whose work takes long, so that short work waits for short work.
+A client whose work ended its process has one place at a time, and pauses after each such end: the
+processor that another process takes to start is everybody's.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from commitlog.errors import Unavailable
+from consumers.servers.row_processes import WorkLost
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
@@ -22,6 +25,8 @@ LONG_SECONDS, LONG_SHARE = 0.5, 20
 busy machine everything takes longer."""
 LONG_REMEMBERED_SECONDS = 60.0
 """For so long it is remembered that a client's work was long, whatever short work it had since."""
+LOST_PAUSE_SECONDS, LOST_REMEMBERED_SECONDS = 5.0, 60.0
+"""For so long a client has no place, and one place, after its work ended a process."""
 _REMEMBERED_MAX = 10_000
 
 _Waiting = tuple[str, asyncio.Future[None]]
@@ -48,14 +53,22 @@ class RowTurns:
         self._waiting: list[_Waiting] = []
         self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """How long the last long piece of each client's work took, and when it ended."""
+        self._lost: OrderedDict[str, float] = OrderedDict()
+        """When each client's work last ended its process."""
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for a place and have it until the block ends; Unavailable if none comes in time."""
+        """Wait for a place and have it until the block ends; Unavailable if none comes in time.
+
+        A block that raises WorkLost counts against its client.
+        """
         await self._begin(client)
         began = self._clock()
         try:
             yield
+        except WorkLost:
+            self._note_lost(client)
+            raise
         finally:
             self._note(client, self._clock() - began)
             self._end(client)
@@ -84,6 +97,9 @@ class RowTurns:
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
+        self._go_on()
+
+    def _go_on(self) -> None:
         while ready := [one for one in self._waiting if self._is_ready(one)]:
             chosen = min(ready, key=lambda one: self._running[one[0]])
             self._waiting.remove(chosen)
@@ -97,15 +113,28 @@ class RowTurns:
         if len(self._known) > _REMEMBERED_MAX:
             self._known.popitem(last=False)
 
+    def _note_lost(self, client: str) -> None:
+        self._lost.pop(client, None)
+        self._lost[client] = self._clock()
+        if len(self._lost) > _REMEMBERED_MAX:
+            self._lost.popitem(last=False)
+        asyncio.get_running_loop().call_later(LOST_PAUSE_SECONDS, self._go_on)
+
     def _is_ready(self, waiting: _Waiting) -> bool:
         return not waiting[1].done() and self._has_room(waiting[0])
 
     def _has_room(self, client: str) -> bool:
         # A waiting request has no room yet, so a later one can't overtake it.
         left = self._places - self._running.total()
-        if left <= 0 or self._running[client] >= self._client_max:
+        if left <= 0 or self._running[client] >= self._most(client):
             return False
         return left > 1 or self._places == 1 or not self._is_long(client)
+
+    def _most(self, client: str) -> int:
+        since = self._clock() - self._lost.get(client, -LOST_REMEMBERED_SECONDS)
+        if since >= LOST_REMEMBERED_SECONDS:
+            return self._client_max
+        return 1 if since >= LOST_PAUSE_SECONDS else 0
 
     def _is_long(self, client: str) -> bool:
         if client not in self._known:  # a name that anybody can make up is no reason to trust in it

@@ -22,7 +22,6 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.respond import respond
 from consumers.servers.namespace.service import Service
-from consumers.servers.namespace.status import error_response
 from consumers.servers.row_processes import RowProcesses, WorkLost
 from consumers.servers.security.grants import Access, Principal
 
@@ -126,13 +125,13 @@ def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> tuple[Res
 async def by_process(
     processes: RowProcesses, service: Service, entry: Entry, call: Call
 ) -> Response:
-    """Have a process carry a request out; what became of one that died isn't known."""
+    """Have a process carry a request out; WorkLost if that died: what it did isn't known."""
     seconds = READ_SECONDS if entry.access is Access.READ else WRITE_SECONDS
     try:
         done: Done = await processes.ask(_work(call), seconds)
     except WorkLost as lost:
         sure = "nothing was changed" if entry.access is Access.READ else _UNKNOWN
-        return error_response(WorkLost(f"{call.operation}: {lost}; {sure}"), call.path)
+        raise WorkLost(f"{call.operation}: {lost}; {sure}") from lost
     call.committed, call.position = done.committed, done.position
     for outcome, took in done.outcomes:
         service.metrics.outcome(outcome, took)
