@@ -296,6 +296,7 @@ def server(
     from consumers.commands.up import take_http_listener
     from consumers.servers.iceberg.rest import routes as iceberg_routes
     from consumers.servers.namespace.routes import routes
+    from consumers.servers.namespace.row_turns import LargeBodies
     from consumers.servers.page.reading import reading_services
     from consumers.servers.server import serve
     from consumers.views.health import Health
@@ -314,8 +315,9 @@ def server(
         settings = server_settings(config, health)
         processes = row_processes(config)
         names = namespace_settings(config)
-        lance = routes(client, names, settings.security, settings.metrics, processes)
-        ours = iceberg_routes(client, config, names, settings.security)
+        large = LargeBodies(tells_clients_apart=settings.security.is_on)
+        lance = routes(client, names, settings.security, settings.metrics, processes, large)
+        ours = iceberg_routes(client, config, names, settings.security, large)
         reading = reading_services(client, root, with_sql=config.sql)
         if processes is not None:
             processes.warm()

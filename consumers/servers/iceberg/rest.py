@@ -7,7 +7,6 @@ time, and the event loop serves others meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
@@ -42,9 +41,9 @@ from consumers.servers.iceberg.time_travel import (
     refuse,
 )
 from consumers.servers.iceberg.views import IcebergViews
-from consumers.servers.namespace.row_turns import RowTurns
+from consumers.servers.namespace.row_turns import LargeBodies
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import LARGE_BYTES, body_problem
+from consumers.servers.security.budgets import body_problem
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -74,11 +73,16 @@ Handler = Callable[[Request, bytes], Response]
 
 
 def routes(
-    log: CommitLog, config: Config, names: Settings | None = None, security: Security | None = None
+    log: CommitLog,
+    config: Config,
+    names: Settings | None = None,
+    security: Security | None = None,
+    large: LargeBodies | None = None,
 ) -> list[Route]:
     """Return the routes of the catalogue over a log, as its operator set it.
 
-    `names` says how Lance's tables are served, which one transaction may change as well.
+    `names` says how Lance's tables are served, which one transaction may change as well; `large` is
+    shared with the other API.
     """
     names, security = names or Settings(), security or Security()
     limits = {
@@ -116,11 +120,14 @@ def routes(
 
     places = TablePlaces(log, security, names.locations)
     reach = IcebergReach(places, IcebergCatalog(service, settings)) if security.is_on else None
-    present = iceberg_routes(service, settings, positioned, TableAccess(vendor), reach)
-    return [*present, *_past_routes(at, settings)]
+    large = large or LargeBodies(tells_clients_apart=security.is_on)
+    present = iceberg_routes(service, settings, positioned, TableAccess(vendor), reach, large)
+    return [*present, *_past_routes(at, settings, large)]
 
 
-def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) -> list[Route]:
+def _past_routes(
+    at: Callable[[Request], _Routes], settings: IcebergSettings, large: LargeBodies
+) -> list[Route]:
     """Return the routes of the catalogue as of a position: reads, and refusals of all else."""
     start = f"/v1/{PREFIX}{{position}}"
     namespace, table = (path.removeprefix("/v1") for path in (_NAMESPACE, _TABLE))
@@ -145,7 +152,7 @@ def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) ->
     def refused(request: Request, body: bytes) -> Response:
         refuse(request.path_params["position"])
 
-    route = partial(_route, settings, RowTurns(1, tells_clients_apart=False))
+    route = partial(_route, settings, large)
     served = [route(on, f"{start}{path}", handler(read)) for on, path, read in reads]
     return [*served, route(_METHODS, f"{start}/{{rest:path}}", refused)]
 
@@ -156,6 +163,7 @@ def iceberg_routes(
     positioned: Callable[[str], str] = lambda warehouse: "",
     access: TableAccess | None = None,
     reach: IcebergReach | None = None,
+    large: LargeBodies | None = None,
 ) -> list[Route]:
     """Return the routes of the catalogue; `positioned` says which position a warehouse names.
 
@@ -199,20 +207,20 @@ def iceberg_routes(
     ]
     if reach is not None:
         table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
-    route = partial(_route, settings, RowTurns(1, tells_clients_apart=reach is not None))
+    large = large or LargeBodies(tells_clients_apart=reach is not None)
+    route = partial(_route, settings, large)
     served = [route({method}, path, handler) for method, path, handler in table]
     others = [route(_METHODS, path, routes.unsupported) for path in _UNSUPPORTED]
     return [*served, *others]
 
 
 def _route(
-    settings: IcebergSettings, large: RowTurns, methods: set[str], path: str, handler: Handler
+    settings: IcebergSettings, large: LargeBodies, methods: set[str], path: str, handler: Handler
 ) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
-            is_large = len(body) > LARGE_BYTES
-            async with large.turn(principal_of(request).name) if is_large else nullcontext():
+            async with large.turn(body, principal_of(request).name):
                 return await run_in_threadpool(_checked, handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")

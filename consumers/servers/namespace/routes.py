@@ -12,7 +12,6 @@ import io
 import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, cast
@@ -29,7 +28,7 @@ from consumers.servers.namespace.not_served import is_of_job, not_served
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.remote import DATABASE, is_remote
 from consumers.servers.namespace.respond import admit, failure, respond
-from consumers.servers.namespace.row_turns import RowTurns
+from consumers.servers.namespace.row_turns import LargeBodies, RowTurns
 from consumers.servers.namespace.row_work import by_process
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
@@ -70,10 +69,12 @@ def routes(
     security: Security | None = None,
     metrics: Metrics | None = None,
     processes: RowProcesses | None = None,
+    large: LargeBodies | None = None,
 ) -> list[Route]:
     """Return the routes of the Lance Namespace over a log.
 
-    With `processes`, those carry out what works on rows, else this one does.
+    With `processes`, those carry out what works on rows, else this one does. `large` is shared with
+    the other API.
     """
     service = Service(log, settings, security, metrics)
     threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
@@ -83,7 +84,7 @@ def routes(
         past_threads=ThreadPoolExecutor(PAST_THREADS, "namespace-past"),
         row_threads=ThreadPoolExecutor(places, "namespace-rows"),
         turns=RowTurns(places, tells_clients_apart=service.security.is_on),
-        large_turns=RowTurns(1, tells_clients_apart=service.security.is_on),
+        large=large or LargeBodies(tells_clients_apart=service.security.is_on),
         processes=processes,
     )
     found = []
@@ -150,7 +151,7 @@ class _Workers:
     past_threads: ThreadPoolExecutor
     row_threads: ThreadPoolExecutor
     turns: RowTurns
-    large_turns: RowTurns
+    large: LargeBodies
     processes: RowProcesses | None
 
 
@@ -168,13 +169,13 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)
         else:
             call.body = await _whole(request, service.settings.json_bytes_max)
-        is_large = len(call.body) > LARGE_BYTES
-        large = workers.large_turns.turn(_client(call)) if is_large else nullcontext()
+        large = workers.large.turn(call.body, _client(call))
         if not entry.is_heavy:
             threads = workers.past_threads if POSITION in call.headers else workers.threads
             async with large:
                 return await run(threads, _carry_out, entry, service, call)
         async with large:  # what is too much isn't sent to a process
+            is_large = len(call.body) > LARGE_BYTES
             if is_large and (problem := await in_pool(json_problem, call.body)):
                 raise InvalidInputError(problem)
         if service.security.is_on:

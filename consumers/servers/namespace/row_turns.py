@@ -13,10 +13,11 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from commitlog.errors import Unavailable
 from consumers.servers.row_processes import WorkLost
+from consumers.servers.security.budgets import LARGE_BYTES
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
@@ -146,3 +147,15 @@ class RowTurns:
         """Return how long a client's work took if it was long lately, else 0."""
         seconds, ended = self._known.get(client, (0.0, 0.0))
         return seconds if self._clock() - ended < LONG_REMEMBERED_SECONDS else 0.0
+
+
+class LargeBodies:
+    """Has large bodies parsed one after another, whichever API they came to."""
+
+    def __init__(self, *, tells_clients_apart: bool) -> None:
+        """Take whether clients are told apart."""
+        self._turns = RowTurns(1, tells_clients_apart=tells_clients_apart)
+
+    def turn(self, body: bytes, client: str) -> AbstractAsyncContextManager[None]:
+        """Wait, if the body is large, until those before it are parsed; Unavailable."""
+        return self._turns.turn(client) if len(body) > LARGE_BYTES else nullcontext()
