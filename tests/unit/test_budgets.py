@@ -32,6 +32,7 @@ from consumers.servers.namespace import time_travel
 from consumers.servers.namespace.routes import COMMIT_THREADS
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
+from consumers.servers.security.compression import PIECE_BYTES
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings, OverLimit
@@ -377,17 +378,20 @@ def test_rows_that_arrive_fill_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(_upload(Limits(_reading), gzip.compress(bytes(7 * MEGABYTE))))[0] == 200
 
 
-def test_others_have_their_turn_while_a_body_unfolds() -> None:
+@pytest.mark.parametrize("bodies", [1, 16])
+def test_others_have_their_turn_after_each_piece_of_bodies_that_unfold(bodies: int) -> None:
+    limits, sent = Limits(_reading), gzip.compress(bytes(64 * MEGABYTE // bodies))
+
     async def run() -> int:
-        upload = asyncio.create_task(_upload(Limits(_reading), gzip.compress(bytes(64 * MEGABYTE))))
+        uploads = [asyncio.create_task(_upload(limits, sent)) for _ in range(bodies)]
         turns = 0
-        while not upload.done():
+        while not all(upload.done() for upload in uploads):
             await asyncio.sleep(0)
             turns += 1
-        assert upload.result()[0] == 200
+        assert {upload.result()[0] for upload in uploads} == {200}
         return turns
 
-    assert asyncio.run(run()) > 50
+    assert asyncio.run(run()) > 64 * MEGABYTE // PIECE_BYTES - 2 * bodies
 
 
 def raw(world: World, sent: bytes) -> bytes:

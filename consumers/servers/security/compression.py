@@ -19,8 +19,8 @@ class UnknownEncoding(ValueError):
 class Decompressed:
     """Gives a body's pieces decompressed, each of a bounded size, as they are asked for."""
 
-    def __init__(self, receive: Receive, encoding: str) -> None:
-        """Read from `receive`; raise UnknownEncoding."""
+    def __init__(self, receive: Receive, encoding: str, turn: asyncio.Lock) -> None:
+        """Read from `receive`, and share `turn` with other bodies; raise UnknownEncoding."""
         bits = _WINDOW_BITS.get(encoding.strip().lower())
         if bits is None:
             known = ", ".join(_WINDOW_BITS)
@@ -28,6 +28,7 @@ class Decompressed:
                 f"the content encoding {encoding!r} is not supported; use one of {known}, or none"
             )
         self._receive = receive
+        self._turn = turn
         self._bits = bits
         self._inner: zlib._Decompress | None = None
         self._left = b""
@@ -36,15 +37,18 @@ class Decompressed:
     async def receive(self) -> Message:
         """Return the next piece; raise ValueError for bytes that aren't compressed so."""
         while True:
-            if not self._left and not self._is_last:
+            if self._left or self._is_last:
+                # However much comes of little, of however many bodies: one piece, then others.
+                async with self._turn:
+                    await asyncio.sleep(0)
+                    piece = self._decompress()
+            else:
                 message = await self._receive()
                 if message["type"] != "http.request":
                     return message
                 self._left = message.get("body", b"")
                 self._is_last = not message.get("more_body", False)
-            else:  # others have their turn, however much comes of little
-                await asyncio.sleep(0)
-            piece = self._decompress()
+                piece = self._decompress()
             is_whole = self._is_last and not self._left and len(piece) < PIECE_BYTES
             if piece or is_whole:
                 self._check_end(is_whole=is_whole)

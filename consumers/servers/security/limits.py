@@ -112,6 +112,8 @@ class Limits:
         self._arriving: Counter[str] = Counter()
         self._held_bytes: Counter[str] = Counter()
         self._spooled_bytes: Counter[str] = Counter()
+        self.decompressing = asyncio.Lock()
+        """Whose turn it is among bodies of which more than a piece comes."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -245,7 +247,9 @@ class _Request:
             try:
                 encoding = headers.get("content-encoding", "")
                 if encoding.strip().lower() not in ("", "identity"):
-                    self._receive = Decompressed(self._receive, encoding).receive
+                    self._receive = Decompressed(
+                        self._receive, encoding, limits.decompressing
+                    ).receive
             except UnknownEncoding as error:
                 raise OverLimit(415, str(error)) from error
         elif self._client:
