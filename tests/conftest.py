@@ -59,7 +59,7 @@ each other begin with what takes longest instead, so that none is left alone wit
 ONE_SESSION = "one Spark session"
 SHARED = {
     f"tests/integration/test_spark_{name}.py": ONE_SESSION
-    for name in ("rows", "service", "sql", "streams", "types")
+    for name in ("rows", "service", "sink", "sql", "streams", "types")
 }
 """Modules that one worker runs, since each other worker would start the same once more."""
 
@@ -74,7 +74,7 @@ FIRST = (
     "tests/integration/test_up.py",
     "tests/integration/test_move.py",
     "tests/faults/test_faults.py",
-    "tests/integration/test_spark_sink.py",
+    "tests/integration/test_spark_drivers.py",
     "tests/integration/test_spark_cluster.py",
     "tests/integration/test_roles.py",
 )
