@@ -12,6 +12,7 @@ WAIT_SECONDS = 240.0
 """Only a failing test waits so long: a machine may be slow, and others may use it."""
 
 PAUSE_SECONDS = 0.02
+PAUSE_SECONDS_MAX = 0.5
 
 
 def wait_until(
@@ -24,12 +25,16 @@ def wait_until(
 ) -> T:
     """Return what `holds` returns once it is true.
 
+    Between two looks it pauses as long as a look takes: what is awaited needs the processor, too.
     Fail after `seconds` with what was awaited and the last state: of `state`, or else of `holds`.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not (found := holds()):
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             last = found if state is None else state()
             raise AssertionError(f"waited {seconds:g} s for {what}; at last: {last!r}")
-        time.sleep(pause_seconds)
+        time.sleep(max(pause_seconds, min(ended - began, PAUSE_SECONDS_MAX)))
+        began = time.monotonic()
     return found

@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.broker]
 T = "t"
 SCHEMA = pa.schema([("id", pa.int64())])
 WRITERS = 2
+BETWEEN_SECONDS = 0.05
+"""Between two appends of a writer: what is killed beside them needs the processors, too."""
 CHILD_SECONDS = 300.0
 SLACK_SECONDS = 30.0
 """What writers may wait besides, on a machine with much else to do."""
@@ -57,7 +59,7 @@ class Writers:
             thread.start()
 
     def _write(self, number: int) -> None:
-        while not self._ended.is_set():
+        while not self._ended.wait(BETWEEN_SECONDS):
             began = time.monotonic()
             try:
                 schema = self._log.table(T).schema
