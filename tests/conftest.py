@@ -57,10 +57,18 @@ COSTS = {"slow": 1, "broker": 2, "spark": 3}
 each other begin with what takes longest instead, so that none is left alone with it."""
 
 ONE_SESSION = "one Spark session"
-SHARED = {
-    f"tests/integration/test_spark_{name}.py": ONE_SESSION
-    for name in ("rows", "service", "sink", "sql", "streams", "types")
-}
+SHARED = dict.fromkeys(
+    (
+        "tests/integration/test_demo_stream.py",
+        "tests/integration/test_spark_rows.py",
+        "tests/integration/test_spark_service.py",
+        "tests/integration/test_spark_sink.py",
+        "tests/integration/test_spark_sql.py",
+        "tests/integration/test_spark_streams.py",
+        "tests/integration/test_spark_types.py",
+    ),
+    ONE_SESSION,
+)
 """Modules that one worker runs, since each other worker would start the same once more."""
 
 FIRST = (

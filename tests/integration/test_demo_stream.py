@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.csv as pacsv
 import pytest
 
-from consumers.tools.demo import flights, source
-from tests.fakes.spark_log import FakeLog
+from consumers.tools.demo import flights, flights_stream, source
+from tests.fakes.spark_log import FakeDataSource, FakeLog
+from tests.spark_world import SparkWorld
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.slow,
+    # Starting the JVM forks; nothing of Lance runs between that and its start.
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
+]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EVERY = 100
-PROGRAM = """
-from consumers.tools.demo import flights_stream
-from tests.fakes.spark_log import FakeDataSource
-flights_stream.CommitLogDataSource = FakeDataSource
-flights_stream.main()
-"""
 
 
-def test_the_stream_makes_the_rows_that_plain_arrow_makes(tmp_path: Path) -> None:
+def test_the_stream_makes_the_rows_that_plain_arrow_makes(
+    world: SparkWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with source.open_flights() as text:
         header, *lines = text.readlines()
     some = lines[::EVERY]
@@ -38,18 +42,16 @@ def test_the_stream_makes_the_rows_that_plain_arrow_makes(tmp_path: Path) -> Non
         os.utime(path, (1_600_000_000 + part,) * 2)
     log = FakeLog(tmp_path)
     log.create_table(flights.TABLE, flights.SCHEMA)
+    session = world.spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")  # as the job's own has it
+    monkeypatch.setattr(session, "stop", lambda: None)
+    monkeypatch.setattr(flights_stream, "local_session", lambda name: session)
+    monkeypatch.setattr(flights_stream, "end_with_parent", lambda: None)
+    monkeypatch.setattr(flights_stream, "CommitLogDataSource", FakeDataSource)
     arguments = ["--slices", str(slices), "--checkpoint", str(tmp_path / "checkpoint")]
     arguments += ["--bootstrap-servers", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    monkeypatch.setattr(sys, "argv", ["flights_stream", *arguments])
+    flights_stream.main()
     whole = tmp_path / "whole.csv"
     whole.write_text(header + "".join(some))
     others = (source.data_file(f"{name}.csv") for name in ("airlines", "planes", "weather"))
@@ -58,4 +60,4 @@ def test_the_stream_makes_the_rows_that_plain_arrow_makes(tmp_path: Path) -> Non
     assert pacsv.read_csv(whole).num_rows == len(some)
     assert found == expected.combine_chunks()
     assert [entry["key"][2] for entry in log.journal()] == [0, 1]
-    assert '"finished": true' in done.stdout
+    assert '"finished": true' in capsys.readouterr().out
