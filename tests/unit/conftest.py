@@ -10,7 +10,10 @@ from commitlog.adapters.memory import MemoryLog
 from consumers.views.version_index import live
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live
+from infra.native import NoCompiler, build
 from tests.fakes.leader import FakeLeader, memory_log
+
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
 
 
 @pytest.fixture
@@ -23,6 +26,15 @@ def leader(log: MemoryLog) -> Iterator[FakeLeader]:
     leader = FakeLeader(log)
     yield leader
     leader.close()
+
+
+@pytest.fixture(scope="session")
+def native_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The machine code, built once and without a warning."""
+    try:
+        return build(tmp_path_factory.mktemp("native"), *STRICT)
+    except NoCompiler as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from commitlog.core.log import canonical
 from commitlog.model.records import Status
-from infra.native import NoCompiler, build
 from tests.json_lanes import search_json
 from tests.lanes import load
 
@@ -44,12 +44,9 @@ def test_python_writes_the_same_without_machine_code(value: object) -> None:
         assert canonical.to_json(value) == expected(value)
 
 
-@pytest.fixture(scope="module")
-def to_json(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    try:
-        return load(build(tmp_path_factory.mktemp("native")))[4].to_json
-    except NoCompiler as error:
-        pytest.skip(str(error))
+@pytest.fixture
+def to_json(native_module: Path) -> Any:
+    return load(native_module)[4].to_json
 
 
 def test_machine_code_writes_the_same_or_leaves_it_to_python(to_json: Any) -> None:

@@ -40,25 +40,12 @@ from tests.properties.test_avro import TRANSACTIONS, dataclass_of
 from tests.verified import INDEXED_SECONDS
 
 SECONDS, SEED, APPENDS = 2.0, 1, 2_000
-STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
 WHICH = "from commitlog.codecs.lanes import lane; print(lane())"
 
 
-def built(folder: Path, *flags: str) -> Path:
-    try:
-        return build(folder, *flags)
-    except NoCompiler as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("native"), *STRICT)
-
-
-@pytest.fixture(scope="module")
-def lanes(module: Path) -> Lanes:
-    return Lanes(load(module)[0])
+def lanes(native_module: Path) -> Lanes:
+    return Lanes(load(native_module)[0])
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +146,10 @@ def test_reading_and_writing_keep_no_memory(lanes: Lanes, golden: dict[str, list
 @pytest.mark.slow
 def test_an_address_sanitizer_finds_nothing_in_mutated_records(tmp_path: Path) -> None:
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
-    path = built(tmp_path, *flags)
+    try:
+        path = build(tmp_path, *flags)
+    except NoCompiler as error:
+        pytest.skip(str(error))
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("the sanitizers' libraries are found by gcc")
@@ -186,8 +176,8 @@ def test_an_address_sanitizer_finds_nothing_in_mutated_records(tmp_path: Path) -
     assert done.returncode == 0, done.stderr[-5000:]
 
 
-def test_an_append_is_encoded_as_python_does_it_or_left_to_it(module: Path) -> None:
-    encode, chance, taken = load(module)[2], random.Random(SEED), 0
+def test_an_append_is_encoded_as_python_does_it_or_left_to_it(native_module: Path) -> None:
+    encode, chance, taken = load(native_module)[2], random.Random(SEED), 0
     for _ in range(APPENDS):
         fragments = an_append(chance, FragmentMetadata, DataFile)
         version, uuid = a_number(chance), chance.choice(("u-1", "u-1", "", "\ud800"))
@@ -210,8 +200,10 @@ def test_an_append_is_encoded_as_python_does_it_or_left_to_it(module: Path) -> N
     assert taken > APPENDS // 8
 
 
-def test_the_record_of_an_append_is_encoded_as_python_does_it(module: Path, lanes: Lanes) -> None:
-    *_, native = load(module)
+def test_the_record_of_an_append_is_encoded_as_python_does_it(
+    native_module: Path, lanes: Lanes
+) -> None:
+    *_, native = load(native_module)
     chance, python = random.Random(SEED), lanes.python["transaction-v1"]
     for _ in range(APPENDS):
         fragments = an_append(chance, FragmentMetadata, DataFile)
@@ -251,13 +243,13 @@ def test_the_record_of_an_append_is_encoded_as_python_does_it(module: Path, lane
     ],
 )
 def test_a_record_with_other_things_around_is_left_to_python(
-    module: Path, given: tuple[Any, ...]
+    native_module: Path, given: tuple[Any, ...]
 ) -> None:
-    assert load(module)[-1].encode_append_record(*given) is None
+    assert load(native_module)[-1].encode_append_record(*given) is None
 
 
-def test_encoding_appends_keeps_no_memory(module: Path) -> None:
-    *_, native = load(module)
+def test_encoding_appends_keeps_no_memory(native_module: Path) -> None:
+    *_, native = load(native_module)
     surroundings = around(("t",), "life", "jo")
 
     def work() -> None:
@@ -274,8 +266,8 @@ def test_encoding_appends_keeps_no_memory(module: Path) -> None:
 
 
 @pytest.mark.slow
-def test_chunks_of_a_checkpoint_are_read_alike_or_left_to_python(module: Path) -> None:
-    tried, read = search_parts(load(module)[4], mutated, SECONDS, SEED)
+def test_chunks_of_a_checkpoint_are_read_alike_or_left_to_python(native_module: Path) -> None:
+    tried, read = search_parts(load(native_module)[4], mutated, SECONDS, SEED)
     assert tried // 8 < read < tried
 
 
@@ -291,8 +283,8 @@ def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def test_a_variable_chooses_the_lane(module: Path) -> None:
-    del module
+def test_a_variable_chooses_the_lane(native_module: Path) -> None:
+    del native_module
     assert said_with("python") == (0, "python")
     assert said_with("")[1] in {"python", "native"}
     code, said = said_with("native")
