@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.test_up import cmdline, descendants
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -36,26 +36,13 @@ def start(root: Path, output: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield a process's children and theirs, each with its command line."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (OSError, IndexError):
-            continue
-        if parent == pid:
-            yield int(path.name), command
-            yield from descendants(int(path.name))
-
-
-def kill(demo: int, part: str) -> int:
+def kill(demo: int, part: bytes) -> int:
     """Kill the first process of the demo whose command line has `part` in it, once there is one."""
     found = 0
 
     def killed() -> bool:
         nonlocal found
-        found = next((pid for pid, command in descendants(demo) if part in command), 0)
+        found = next((pid for pid in sorted(descendants(demo)) if part in cmdline(pid)), 0)
         if found:
             os.kill(found, signal.SIGKILL)
         return bool(found)
@@ -78,11 +65,13 @@ def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> N
 
     try:
         # The desks may be done before the stream's second batch.
-        for batch, part in enumerate(("consumers.tools.demo.desk", "cli committer", "kafka.Kafka")):
+        for batch, part in enumerate(
+            (b"consumers.tools.demo.desk", b"cli\0committer", b"kafka.Kafka")
+        ):
             await_batch(batch)
             kill(demo.pid, part)
         await_batch(3)
-        children = [pid for pid, _ in descendants(demo.pid)]
+        children = descendants(demo.pid)
     finally:
         demo.kill()
         demo.wait()
