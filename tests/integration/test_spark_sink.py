@@ -135,7 +135,7 @@ def test_what_cannot_work_fails_before_an_executor_starts(
         source = spark.readStream.schema("id long").json(str(log.root / "input"))
         sink = source.writeStream.format("commitlog").options(**reach(log.root))
         sink = sink.outputMode("update").option("checkpointLocation", str(log.root / "c"))
-        sink.start().awaitTermination(QUERY_SECONDS)
+        sink.start().awaitTermination(int(QUERY_SECONDS))
 
     fails("Rename it to 'at'", save(frame.selectExpr("id", "at AS att")))
     fails(
