@@ -45,7 +45,7 @@ GATHER_SECONDS = 0.1
 """Between two publications records are read so often: hundreds at once cost a third of as many
 one by one."""
 
-PUBLISH_SECONDS = 0.75
+PUBLISH_SECONDS = 0.65
 """From the beginning of one publication to that of the next while there is something new, so that
 readers stay fresh within a second; what comes after a silence is published at once."""
 
