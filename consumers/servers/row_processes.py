@@ -147,8 +147,10 @@ class _Templates:
         with self._starting:
             if self._is_over:
                 raise EOFError("the server ends")
-            if self._template is None or not self._template.is_running:
-                self._template = Template(self._imports)
+            if self._template is not None and not self._template.is_running:
+                self._template.close()
+                self._template = None
+            self._template = self._template or Template(self._imports)
             return self._template
 
     def close(self) -> None:

@@ -220,11 +220,12 @@ def test_long_work_gets_less_of_the_processors(
 
 def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> None:
     processes = asked(2, imports=(_MINE.partition(":")[0],))
-    processes.ask(("pid", None))
-    [template] = [one for one in [processes.made._templates._template] if one is not None]
+    pid = processes.ask(("pid", None))
+    template = processes.made._templates._template
+    assert template is not None
     template._process.kill()
-    template._process.wait(60)
-    wait_until(lambda: processes.made.pids() == [], "its children end with it")
+    wait_until(lambda: not runs(pid), "its children end with it")
+    wait_until(lambda: not any(one.is_ready for one in processes.made._children), "it is seen")
     assert processes.ask(("echo", 1)) == 1, "from another template"
     assert template is not processes.made._templates._template
 

@@ -106,6 +106,24 @@ def test_short_work_waits_for_no_long_work() -> None:
     asyncio.run(run())
 
 
+def test_who_has_no_place_waits_for_nobody_who_has_several() -> None:
+    async def run() -> None:
+        now = 0.0
+        crowd = Crowd(RowTurns(4, tells_clients_apart=True, clock=lambda: now))
+        await crowd.come("greedy")
+        await crowd.come("polite")
+        now += 2 * LONG_SECONDS
+        await crowd.finish("greedy")
+        await crowd.finish("polite")
+        await crowd.come("greedy", 4)
+        assert crowd.began[2:] == ["greedy"] * 3
+        await crowd.come("polite")
+        assert crowd.began[5:] == ["polite"], "though its work was long, too"
+        await crowd.go()
+
+    asyncio.run(run())
+
+
 def test_who_ended_a_process_pauses_and_has_one_place_for_a_while() -> None:
     async def run() -> None:
         now = 0.0

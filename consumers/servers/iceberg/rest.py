@@ -81,16 +81,11 @@ def routes(
 ) -> list[Route]:
     """Return the routes of the catalogue over a log, as its operator set it.
 
-    `names` says how Lance's tables are served, which one transaction may change as well; `large` is
-    shared with the other API.
+    `names` says how Lance's tables are served, which one transaction may change as well.
     """
     names, security = names or Settings(), security or Security()
-    limits = {
-        "iceberg_tables_max": config.iceberg_tables_max,
-        "iceberg_updates_max": config.iceberg_updates_max,
-        "iceberg_timeout": config.iceberg_timeout,
-    }
-    for name, limit in limits.items():
+    for name in ("iceberg_tables_max", "iceberg_updates_max", "iceberg_timeout"):
+        limit = getattr(config, name)
         most = _MOST.get(name, limit)
         if not 1 <= limit <= most:
             bounds = "it must be at least 1"
@@ -207,8 +202,7 @@ def iceberg_routes(
     ]
     if reach is not None:
         table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
-    large = large or LargeBodies(tells_clients_apart=reach is not None)
-    route = partial(_route, settings, large)
+    route = partial(_route, settings, large or LargeBodies(tells_clients_apart=reach is not None))
     served = [route({method}, path, handler) for method, path, handler in table]
     others = [route(_METHODS, path, routes.unsupported) for path in _UNSUPPORTED]
     return [*served, *others]

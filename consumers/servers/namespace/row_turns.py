@@ -129,7 +129,13 @@ class RowTurns:
         left = self._places - self._running.total()
         if left <= 0 or self._running[client] >= self._most(client):
             return False
-        return left > 1 or self._places == 1 or not self._is_long(client)
+        return (
+            left > 1
+            or self._places == 1
+            or not self._is_long(client)
+            # On a busy machine all work is long: who has none waits for nobody who has several.
+            or (self._tells_apart and not self._running[client] and max(self._running.values()) > 1)
+        )
 
     def _most(self, client: str) -> int:
         since = self._clock() - self._lost.get(client, -LOST_REMEMBERED_SECONDS)
