@@ -41,9 +41,9 @@ TABLE = "shop$orders"
 TRANSACTION_BYTES_MAX, OUTCOME_BYTES_MAX = 360, 360
 FRAGMENT_BYTES_MAX = 75
 """Of a manifest, for a fragment of one file with three columns and a name of 38 bytes."""
-DECIDE_CALLS_MAX = 200 if lane() == NATIVE else 225
-"""185 at the head, 190 five versions behind: of Python's functions and the interpreter's own; 208
-and 213 without machine code."""
+DECIDE_CALLS_MAX = 175 if lane() == NATIVE else 200
+"""164 at the head, 169 five versions behind: of Python's functions and the interpreter's own; 189
+and 194 without machine code."""
 CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (37, 41) if lane() == NATIVE else (83, 88)
 """35 with many in flight, 39 with one: of Python's functions, from `submit` to the answer; 81 and
 86 without machine code."""
