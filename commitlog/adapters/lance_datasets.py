@@ -44,6 +44,11 @@ def check_gate(location: str, bases: Iterable[str]) -> None:
         gate(location, bases)
 
 
+def is_gated() -> bool:
+    """Return True if a gate decides what this thread or task opens."""
+    return _GATE.get() is not None
+
+
 def let_through(dataset: lance.LanceDataset, location: str) -> lance.LanceDataset:
     """Return a dataset that was opened at a location, if it may be read."""
     if _GATE.get() is not None:

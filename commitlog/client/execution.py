@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from commitlog.client import direct
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
+from commitlog.client.merging import MergeOptions, check_merge
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.row_tickets import accepted, settled
@@ -35,7 +36,6 @@ from commitlog.client.row_writes import (
 from commitlog.client.rows import (
     Prepared,
     prepare_append,
-    prepare_delete,
     remove_files,
 )
 from commitlog.client.submission import prepared_commit
@@ -134,10 +134,8 @@ class Execution:
 
     def delete(self, predicate: str, said: str | None = None) -> Outcome:
         """Delete the rows of a predicate; the log records `said` instead, if it is given."""
-        opened, search = self._log.opened, self._log.opened.keys.scan
-        return self._run(
-            lambda info: prepare_delete(info, opened.newest(info), predicate, said, search)
-        )
+        opened = self._log.opened
+        return self._run(lambda info: direct.delete(info, opened, predicate, said))
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
         """Set columns of the rows of a predicate."""
@@ -160,8 +158,7 @@ class Execution:
 
         def prepare(info: TableInfo) -> Prepared:
             rows = rows_table(source, info.schema, info.name, required=False)
-            opened = self._log.opened
-            return prepare_merge(info, opened.newest(info), rows, on, options, opened.keys)
+            return direct.merge(info, self._log.opened, rows, on, options)
 
         return self._run(prepare)
 

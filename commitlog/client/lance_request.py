@@ -29,7 +29,7 @@ class LanceRequest:
     """One of Lance's operations as it was handed over, before the head is known."""
 
     operation: Any
-    """A `lance.LanceOperation`, a `lance.Transaction`, or a serialized message."""
+    """A `lance.LanceOperation`, a `lance.Transaction`, or a message, serialized or not."""
     transaction_id: str
     id_is_new: bool
     read_version: int

@@ -25,7 +25,7 @@ from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.full_storage import names_full_storage
-from commitlog.client.row_keys import KnownKeys, rows_at
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.rows import (
     ROW_ADDRESS,
     ROW_ID,
@@ -39,6 +39,7 @@ from commitlog.client.rows import (
     with_children,
     write_moved,
 )
+from commitlog.client.rows_at import rows_at
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import hashed, packed
@@ -116,8 +117,8 @@ def prepare_merge(
     pylance does it, unless the source holds whole rows and it is known where their keys are.
     """
     check_merge(info, source, on)
-    is_whole = all(info.schema.field(field.name).type == field.type for field in source.schema)
-    if known is not None and is_whole and _replaces_rows(info, source, on, options):
+    is_whole = _is_whole(info, source)
+    if known is not None and replaces_rows(info, source, on, options):
         places = known.places(info, dataset, on[0], source.column(on[0]))
         if places is not None:
             return _replace(info, dataset, source, on, options, places)
@@ -154,7 +155,11 @@ def prepare_merge(
     )
 
 
-def _replaces_rows(
+def _is_whole(info: TableInfo, source: pa.Table) -> bool:
+    return all(info.schema.field(field.name).type == field.type for field in source.schema)
+
+
+def replaces_rows(
     info: TableInfo, source: pa.Table, on: Sequence[str], options: MergeOptions
 ) -> bool:
     """Return True for whole rows, each with a key of one column, in place of those that match."""
@@ -163,6 +168,7 @@ def _replaces_rows(
         and len(on) == 1
         and not source.column(on[0]).null_count
         and len(source.schema) == len(info.schema)
+        and _is_whole(info, source)
         and not info.has_blobs
     )
 
@@ -186,15 +192,31 @@ def _replace(
     ]
     matched = _taken(valid, [row for row, _ in pairs])
     moved = [number for _, number in pairs]
+    updated, removed, affected = delete_rows(dataset, matched[ROW_ADDRESS])
+    made = replaced(info, dataset, source, on, options, moved, matched[ROW_ID])
+    made.operation.removed_fragment_ids, made.operation.updated_fragments = removed, updated
+    return replace(made, read_version=dataset.version, affected=affected)
+
+
+def replaced(
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    source: pa.Table,
+    on: Sequence[str],
+    options: MergeOptions,
+    moved: Sequence[int],
+    row_ids: pa.ChunkedArray | None = None,
+) -> Prepared:
+    """Write the source's rows in place of others, which are still to be removed.
+
+    `moved` has the number of the row that follows each of those, `row_ids` their stable ids.
+    """
+    keys = list(whole_keys(info, on, source))
     taken = set(moved) if options.when_not_matched_insert_all else set(range(len(keys)))
     new = [number for number in range(len(keys)) if number not in taken]
     rows = _taken(source.select(info.schema.names), [*moved, *new])
-    fragments = write_moved(info, dataset, rows, matched[ROW_ID])
-    updated, removed, affected = delete_rows(dataset, matched[ROW_ADDRESS])
     operation = lance.LanceOperation.Update(
-        removed_fragment_ids=removed,
-        updated_fragments=updated,
-        new_fragments=fragments,
+        new_fragments=write_moved(info, dataset, rows, row_ids),
         fields_modified=[],
         fields_for_preserving_frag_bitmap=with_children(info, info.schema.names),
         update_mode="rewrite_rows",
@@ -202,9 +224,8 @@ def _replace(
     inserted = hashed(keys[number] for number in new)
     return Prepared(
         operation,
-        dataset.version,
-        affected,
-        KeyHashes(key_ids(info, on), packed(inserted)),
+        0,
+        keys=KeyHashes(key_ids(info, on), packed(inserted)),
         counts={"inserted": len(new), "updated": len(moved), "deleted": 0},
     )
 

@@ -11,6 +11,7 @@ from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
+from commitlog.client.version_files import VersionFile, VersionFiles
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -37,6 +38,7 @@ class Opened:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._datasets: dict[tuple[str, str, int], lance.LanceDataset] = {}
+        self._files = VersionFiles()
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
         """Open a version by path, without the log behind it."""
@@ -65,14 +67,15 @@ class Opened:
         Under policy `latest` most versions never get a file, and making one takes a search of
         the log.
         """
-        from commitlog.core.tables.lance_tables import is_in
-
-        readable = info.readable_version
-        if readable and not is_in(readable, info.deleted):
+        if readable := _readable(info):
             dataset = self.plain(info, readable)
             if dataset.lance_schema == info.lance_schema:
                 return dataset
         return self.plain(info, info.version)
+
+    def newest_file(self, info: TableInfo) -> VersionFile | None:
+        """Return what the manifest of that version says, if Lance isn't needed to read it."""
+        return self._files.read(info, _readable(info) or info.version)
 
     def for_writing(self, info: TableInfo) -> lance.LanceDataset:
         """Return any opened version of the present schema: new files need no more."""
@@ -118,6 +121,14 @@ def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
     answer = runtime.request(partition, "materialize", table=list(info.table_id), version=version)
     path: str = answer["path"]
     return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
+
+
+def _readable(info: TableInfo) -> int:
+    """Return the newest version that has its file and wasn't deleted; 0 if none is known."""
+    from commitlog.core.tables.lance_tables import is_in
+
+    readable = info.readable_version
+    return 0 if is_in(readable, info.deleted) else readable
 
 
 def is_there(location: str, version: int) -> bool:

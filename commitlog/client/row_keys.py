@@ -4,47 +4,64 @@ Lance's search reads the key's column of all fragments for each operation. Here 
 are read once instead: a fragment's rows keep their places as long as it exists, and only are
 deleted. So what is remembered may name too many rows, and never too few; Lance then reads those
 that still live, and whoever asked compares their keys, or has Lance evaluate the predicate.
+Of integers and timestamps the values themselves are remembered, so nothing has to be compared.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
-from commitlog.adapters.lance_datasets import encoded_fragments, take_rows
+from commitlog.adapters.lance_datasets import encoded_fragments
+from commitlog.client.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.key_predicates import comparison
 from commitlog.client.row_groups import BaseScan, scan_base
-from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, Prepared, fragment_of
+from commitlog.client.rows import OFFSET_BITS, Prepared
+from commitlog.client.rows_at import having, read_column, rows_at, scan_at
+from commitlog.client.single_rows import single_value
 from commitlog.client.tables import TableInfo
+from commitlog.client.version_files import ReadVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 
 SEARCHES_FIRST = 3
 """So many searches of a table are left to Lance, before its keys are read: most tables get few."""
-ROWS_MAX, TABLES_MAX = 20_000_000, 100
-"""What a row writer remembers, 12 bytes a row; a table that has no place is searched."""
-CLIENT_ROWS_MAX = 4_000_000
+SMALL_ROWS_MAX, SMALL_FRAGMENTS_MAX = 100_000, 100
+"""Of a table no larger than this Lance's search takes as long as to read the keys."""
+ROWS_MAX, TABLES_MAX = 15_000_000, 100
+"""What a row writer remembers, 16 bytes a row; a table that has no place is searched."""
+CLIENT_ROWS_MAX = 3_000_000
 """What any other client remembers."""
-ROW_BYTES, FRAGMENT_BYTES = 12, 200
+ROW_BYTES, FRAGMENT_BYTES = 16, 200
 """What a row takes in memory, and a fragment beside its own bytes."""
 UNSORTED_MAX = 5_000
 """So many rows are found by a dict before they are sorted in."""
 WRITTEN_MAX = 16
 """Of so many new files the keys are kept until a version is looked at that has them."""
 KEYS_MAX = 20_000
-FEW = 16
 PLACES_MAX = 40_000
 """Of an operation with more keys or places than this, a search reads hardly more."""
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_HASH_BITS = np.uint64(32)
-Hashes = Any
-"""An array of 32-bit numbers."""
+
+
+class KeyPlaces(NamedTuple):
+    """Where some values are."""
+
+    rows: Sequence[tuple[int, int]]
+    """An address and the position of the value that its row has, ascending."""
+    fragments: Mapping[int, bytes]
+    """The fragments that these rows are in, encoded, by id."""
+
+
+class _Column(NamedTuple):
+    name: str
+    field_id: int
+    kind: pa.DataType
+    location: str
 
 
 class KnownKeys:
@@ -80,7 +97,7 @@ class KnownKeys:
             name = names.get(number)
             if known.count and name in rows.schema.names:
                 with known.lock:
-                    known.wrote(fragments, _hashes(rows.column(name)))
+                    known.wrote(fragments, rows.column(name))
 
     def scan(
         self,
@@ -98,8 +115,8 @@ class KnownKeys:
             return None
         if compared.is_all and not columns:
             rows = rows_at(dataset, [compared.column], addresses)
-            return _having(rows, compared.column, compared.values)
-        return _scan_at(dataset, columns, addresses, f" AND ({predicate})")
+            return having(rows, compared.column, compared.values)
+        return scan_at(dataset, columns, addresses, f" AND ({predicate})")
 
     def places(
         self,
@@ -112,21 +129,51 @@ class KnownKeys:
 
         None: a search does better.
         """
-        wanted = _hashes(values) if len(values) <= KEYS_MAX else None
+        wanted = numbers_of(values) if len(values) <= KEYS_MAX else None
         if wanted is None:
             return None
-        # Not by its name, which another column may get.
-        known = self._known(info.incarnation, info.column_ids[column])
+        key = _column(info, column)
+        known = self._known(info.incarnation, key.field_id)
         with known.lock:
             known.asked += 1
             if not known.count and known.asked <= self._searches_first:
                 return None
+            version = ReadVersion(encoded_fragments(dataset), lambda: dataset)
             try:
-                addresses = known.find(dataset, column, wanted, self._rows_max)
+                found = known.find(version, key, wanted, self._rows_max)
             except (ValueError, OSError, RuntimeError):
-                addresses = None  # whoever searches is told what is wrong
+                found = None  # whoever searches is told what is wrong
         self._make_room()
-        return addresses
+        return None if found is None else sorted({address for address, _ in found})
+
+    def exact_places(
+        self,
+        info: TableInfo,
+        version: Callable[[], ReadVersion | None],
+        column: str,
+        values: pa.Array | pa.ChunkedArray,
+    ) -> KeyPlaces | None:
+        """Return where the rows are that have one of some values in a column, dead rows too.
+
+        None: it isn't known exactly, or a search does better. `version` is called at most once.
+        """
+        kind = info.schema.field(column).type
+        if not is_number(kind) or values.null_count or not 0 < len(values) <= KEYS_MAX:
+            return None
+        key = _column(info, column)
+        known = self._known(info.incarnation, key.field_id)
+        is_early = not known.count and known.asked < self._searches_first
+        read = version()
+        if read is None or (is_early and not _is_small(read)):
+            return None
+        with known.lock:
+            try:
+                found = known.find(read, key, numbers_of(values), self._rows_max, exactly=True)
+            except (ValueError, OSError, RuntimeError):
+                found = None
+            places = None if found is None else KeyPlaces(found, known.fragments_of(found))
+        self._make_room()
+        return places
 
     def _known(self, incarnation: str, field_id: int) -> _Keys:
         with self._lock:
@@ -143,7 +190,7 @@ class KnownKeys:
 
 
 class _Keys:
-    """The places of one table's rows, by the hashes of their keys."""
+    """The places of one table's rows, by the numbers of their keys."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -155,15 +202,18 @@ class _Keys:
         """The fragments of the version that was looked at last, with their ids."""
         self._fragment_rows = 0
         """How many rows take as much memory as these fragments."""
-        self._files: dict[int, bytes] = {}
-        """What was read, by fragment id: another file may hold new values of the column."""
-        self._sorted: tuple[Hashes, Any] = (np.empty(0, np.uint32), np.empty(0, np.uint64))
-        """Hashes, ascending, and the address of each one's row."""
+        self._files: dict[int, tuple[bytes, int]] = {}
+        """What was read, and its rows, by fragment id: another file may hold new values."""
+        self._changed: set[int] = set()
+        """Fragments that were read again: what they held before is still remembered."""
+        self._has_nulls = False
+        self._sorted: tuple[Numbers, Any] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
+        """Values, ascending, and the address of each one's row."""
         self._newer: dict[int, list[int]] = {}
-        """Addresses by hash, of what isn't sorted in yet."""
+        """Addresses by value, of what isn't sorted in yet."""
         self._newer_count = 0
-        self._written: dict[str, Hashes] = {}
-        """The hashes of the newest files that this process wrote, by their paths."""
+        self._written: dict[str, Numbers] = {}
+        """The values in the newest files that this process wrote, by their paths."""
 
     @property
     def _rows(self) -> int:
@@ -175,137 +225,160 @@ class _Keys:
         return self._rows + self._fragment_rows
 
     def find(
-        self, dataset: lance.LanceDataset, column: str, wanted: Hashes, rows_max: int
-    ) -> list[int] | None:
-        """Return the addresses of all rows of a version whose keys may be wanted ones.
+        self,
+        version: ReadVersion,
+        key: _Column,
+        wanted: Numbers,
+        rows_max: int,
+        exactly: bool = False,
+    ) -> list[tuple[int, int]] | None:
+        """Return the addresses of all rows of a version that may have a wanted value, and which.
 
-        None: a search does better, or more than `rows_max` would have to be remembered.
+        None: a search does better, or more than `rows_max` would have to be remembered; or it
+        has to be known `exactly`, and isn't: null is remembered as zero.
         """
-        if not self._look(dataset, column, rows_max):
+        if not self._look(version, key, rows_max):
             return None
-        hashes, addresses = self._sorted
-        first: Any = np.searchsorted(hashes, wanted, "left").tolist()
-        last: Any = np.searchsorted(hashes, wanted, "right").tolist()
-        found: set[int] = set()
-        for start, end in zip(first, last, strict=True):
+        if exactly and self._has_nulls and 0 in wanted:
+            return None
+        values, addresses = self._sorted
+        first: Any = np.searchsorted(values, wanted, "left").tolist()
+        last: Any = np.searchsorted(values, wanted, "right").tolist()
+        found: list[tuple[int, int]] = []
+        for position, (start, end) in enumerate(zip(first, last, strict=True)):
             if start < end:
-                found.update(addresses[start:end].tolist())
-        for one in wanted.tolist():
-            found.update(self._newer.get(one, ()))
+                found += [(address, position) for address in addresses[start:end].tolist()]
+        if self._newer:
+            for position, one in enumerate(wanted.tolist()):
+                found += [(address, position) for address in self._newer.get(one, ())]
         there = set(self._there.values())
-        living = sorted(address for address in found if address >> OFFSET_BITS in there)
+        living = sorted(one for one in found if one[0] >> OFFSET_BITS in there)
+        if exactly and self._changed and any(a >> OFFSET_BITS in self._changed for a, _ in living):
+            return None
         return living if len(living) <= PLACES_MAX else None
 
-    def wrote(self, fragments: Sequence[FragmentMetadata], hashes: Hashes | None) -> None:
-        """Take the hashes of new fragments' rows, in their order."""
-        if hashes is None:
+    def wrote(self, fragments: Sequence[FragmentMetadata], keys: pa.ChunkedArray) -> None:
+        """Take the keys of new fragments' rows, in their order."""
+        values = numbers_of(keys)
+        if values is None:
             return
+        self._has_nulls = self._has_nulls or keys.null_count > 0
         start = 0
         for fragment in fragments:
             end = start + fragment.physical_rows
-            self._written[fragment.files[0].path] = hashes[start:end]
+            self._written[fragment.files[0].path] = values[start:end]
             start = end
         while len(self._written) > WRITTEN_MAX:
             del self._written[next(iter(self._written))]
 
-    def _hashes_of(self, fragment: DataFragment) -> Hashes | None:
-        """Return the hashes of a fragment that this process wrote."""
+    def _own(self, fragment: DataFragment) -> Numbers | None:
+        """Return the keys of a fragment that this process wrote."""
         if len(fragment.files) != 1 or fragment.overlays:
             return None
-        hashes = self._written.pop(fragment.files[0].path, None)
-        return hashes if hashes is not None and len(hashes) == fragment.physical_rows else None
+        values = self._written.pop(fragment.files[0].path, None)
+        return values if values is not None and len(values) == fragment.physical_rows else None
 
-    def _look(self, dataset: lance.LanceDataset, column: str, rows_max: int) -> bool:
+    def fragments_of(self, rows: Iterable[tuple[int, int]]) -> dict[int, bytes]:
+        """Return the fragments of some rows of the version that was looked at last, encoded."""
+        wanted = {address >> OFFSET_BITS for address, _ in rows}
+        return {number: one for one, number in self._there.items() if number in wanted}
+
+    def _look(self, version: ReadVersion, key: _Column, rows_max: int) -> bool:
         """Read what a version has and the ones before didn't; False if that isn't possible."""
         there: dict[bytes, int] = {}
-        unread: dict[int, bytes] = {}
-        hashes: dict[int, Hashes | None] = {}
+        unread: dict[int, DataFragment] = {}
         rows = 0
-        for encoded in encoded_fragments(dataset):
+        for encoded in version.fragments:
             number = self._there.get(encoded)
             if number is None:
                 fragment = DataFragment.FromString(encoded)
-                number, files = fragment.id, _files_of(fragment)
-                if self._files.get(number) != files:
-                    unread[number] = files
-                    hashes[number] = self._hashes_of(fragment)
+                number = fragment.id
+                read = self._files.get(number)
+                if read is None or read[0] != _files_of(fragment):
+                    unread[number] = fragment
                     rows += fragment.physical_rows
             there[encoded] = number
-        fragment_rows = sum(FRAGMENT_BYTES + len(encoded) for encoded in there) // ROW_BYTES
+        fragment_rows = (FRAGMENT_BYTES * len(there) + sum(map(len, there))) // ROW_BYTES
         if unread:
-            is_old = self._rows > 2 * dataset.count_rows() + UNSORTED_MAX
+            living = sum(self._files[one][1] for one in there.values() if one not in unread)
+            is_old = self._rows > 2 * (living + rows) + UNSORTED_MAX
             is_full = self._rows + rows + fragment_rows > rows_max
             if self._files and (is_old or is_full):
                 self._clear()  # and begin again with what is there now
-                return self._look(dataset, column, rows_max)
-            if is_full or not self._learn(dataset, column, hashes, rows):
+                return self._look(version, key, rows_max)
+            if is_full or not self._learn(version, key, unread):
                 return False
-            self._files.update(unread)
         self._there, self._fragment_rows = there, fragment_rows
         return True
 
     def _learn(
-        self,
-        dataset: lance.LanceDataset,
-        column: str,
-        known: Mapping[int, Hashes | None],
-        rows: int,
+        self, version: ReadVersion, key: _Column, unread: Mapping[int, DataFragment]
     ) -> bool:
         """Take the keys of fragments, or read those that aren't known."""
-        unknown = [fragment_of(dataset, number) for number, own in known.items() if own is None]
-        found = {number: own for number, own in known.items() if own is not None}
-        if unknown:
-            keys = _hashes(_column(dataset, column, unknown))
-            if keys is None or len(keys) != sum(one.physical_rows for one in unknown):
+        found: dict[int, Numbers] = {}
+        left: list[int] = []
+        for number, fragment in unread.items():
+            own = self._own(fragment)
+            if own is None:
+                value = single_value(key.location, fragment, key.field_id, key.kind)
+                own = None if value is None else np.array([value], np.uint64)
+            if own is None:
+                left.append(number)
+            else:
+                found[number] = own
+        if left:
+            keys = read_column(version.dataset, key.name, left)
+            read = numbers_of(keys)
+            if read is None or len(read) != sum(unread[number].physical_rows for number in left):
                 return False
+            self._has_nulls = self._has_nulls or keys.null_count > 0
             start = 0
-            for one in unknown:
-                found[one.fragment_id] = keys[start : start + one.physical_rows]
-                start += one.physical_rows
-        hashes = np.concatenate(list(found.values()))
-        if len(hashes) != rows:
-            return False
+            for number in left:
+                found[number] = read[start : start + unread[number].physical_rows]
+                start += unread[number].physical_rows
+        values = np.concatenate(list(found.values()))
         addresses = np.concatenate(
             [
                 np.arange(len(own), dtype=np.uint64) + np.uint64(number << OFFSET_BITS)
                 for number, own in found.items()
             ]
         )
-        if len(hashes) + self._newer_count > UNSORTED_MAX:
-            self._sort_in(hashes, addresses)
+        if len(values) + self._newer_count > UNSORTED_MAX:
+            self._sort_in(values, addresses)
         else:
-            for one, address in zip(hashes.tolist(), addresses.tolist(), strict=True):
+            for one, address in zip(values.tolist(), addresses.tolist(), strict=True):
                 self._newer.setdefault(one, []).append(address)
-            self._newer_count += len(hashes)
+            self._newer_count += len(values)
+        self._changed.update(number for number in unread if number in self._files)
+        for number, fragment in unread.items():
+            self._files[number] = _files_of(fragment), fragment.physical_rows
         return True
 
-    def _sort_in(self, hashes: Hashes, addresses: Any) -> None:
+    def _sort_in(self, values: Numbers, addresses: Any) -> None:
         newer = [(one, at) for one, found in self._newer.items() for at in found]
         first, second = np.array(newer, np.uint64).reshape(-1, 2).T
-        hashes = np.concatenate([first.astype(np.uint32), hashes])
+        values = np.concatenate([first, values])
         addresses = np.concatenate([second, addresses])
-        order = np.argsort(hashes, kind="stable")
-        hashes, addresses = hashes[order], addresses[order]
-        places = np.searchsorted(self._sorted[0], hashes)
+        order = np.argsort(values, kind="stable")
+        values, addresses = values[order], addresses[order]
+        places = np.searchsorted(self._sorted[0], values)
         self._sorted = (
-            np.insert(self._sorted[0], places, hashes),
+            np.insert(self._sorted[0], places, values),
             np.insert(self._sorted[1], places, addresses),
         )
         self._newer, self._newer_count = {}, 0
 
 
-def _column(
-    dataset: lance.LanceDataset, column: str, fragments: Sequence[lance.LanceFragment]
-) -> pa.ChunkedArray:
-    """Read a column of fragments, of deleted rows too: a restored version has them again."""
-    scanner = dataset.scanner(
-        columns=[column],
-        fragments=list(fragments),
-        with_row_id=True,
-        include_deleted_rows=True,
-        scan_in_order=True,
-    )
-    return scanner.to_table().column(column)
+def _column(info: TableInfo, name: str) -> _Column:
+    """Return a column by its id: another one may get its name."""
+    return _Column(name, info.column_ids[name], info.schema.field(name).type, info.location)
+
+
+def _is_small(version: ReadVersion) -> bool:
+    if len(version.fragments) > SMALL_FRAGMENTS_MAX:
+        return False
+    rows = sum(DataFragment.FromString(one).physical_rows for one in version.fragments)
+    return rows <= SMALL_ROWS_MAX
 
 
 def _files_of(fragment: DataFragment) -> bytes:
@@ -314,51 +387,3 @@ def _files_of(fragment: DataFragment) -> bytes:
         files=fragment.files, overlays=fragment.overlays, physical_rows=fragment.physical_rows
     )
     return said.SerializeToString(deterministic=True)
-
-
-def rows_at(
-    dataset: lance.LanceDataset, columns: Iterable[str], addresses: Sequence[int]
-) -> pa.Table:
-    """Read the rows at some addresses that weren't deleted, with their addresses and ids."""
-    if dataset.has_stable_row_ids or not addresses:
-        return _scan_at(dataset, list(columns), addresses)
-    return take_rows(dataset, [*columns, ROW_ADDRESS, ROW_ID], addresses)
-
-
-def _having(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
-    """Return the rows that have one of some values: other keys may have the same hash."""
-    if rows.num_rows <= FEW:  # with so few a filter costs more than a look
-        wanted = set(values.to_pylist())
-        if all(one in wanted for one in rows[column].to_pylist()):
-            return rows
-    return rows.filter(pc.is_in(rows[column], values))
-
-
-def _scan_at(
-    dataset: lance.LanceDataset,
-    columns: list[str] | dict[str, str],
-    addresses: Sequence[int],
-    condition: str = "",
-) -> pa.Table:
-    numbers = dict.fromkeys(address >> OFFSET_BITS for address in addresses)
-    there = f"{ROW_ADDRESS} IN ({','.join(map(str, addresses))})" if addresses else "false"
-    return dataset.scanner(
-        columns=columns,
-        filter=there + condition,
-        fragments=[fragment_of(dataset, number) for number in numbers] or None,
-        with_row_address=True,
-        with_row_id=True,
-    ).to_table()
-
-
-def _hashes(values: pa.Array | pa.ChunkedArray) -> Hashes | None:
-    """Return numbers that equal values have in common; None for types that have none here."""
-    kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
-        whole = values.cast(pa.uint64() if kind == pa.uint64() else pa.int64())
-        numbers = np.asarray(pc.fill_null(whole, 0)).astype(np.uint64)
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        numbers = np.fromiter(map(hash, values.to_pylist()), np.int64).astype(np.uint64)
-    else:
-        return None
-    return (numbers * _SPREAD >> _HASH_BITS).astype(np.uint32)

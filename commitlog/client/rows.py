@@ -24,12 +24,15 @@ from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
+from commitlog.client.contents import contents
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import encoded_keys, hashed, packed
+from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import DeletionFile
+from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import KeyHashes
 
 APPENDED_KEYS_MAX = 200_000
@@ -54,6 +57,7 @@ class Prepared:
     """Lance's operation, ready to be submitted."""
 
     operation: Any
+    """One of `lance.LanceOperation`, or a `Transaction` message of Lance's."""
     read_version: int
     affected: Mapping[int, BitMap] = field(default_factory=dict)
     keys: KeyHashes | None = None
@@ -154,9 +158,11 @@ def delete_rows(
 def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False) -> None:
     """Remove what was written for an operation that surely was not committed."""
     store = store_for(info.location)
-    operation = prepared.operation
+    message = prepared.operation
+    if not isinstance(message, Transaction):
+        message, _ = to_transaction(message, read_version=prepared.read_version, uuid="")
+    _, added, updated, _ = contents(message)
     if not keep_data:
-        added: Any = getattr(operation, "new_fragments", getattr(operation, "fragments", ()))
         paths = [file.path for fragment in added for file in fragment.files]
         for path in (*paths, *prepared.patches):
             store.delete(f"data/{path}")
@@ -164,10 +170,10 @@ def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False
                 folder = f"data/{path.removesuffix('.lance')}"
                 for name in list(store.names(folder)):
                     store.delete(f"{folder}/{name}")
-    for image in getattr(operation, "updated_fragments", ()):
+    for image in updated:
         deletions = image.deletion_file
-        if deletions is not None and deletions.read_version == prepared.read_version:
-            store.delete(deletion_file_path(image.id, deletion_file(deletions)))
+        if image.HasField("deletion_file") and deletions.read_version == prepared.read_version:
+            store.delete(deletion_file_path(image.id, deletions))
 
 
 def scan(

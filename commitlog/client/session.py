@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from commitlog.client import direct
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.merging import MergeOptions
 from commitlog.client.row_tickets import settled_if_rows
 from commitlog.client.row_writes import made_write
-from commitlog.client.rows import Prepared, prepare_append, prepare_delete, remove_files
+from commitlog.client.rows import Prepared, prepare_append, remove_files
 from commitlog.client.submission import AffectedRowsLike, as_operation, prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
@@ -90,9 +91,7 @@ class TransactionBuilder:
     def delete(self, table_id: TableName, predicate: str) -> None:
         """Delete rows of a table."""
         info = self._head(table_id)
-        opened = self._log.opened
-        found = prepare_delete(info, opened.newest(info), predicate, search=opened.keys.scan)
-        self._add(info, found)
+        self._add(info, direct.delete(info, self._log.opened, predicate))
 
     def update(
         self, table_id: TableName, values: Mapping[str, Any], where: str | None = None
@@ -110,9 +109,8 @@ class TransactionBuilder:
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name, required=False)
         keys = (on,) if isinstance(on, str) else tuple(on)
-        opened, merge = self._log.opened, MergeOptions(**options)
-        dataset = opened.newest(info)
-        self._add(info, prepare_merge(info, dataset, source, keys, merge, opened.keys))
+        merge = MergeOptions(**options)
+        self._add(info, direct.merge(info, self._log.opened, source, keys, merge))
 
     def write_rows(
         self,

@@ -225,9 +225,10 @@ def _encode(
 ) -> tuple[LanceMessage, bytes, SchemaMetadata | None]:
     operation, uuid = request.operation, request.uuid
     metadata: SchemaMetadata | None = None
-    if isinstance(operation, bytes | bytearray | memoryview):
-        message = parse_message(bytes(operation))
-        if message.uuid == uuid and message.read_version == read_version:
+    is_encoded = isinstance(operation, bytes | bytearray | memoryview)
+    if is_encoded or isinstance(operation, LanceMessage):
+        message = parse_message(bytes(operation)) if is_encoded else operation
+        if is_encoded and message.uuid == uuid and message.read_version == read_version:
             return message, bytes(operation), None
         message.uuid, message.read_version = uuid, read_version
     else:

@@ -92,12 +92,7 @@ def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
 
     Raises UnknownFeatureFlag for a table that this program is too old for.
     """
-    if len(data) < _FOOTER.size:
-        raise UnsupportedFormat(f"a manifest of {len(data)} bytes is cut off")
-    position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
-    if magic != _MAGIC:
-        raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {_MAGIC!r}")
-    encoded = _section(data, position)
+    encoded = manifest_message(data)
     try:
         manifest = Manifest.FromString(encoded)
     except DecodeError as error:
@@ -112,6 +107,16 @@ def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
         transaction = _section(data, manifest.transaction_section_deprecated)
     fragments = EncodedFragments(encoded, [fragment.id for fragment in manifest.fragments])
     return ManifestState.of(manifest, fragments, index_section), transaction
+
+
+def manifest_message(data: bytes) -> bytes:
+    """Return the `lance.table.Manifest` in a manifest file, encoded."""
+    if len(data) < _FOOTER.size:
+        raise UnsupportedFormat(f"a manifest of {len(data)} bytes is cut off")
+    position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {_MAGIC!r}")
+    return _section(data, position)
 
 
 def _section(data: bytes, position: int) -> bytes:

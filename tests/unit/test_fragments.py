@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from commitlog.core.manifest.encoded_fragments import EncodedFragments, changes
 from commitlog.core.manifest.feature_flags import FLAG_DELETION_FILES
 from commitlog.core.manifest.fragments import Fragments, joined
-from commitlog.core.manifest.wire import split, varint
+from commitlog.core.manifest.wire import runs_of, split, varint
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from tests.unit.manifest_examples import fragment
@@ -97,6 +97,19 @@ def test_splitting_keeps_unknown_fields_and_the_bytes_of_values() -> None:
     rest, values = split(data, 2)
     assert values == [odd]
     assert rest == unknown + b"\x18\x03"
+
+
+@given(st.lists(IDS, max_size=300), CHANGES, st.integers(min_value=0, max_value=70))
+def test_what_is_known_of_one_message_splits_another(
+    ids: list[int], changed: list[tuple[int, int]], begin: int
+) -> None:
+    runs = runs_of([encoded(i) for i in ids], 2)
+    later = [encoded(i) for i in ids[begin:]]
+    for position, deleted in changed:
+        later.insert(position % (len(later) + 1), encoded(position, deleted))
+    data = b"\x0a\x02\x12\x00" + bytes(joined(later)) + Manifest(version=7).SerializeToString()
+    assert split(data, 2, runs) == split(data, 2)
+    assert split(data, 2, runs)[1] == later
 
 
 def in_manifest(model: dict[int, bytes]) -> EncodedFragments:

@@ -124,7 +124,7 @@ def test_keys_that_a_process_wrote_are_not_read(
     dataset = lance.write_dataset(rows(list(range(30)), pa.int64()), tmp_path / "t")
     known = KnownKeys(searches_first=0)
     assert place_of(3, known, dataset) == [3]
-    monkeypatch.setattr(row_keys, "_column", None)
+    monkeypatch.setattr(row_keys, "read_column", None)
     later = written(dataset, known, random.Random(0))
     twin = KnownKeys(searches_first=0)
     found = [place_of(number, known, later) for number in range(60)]

@@ -7,8 +7,14 @@ what a field means.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from commitlog.errors import UnsupportedFormat
 
+Runs = Mapping[bytes, tuple[bytes, list[bytes]]]
+"""Values that follow each other, as a message has them and one by one, by the first of them."""
+_NO_RUNS: Runs = {}
+_RUN_VALUES = 64
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
@@ -73,10 +79,11 @@ def field_at(data: bytes, position: int) -> bytes:
     return data[position : _end_of_value(data, value, key & 7)]
 
 
-def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
+def split(data: bytes, field_number: int, runs: Runs = _NO_RUNS) -> tuple[bytes, list[bytes]]:
     """Take a message's values of one repeated message field out of its bytes.
 
-    The first result is the message without that field; unknown fields stay where they are.
+    The first result is the message without that field; unknown fields stay where they are. What
+    `runs_of` knows of a similar message is compared with this one, and not taken apart again.
     """
     wanted = field_number << 3 | _LENGTH_DELIMITED
     rest: list[bytes] = []
@@ -90,7 +97,13 @@ def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
             rest.append(data[rest_start:start])
             length, position = read_varint(data, position)
             rest_start = position + length
-            values.append(data[position:rest_start])
+            value = data[position:rest_start]
+            run = runs.get(value)
+            if run is not None and data.startswith(run[0], start):
+                rest_start = start + len(run[0])
+                values += run[1]
+            else:
+                values.append(value)
             position = rest_start
         else:
             position = _end_of_value(data, position, key & 7)
@@ -98,3 +111,14 @@ def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
             raise UnsupportedFormat("a protobuf message ends within a field")
     rest.append(data[rest_start:])
     return b"".join(rest), values
+
+
+def runs_of(values: list[bytes], field_number: int) -> Runs:
+    """Return what spares `split` work on a message that has most of these values too."""
+    key = varint(field_number << 3 | _LENGTH_DELIMITED)
+    runs = {}
+    for start in range(0, len(values), _RUN_VALUES):
+        run = values[start : start + _RUN_VALUES]
+        joined = b"".join([part for one in run for part in (key, varint(len(one)), one)])
+        runs[run[0]] = joined, run
+    return runs

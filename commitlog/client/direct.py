@@ -1,0 +1,184 @@
+"""Deletes and merges, without opening the version with Lance where they can do without it.
+
+The fragments are read from the version's manifest, it is remembered where the keys are, a deletion
+file says which rows live, and the new one is written here. Where something isn't known exactly, or
+isn't plain, Lance reads the version, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from commitlog.adapters.storage import store_for
+from commitlog.client.full_storage import names_full_storage
+from commitlog.client.key_predicates import comparison
+from commitlog.client.lance_request import new_transaction_id
+from commitlog.client.merging import (
+    MergeOptions,
+    check_merge,
+    prepare_merge,
+    replaced,
+    replaces_rows,
+)
+from commitlog.client.opening import Opened
+from commitlog.client.rows import OFFSET_BITS, Prepared, prepare_delete
+from commitlog.client.tables import TableInfo
+from commitlog.client.version_files import ReadVersion, VersionFile
+from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.lance_objects import to_transaction
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, merge_deletions
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+OFFSETS = (1 << OFFSET_BITS) - 1
+
+
+class _Found(NamedTuple):
+    """Living rows of a version."""
+
+    version: int
+    rows: Sequence[tuple[int, int]]
+    """An address and the position of the value that its row has, ascending."""
+    fragments: Mapping[int, bytes]
+    deleted: Mapping[int, BitMap]
+    """The rows of each fragment that were deleted before."""
+
+
+class _Taken(NamedTuple):
+    """What is left of fragments without some rows."""
+
+    images: Sequence[DataFragment]
+    removed: Sequence[int]
+    rows: Mapping[int, BitMap]
+
+
+def delete(info: TableInfo, opened: Opened, predicate: str, said: str | None = None) -> Prepared:
+    """Delete the rows of a predicate in the newest version; the record has `said` in its place."""
+    made = delete_directly(info, opened, predicate, said)
+    if made is not None:
+        return made
+    return prepare_delete(info, opened.newest(info), predicate, said, opened.keys.scan)
+
+
+def merge(
+    info: TableInfo, opened: Opened, source: pa.Table, on: Sequence[str], options: MergeOptions
+) -> Prepared:
+    """Join rows, whose columns have the table's types, with the newest version."""
+    made = merge_directly(info, opened, source, on, options)
+    if made is not None:
+        return made
+    return prepare_merge(info, opened.newest(info), source, on, options, opened.keys)
+
+
+@names_full_storage
+def delete_directly(
+    info: TableInfo, opened: Opened, predicate: str, said: str | None
+) -> Prepared | None:
+    """Delete the rows of a predicate that says which values a column has; None: Lance has to."""
+    compared = comparison(predicate, info.schema)
+    if compared is None or not compared.is_all:
+        return None
+    found = _find(info, opened, compared.column, compared.values)
+    if found is None:
+        return None
+    taken = _delete(info, found)
+    recorded = predicate if said is None else said
+    delete = Transaction.Delete(
+        updated_fragments=taken.images, deleted_fragment_ids=taken.removed, predicate=recorded
+    )
+    count = sum(map(len, taken.rows.values()))
+    return Prepared(
+        Transaction(delete=delete), found.version, taken.rows, counts={"deleted": count}
+    )
+
+
+@names_full_storage
+def merge_directly(
+    info: TableInfo, opened: Opened, source: pa.Table, on: Sequence[str], options: MergeOptions
+) -> Prepared | None:
+    """Replace the rows that have the keys of whole rows, or insert these; None: Lance has to."""
+    check_merge(info, source, on)
+    # Where rows keep their ids, those have to be read.
+    if info.stable_row_ids or not replaces_rows(info, source, on, options):
+        return None
+    found = _find(info, opened, on[0], source.column(on[0]))
+    if found is None:
+        return None
+    moved = [number for _, number in found.rows]
+    made = replaced(info, opened.for_writing(info), source, on, options, moved)
+    message, _ = to_transaction(made.operation, read_version=found.version, uuid="")
+    taken = _delete(info, found)
+    message.update.removed_fragment_ids.extend(taken.removed)
+    message.update.updated_fragments.extend(taken.images)
+    return replace(made, operation=message, read_version=found.version, affected=taken.rows)
+
+
+def _find(
+    info: TableInfo, opened: Opened, column: str, values: pa.Array | pa.ChunkedArray
+) -> _Found | None:
+    """Find the living rows that have one of some values in a column."""
+    read: list[VersionFile] = []
+
+    def version() -> ReadVersion | None:
+        file = opened.newest_file(info)
+        if file is None:
+            return None
+        read.append(file)
+        return ReadVersion(file.fragments, lambda: opened.plain(info, file.version))
+
+    places = opened.keys.exact_places(info, version, column, values)
+    if places is None:
+        return None
+    deleted: dict[int, BitMap] = {}
+    store = store_for(info.location)
+    for number, encoded in places.fragments.items():
+        fragment = DataFragment.FromString(encoded)
+        if not fragment.physical_rows or fragment.overlays:
+            return None
+        described = fragment.deletion_file
+        if not fragment.HasField("deletion_file"):
+            deleted[number] = BitMap()
+            continue
+        if described.HasField("base_id"):
+            return None
+        try:
+            data = store.read(deletion_file_path(number, described))
+            deleted[number] = decode_deletion_file(data, described.file_type)
+        except (OSError, UnsupportedFormat):
+            return None
+    rows = [
+        (address, position)
+        for address, position in places.rows
+        if address & OFFSETS not in deleted[address >> OFFSET_BITS]
+    ]
+    return _Found(read[0].version, rows, places.fragments, deleted)
+
+
+def _delete(info: TableInfo, found: _Found) -> _Taken:
+    """Write the deletion files of fragments without the rows that were found."""
+    store = store_for(info.location)
+    images: list[DataFragment] = []
+    removed: list[int] = []
+    rows: dict[int, BitMap] = {}
+    for number, group in groupby(found.rows, lambda row: row[0] >> OFFSET_BITS):
+        rows[number] = BitMap(address & OFFSETS for address, _ in group)
+        merged = merge_deletions(
+            found.fragments[number],
+            found.deleted[number],
+            rows[number],
+            read_version=found.version,
+            transaction_id=new_transaction_id(),  # of this attempt: its file has a name of its own
+        )
+        if merged.fragment is None:
+            removed.append(number)
+            continue
+        store.write_ahead(merged.path, merged.data)
+        images.append(DataFragment.FromString(merged.fragment))
+    return _Taken(images, removed, rows)

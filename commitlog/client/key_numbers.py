@@ -1,0 +1,28 @@
+"""The numbers by which it is remembered where values of a column are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Numbers = Any
+"""An array of 64-bit numbers that stand for values: equal values have the same."""
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return True for integers and timestamps, whose numbers are their values."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+
+
+def numbers_of(values: pa.Array | pa.ChunkedArray) -> Numbers | None:
+    """Return the numbers of values, of a null that of zero; None for types that have none here."""
+    kind = values.type
+    if is_number(kind):
+        whole = values.cast(pa.uint64() if kind == pa.uint64() else pa.int64())
+        return np.asarray(pc.fill_null(whole, 0)).astype(np.uint64)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.fromiter(map(hash, values.to_pylist()), np.int64).astype(np.uint64)
+    return None
