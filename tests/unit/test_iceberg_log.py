@@ -211,11 +211,11 @@ def test_a_table_whose_store_hangs_holds_up_no_other(
 ) -> None:
     write, hangs, ends = StoreObserver.write, threading.Event(), threading.Event()
 
-    def slow(self: StoreObserver, files: Any, *arguments: Any) -> None:
+    def slow(self: StoreObserver, files: Any, *arguments: Any) -> Any:
         if any("/hanging-" in file.path for file in files):
             hangs.set()
             assert ends.wait(300)
-        write(self, files, *arguments)
+        return write(self, files, *arguments)
 
     monkeypatch.setattr(StoreObserver, "write", slow)
     place = f"/v1/namespaces/{namespace}/tables"

@@ -16,6 +16,7 @@ from consumers.servers.namespace import answer_files, row_work
 from consumers.servers.namespace.rows import seconds
 from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, numbers
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +229,7 @@ def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(answer_files, "AnswerInFile", noted)
     status, found = world.post(f"/v1/table/{name}$t/query", asked)
     assert (status, pa.ipc.open_file(found).read_all()) == (200, rows)
-    assert [file.closed for file in opened] == [True]
+    wait_until(lambda: [file.closed for file in opened] == [True], "the file closed")
     status, found = world.post(f"/v1/table/{name}$t/query", {**asked, "columns": ["id"]})
     assert (status, pa.ipc.open_file(found).num_record_batches) == (200, 1)
     assert len(opened) == 1
