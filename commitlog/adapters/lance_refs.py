@@ -70,12 +70,15 @@ def versions_with_files(location: str) -> dict[int, str]:
 
 def versions_in(store: ObjectStore) -> dict[int, str]:
     """Return what `versions_with_files` does, of a location that is open."""
-    found = {}
-    for name in store.names(VERSIONS_DIRECTORY):
+    return dict(sorted(manifests_in(store)))
+
+
+def manifests_in(store: ObjectStore, folder: str = VERSIONS_DIRECTORY) -> Iterator[tuple[int, str]]:
+    """Yield the version and the path of each published manifest in a folder; raise OSError."""
+    for name in store.names(folder):
         parsed = parse_manifest_name(name)
         if parsed is not None and not parsed.staged_by and not parsed.is_detached:
-            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
-    return dict(sorted(found.items()))
+            yield parsed.version, f"{folder}/{name}"
 
 
 class Published:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import let_through, open_dataset
+from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
@@ -16,7 +17,6 @@ from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
     manifest_name,
-    parse_manifest_name,
 )
 from commitlog.errors import NoSuchVersion
 from commitlog.model.table import Policy
@@ -146,8 +146,4 @@ def is_readable(info: TableInfo, version: int) -> bool:
         return True
     if info.policy is Policy.EVERY:
         return False
-    found: Any = map(parse_manifest_name, store_for(info.location).names(VERSIONS_DIRECTORY))
-    return any(
-        name and not name.staged_by and not name.is_detached and name.version >= version
-        for name in found
-    )
+    return any(found >= version for found, _ in manifests_in(store_for(info.location)))

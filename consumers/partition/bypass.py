@@ -25,12 +25,12 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
     manifest_name,
-    parse_manifest_name,
 )
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.log.attribution import attributed
@@ -69,14 +69,10 @@ def quarantine_foreign(
     store = store_for(location)
     head = ask_head()
     found: dict[str, tuple[int, str]] = {}
-    for name in store.names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(name)
-        if parsed is None or parsed.staged_by or parsed.is_detached:
-            continue
-        if parsed.version > head.version:
-            path = f"{VERSIONS_DIRECTORY}/{name}"
+    for version, path in manifests_in(store):
+        if version > head.version:
             with contextlib.suppress(FileNotFoundError):
-                found[path] = parsed.version, sha256_of(store.read(path))
+                found[path] = version, sha256_of(store.read(path))
     # What was read before this, and is ahead of it, is no file of the log's.
     head = ask_head()
     moved: list[str] = []

@@ -17,6 +17,7 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
+from commitlog.adapters.lance_refs import manifests_in, versions_in
 from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -141,12 +142,9 @@ def delete_versions(files: TableFiles, change: Change) -> None:
     """Remove the manifests of versions that were deleted; their data files are vacuum's."""
     if not change.deleted or files.dropped:
         return
-    for name in files.store.names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(name)
-        if parsed is None or parsed.staged_by or parsed.is_detached:
-            continue
-        if is_in(parsed.version, change.deleted):
-            files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
+    for version, path in manifests_in(files.store):
+        if is_in(version, change.deleted):
+            files.store.delete(path)
 
 
 NewestInLog = Callable[[str, int], int]
@@ -211,11 +209,7 @@ def _move_those_ahead(
     skipped it. Then the log says whose they are: its own have their outcomes before their files.
     A process that is held up here takes none that a later leader has replaced meanwhile.
     """
-    found = {}
-    for other in files.store.names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(other)
-        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
-            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{other}"
+    found = versions_in(files.store)
     theirs = {}
     for later in takewhile(found.__contains__, count(version + 1)):
         with contextlib.suppress(FileNotFoundError):  # another process was faster

@@ -24,6 +24,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path, relative_path
+from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import (
@@ -85,12 +86,7 @@ def delete_branch(service: Service, call: Call) -> dict[str, Any]:
 
 def branch_versions(info: TableInfo, branch: str) -> dict[int, str]:
     """Return a branch's versions with their paths; TableBranchNotFoundError if it has none."""
-    folder = _folder(branch)
-    found = {}
-    for name in store_for(info.location).names(folder):
-        parsed = parse_manifest_name(name)
-        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
-            found[parsed.version] = f"{folder}/{name}"
+    found = dict(manifests_in(store_for(info.location), _folder(branch)))
     if not found:
         raise _missing(info, branch)
     return found

@@ -7,9 +7,9 @@ from typing import Any
 
 from lance_namespace import InvalidInputError, ListTableVersionsRequest
 
+from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.core.tables.lance_tables import is_in
 from consumers.servers.namespace.branches import branch_entry, branch_versions, is_branch
 from consumers.servers.namespace.call import Call
@@ -60,14 +60,11 @@ def _page(
 
 def readable_versions(info: TableInfo) -> dict[int, str]:
     """Return the versions that the log knows and that have a file, with their paths."""
-    found: dict[int, str] = {}
-    for name in store_for(info.location).names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(name)
-        if parsed is None or parsed.staged_by or parsed.is_detached:
-            continue
-        if 1 <= parsed.version <= info.version and not is_in(parsed.version, info.deleted):
-            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
-    return found
+    return {
+        version: path
+        for version, path in manifests_in(store_for(info.location))
+        if 1 <= version <= info.version and not is_in(version, info.deleted)
+    }
 
 
 def _page_token(token: str | None) -> int | None:
