@@ -139,10 +139,7 @@ class KnownKeys:
             if not known.count and known.asked <= self._searches_first:
                 return None
             version = ReadVersion(encoded_fragments(dataset), lambda: dataset)
-            try:
-                found = known.find(version, key, wanted, self._rows_max)
-            except (ValueError, OSError, RuntimeError):
-                found = None  # whoever searches is told what is wrong
+            found = known.find(version, key, wanted, self._rows_max)
         self._make_room()
         return None if found is None else sorted({address for address, _ in found})
 
@@ -167,10 +164,7 @@ class KnownKeys:
         if read is None or (is_early and not _is_small(read)):
             return None
         with known.lock:
-            try:
-                found = known.find(read, key, numbers_of(values), self._rows_max, exactly=True)
-            except (ValueError, OSError, RuntimeError):
-                found = None
+            found = known.find(read, key, numbers_of(values), self._rows_max, exactly=True)
             places = None if found is None else KeyPlaces(found, known.fragments_of(found))
         self._make_room()
         return places
@@ -237,9 +231,11 @@ class _Keys:
         None: a search does better, or more than `rows_max` would have to be remembered; or it
         has to be known `exactly`, and isn't: null is remembered as zero.
         """
-        if not self._look(version, key, rows_max):
-            return None
-        if exactly and self._has_nulls and 0 in wanted:
+        try:
+            is_read = self._look(version, key, rows_max)
+        except (ValueError, OSError, RuntimeError):
+            is_read = False  # whoever searches is told what is wrong
+        if not is_read or (exactly and self._has_nulls and 0 in wanted):
             return None
         values, addresses = self._sorted
         first: Any = np.searchsorted(values, wanted, "left").tolist()

@@ -127,11 +127,8 @@ def _read_together(
     """Note what writes are that have one schema and one key; leave out what is wrong."""
     whole = pa.Table.from_batches([batch for _, batch in batches])
     try:
-        whole.validate()
-        for column in whole.columns:
-            for chunk in column.chunks:
-                check_text(chunk)
-    except (pa.ArrowException, Misfit):
+        _check_texts(whole)
+    except Misfit:
         return
     keys = keys_or_none(info, on, whole.select(on).combine_chunks()) if on else []
     start = 0
@@ -153,9 +150,7 @@ def read_write(
         with pa.ipc.open_stream(payload) as reader:
             rows = reader.read_all()
             rows.validate()
-            for column in rows.columns:
-                for chunk in column.chunks:
-                    check_text(chunk)
+            _check_texts(rows)
     except (pa.ArrowException, OSError) as error:
         raise RowsUnusable(
             Code.ROWS_REFUSED, f"its rows are not an Arrow stream: {error}"
@@ -178,6 +173,13 @@ def read_write(
         if operation.mode is RowsMode.UPSERT and len(set(write.keys)) < rows.num_rows:
             raise RowsUnusable(Code.ROWS_REFUSED, "it has a key more than once")
     return write
+
+
+def _check_texts(rows: pa.Table) -> None:
+    """Raise Misfit for the first text that isn't one."""
+    for column in rows.columns:
+        for chunk in column.chunks:
+            check_text(chunk)
 
 
 def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> None:

@@ -14,6 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TypeVar
 
 from commitlog.errors import Unavailable
 from consumers.servers.row_processes import WorkLost
@@ -30,6 +31,7 @@ LOST_PAUSE_SECONDS, LOST_REMEMBERED_SECONDS = 5.0, 60.0
 """For so long a client has no place, and one place, after its work ended a process."""
 _REMEMBERED_MAX = 10_000
 
+T = TypeVar("T")
 _Waiting = tuple[str, asyncio.Future[None]]
 
 
@@ -108,17 +110,12 @@ class RowTurns:
             chosen[1].set_result(None)
 
     def _note(self, client: str, seconds: float) -> None:
-        before = self._known.pop(client, (0.0, 0.0))
+        before = self._known.get(client, (0.0, 0.0))
         now = (seconds, self._clock())
-        self._known[client] = now if seconds > LONG_SECONDS else before
-        if len(self._known) > _REMEMBERED_MAX:
-            self._known.popitem(last=False)
+        _remember(self._known, client, now if seconds > LONG_SECONDS else before)
 
     def _note_lost(self, client: str) -> None:
-        self._lost.pop(client, None)
-        self._lost[client] = self._clock()
-        if len(self._lost) > _REMEMBERED_MAX:
-            self._lost.popitem(last=False)
+        _remember(self._lost, client, self._clock())
         asyncio.get_running_loop().call_later(LOST_PAUSE_SECONDS, self._go_on)
 
     def _is_ready(self, waiting: _Waiting) -> bool:
@@ -153,6 +150,14 @@ class RowTurns:
         """Return how long a client's work took if it was long lately, else 0."""
         seconds, ended = self._known.get(client, (0.0, 0.0))
         return seconds if self._clock() - ended < LONG_REMEMBERED_SECONDS else 0.0
+
+
+def _remember(known: OrderedDict[str, T], client: str, what: T) -> None:
+    """Note something of a client, and forget whom nothing was noted of for the longest time."""
+    known[client] = what
+    known.move_to_end(client)
+    if len(known) > _REMEMBERED_MAX:
+        known.popitem(last=False)
 
 
 class LargeBodies:
