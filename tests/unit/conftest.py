@@ -1,17 +1,24 @@
 """A log in memory with a small leader, for tests of clients; a module may define its own."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.codecs import lanes
 from consumers.views.version_index import live
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live
 from infra.native import NoCompiler, build
 from tests.fakes.leader import FakeLeader, memory_log
+from tests.lanes import golden_logs
+
+if TYPE_CHECKING:
+    from commitlog.codecs._native import Chain
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
 
@@ -35,6 +42,20 @@ def native_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return build(tmp_path_factory.mktemp("native"), *STRICT)
     except NoCompiler as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def native_chain() -> "type[Chain]":
+    if lanes.CHAIN is None:
+        pytest.skip("there is no machine code here")
+    return lanes.CHAIN
+
+
+@pytest.fixture(scope="module")
+def released_logs() -> Iterator[dict[str, MemoryLog]]:
+    """The logs that former programs wrote, by their names."""
+    with ExitStack() as stack:
+        yield golden_logs(stack)
 
 
 @pytest.fixture(scope="session", autouse=True)

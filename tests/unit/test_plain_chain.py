@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.codecs import lanes
 from commitlog.codecs.avro import encode_transaction
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
 from commitlog.model.operations import DropTable, LanceCommit
@@ -20,7 +17,7 @@ from commitlog.model.records import Outcome, Status, Transaction
 from consumers.tools.erasure.acts import ERASURE
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.tools.verify.walk import HASHES_KEPT, Hashes
-from tests.lanes import golden_logs, search_logs, verified_alike
+from tests.lanes import search_logs, verified_alike
 from tests.tampering import Copy
 from tests.unit.test_verify import Hand, first
 
@@ -31,33 +28,22 @@ SECONDS, SEED = 2.0, 1
 TABLE = ("shop", "orders")
 
 
-@pytest.fixture(scope="module")
-def native() -> type[Chain]:
-    if lanes.CHAIN is None:
-        pytest.skip("there is no machine code here")
-    return lanes.CHAIN
-
-
-@pytest.fixture(scope="module")
-def logs() -> Iterator[dict[str, MemoryLog]]:
-    with ExitStack() as stack:
-        yield golden_logs(stack)
-
-
-def test_golden_logs_are_followed(native: type[Chain], logs: dict[str, MemoryLog]) -> None:
-    for name, log in logs.items():
+def test_golden_logs_are_followed(
+    native_chain: type[Chain], released_logs: dict[str, MemoryLog]
+) -> None:
+    for name, log in released_logs.items():
         whole = verify(log, 0, VerifyOptions(chain_only=True))
         assert whole.is_whole, name
-        assert verified_alike(log, native)[0] > 0, name
+        assert verified_alike(log, native_chain)[0] > 0, name
         for sequence in (1, whole.outcomes // 2, whole.outcomes):
-            verified_alike(log, native, (sequence, "ab"))
+            verified_alike(log, native_chain, (sequence, "ab"))
 
 
 @pytest.mark.slow
 def test_logs_that_were_tampered_with_are_found_alike(
-    native: type[Chain], logs: dict[str, MemoryLog]
+    native_chain: type[Chain], released_logs: dict[str, MemoryLog]
 ) -> None:
-    tried, followed = search_logs(logs.values(), native, SECONDS, SEED)
+    tried, followed = search_logs(released_logs.values(), native_chain, SECONDS, SEED)
     assert tried > 10
     assert followed > tried
 
@@ -122,23 +108,23 @@ PLAIN, DROP = append(), DropTable(TABLE)
         (replace(PLAIN, payloads=(b"rows",)), False),
     ],
 )
-def test_what_is_plain(native: type[Chain], transaction: Transaction, is_plain: bool) -> None:
+def test_what_is_plain(native_chain: type[Chain], transaction: Transaction, is_plain: bool) -> None:
     hand = decided(append(), transaction, append())
-    assert verified_alike(hand.log, native)[0] == 2 + is_plain
+    assert verified_alike(hand.log, native_chain)[0] == 2 + is_plain
 
 
 @pytest.mark.parametrize("key", [None, b"", b"/", b"another/1", b"x", b"ID", b"ID/", b"ID1"])
-def test_keys_are_looked_at(native: type[Chain], key: bytes | None) -> None:
+def test_keys_are_looked_at(native_chain: type[Chain], key: bytes | None) -> None:
     transaction = append()
     copy = Copy(decided(transaction, append()).log)
     at = copy.transaction_of(2)
     named = key and key.replace(b"ID", transaction.transaction_id.encode())
     copy.transactions[at] = replace(copy.transactions[at], key=named)
     is_its = key in (b"ID", b"ID/")
-    assert verified_alike(copy.log, native)[0] == (2 if is_its else 0)
+    assert verified_alike(copy.log, native_chain)[0] == (2 if is_its else 0)
 
 
-def test_answers_out_of_order_end_a_run_until_all_are_given(native: type[Chain]) -> None:
+def test_answers_out_of_order_end_a_run_until_all_are_given(native_chain: type[Chain]) -> None:
     hand = begun()
     offset = first(hand)
     made = [append() for _ in range(5)]
@@ -146,21 +132,21 @@ def test_answers_out_of_order_end_a_run_until_all_are_given(native: type[Chain])
         hand.log.transactions_writer().append(one, partition=0)
     for number in (0, 2, 1, 3):
         hand.decide(hand.outcome(made[number], offset + number))
-    verified_alike(hand.log, native)
+    verified_alike(hand.log, native_chain)
     hand.lead(2)
     hand.decide(hand.outcome(made[4], offset + 4))
-    verified_alike(hand.log, native)
+    verified_alike(hand.log, native_chain)
 
 
-def test_content_of_any_size_is_hashed(native: type[Chain]) -> None:
+def test_content_of_any_size_is_hashed(native_chain: type[Chain]) -> None:
     sizes = (*range(130), 1_000, 70_000)
     made = [append(note="x" * size) for size in sizes]
-    assert verified_alike(decided(*made).log, native)[0] == len(sizes)
+    assert verified_alike(decided(*made).log, native_chain)[0] == len(sizes)
     transaction = append()
     digest = hashlib.sha256(encode_transaction(transaction)).digest()
     wrong = Copy(decided(transaction).log)
     wrong.chain_again(lambda o: replace(o, payload_hash=digest) if o.sequence == 2 else o)
-    assert verified_alike(wrong.log, native)[0] == 0
+    assert verified_alike(wrong.log, native_chain)[0] == 0
 
 
 def test_the_newest_hashes_are_known() -> None:
