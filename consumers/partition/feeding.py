@@ -20,7 +20,7 @@ READ_SECONDS = 0.2
 longer waits into pieces of this."""
 STUCK_SECONDS = 0.05
 """After so long outside, another thread is the loop."""
-END_CHECK_SECONDS = 1.0
+END_CHECK_SECONDS = 2.0
 AHEAD = 2
 """Batches of records that may be read before the loop has decided them."""
 JOIN_SECONDS = 10.0

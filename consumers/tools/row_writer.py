@@ -29,7 +29,7 @@ from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers.tools.row_attempt import Attempt, Wrote
 
-ASK_SECONDS = 2.0
+ASK_SECONDS = 5.0
 """How long a leader is asked at once whether something waits."""
 END_SECONDS = 0.5
 """For what is quick: who waits for a leader that ended before, would wait for the next one."""
