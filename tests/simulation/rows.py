@@ -218,7 +218,10 @@ class Spec:
         known = self.ids.get(entry.transaction_id)
         forgettable = entry.code in {"ID_REUSED", "TOO_OLD", "MALFORMED_RECORD"}
         newest = known.attempt if known is not None else 0
-        if entry.attempt < newest and entry.status != "superseded" and entry.code != "TOO_OLD":
+        # Who forgot an id may still know its commit, by an application's number.
+        is_repeated = entry.answers is not None and self._is_forgettable(entry)
+        is_behind = entry.attempt < newest and entry.status != "superseded" and not is_repeated
+        if is_behind and entry.code != "TOO_OLD":
             self._problem(entry, f"I5 attempt {entry.attempt} is decided after {newest}")
         is_final = known is not None and known.status == "committed"
         is_new = entry.status != "superseded" and entry.answers is None and not forgettable
@@ -248,6 +251,11 @@ class Spec:
         self.answered.add(entry.offset)
         self.horizon_ms = min(self.horizon_ms, entry.id_horizon_ms)
         self.history_versions = min(self.history_versions, entry.history_versions)
+
+    def _is_forgettable(self, entry: Entry) -> bool:
+        """Return True if what is known of an id may be forgotten by now."""
+        newest_ms = max(entry.time_ms, self.forgets_by_ms)
+        return 0 < entry.submitted_at_ms <= newest_ms - self.horizon_ms
 
     def _commit(self, entry: Entry, asked: Asked) -> None:
         known = self.ids.get(entry.transaction_id)
@@ -509,8 +517,7 @@ class Spec:
             name, number = asked.application or ("", 0)
             if any(t and t.applications.get(name, -1) > number for _, t in names):
                 return True
-            newest_ms = max(entry.time_ms, self.forgets_by_ms)
-            return 0 < entry.submitted_at_ms <= newest_ms - self.horizon_ms
+            return self._is_forgettable(entry)
         if code in {"UNKNOWN_FRAGMENT", "FUTURE_READ_VERSION"}:
             # Only a request that didn't name its incarnation can mean another table's fragments.
             return any(not i.incarnation for i in asked.intents)
