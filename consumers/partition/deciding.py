@@ -27,10 +27,9 @@ from commitlog.model.records import Submitted
 from consumers.partition.glances import Glances, Outside
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
-from consumers.partition.observer import Observer, Path, digest
-from consumers.partition.obstacles import Obstacle
+from consumers.partition.observer import Observer
 from consumers.partition.readable import Readable
-from consumers.partition.undecided import LockQueues, Undecided
+from consumers.partition.undecided import LockQueues, Seen, Undecided, Written
 
 RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
@@ -43,6 +42,8 @@ AWAITED_LOOK_SECONDS = 0.02
 WRITE_SECONDS = 60.0
 BUILD_SECONDS = 300.0
 BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
+QUICK_WRITE_SECONDS = 0.0005
+"""Who writes a file within that does so on the loop: to wake a worker takes as long."""
 PROOF_SECONDS = 0.002
 """From one look to the next whether all that was appended is acknowledged."""
 
@@ -106,7 +107,7 @@ class Deciding:
     def forget(self, location: str) -> None:
         """Keep nothing of a table that is gone."""
         self._observer.forget(location)
-        for lane in (location, ("build", location)):
+        for lane in (location, ("build", location), ("write", location)):
             self._lanes.forget(lane)
 
     def step(self) -> None:
@@ -119,7 +120,7 @@ class Deciding:
         while self.backlog and self._has_room():
             self._glances.ahead(self.backlog)
             submitted = self.backlog.popleft()
-            seen = self._glances.take(submitted.offset)
+            seen = Seen(self._observer.known, self._glances.take(submitted.offset))
             item = Undecided(submitted, self._machine.locks_of(submitted), seen)
             self._queues.enter(item)
             if self._queues.is_first(item):
@@ -137,8 +138,7 @@ class Deciding:
         if item.error is not None:
             self._defer(item, item.error)
             return
-        submitted, observed = item.submitted, item.observed
-        while isinstance(step := next_step(self._machine, submitted, observed), Need):
+        while isinstance(step := self._next_step(item), Need):
             item.unbuilt = [w for w in step.wanted if isinstance(w, BuildWanted)]
             if item.unbuilt:
                 item.build_by = self._clock() + BUILD_WAIT_SECONDS
@@ -146,9 +146,17 @@ class Deciding:
                 self._begin_builds(item)
             if not self._look(item, step.wanted) or not item.is_free:
                 return
+        item.decision = step
         if self._write(item, step):
-            self._append(submitted, step)
+            self._append(item.submitted, step)
             self._ready.update(dict.fromkeys(o for o in self._queues.leave(item) if o.is_free))
+
+    def _next_step(self, item: Undecided) -> Decision | Need:
+        """Decide, or take what was decided before its files were written, if it still holds."""
+        decided = item.decision
+        if decided is not None and decided.outcome.sequence == self._machine.sequence + 1:
+            return decided
+        return next_step(self._machine, item.submitted, item.observed)
 
     def _look(self, item: Undecided, wanted: Iterable[Wanted]) -> bool:
         """Have looked at what wasn't yet; return whether everything is known."""
@@ -292,14 +300,7 @@ class Deciding:
         """
         if not decision.files and not decision.recordings:
             return True
-        missing = {
-            (file.location, file.path): file
-            for file in decision.files
-            if item.written.get((file.location, file.path)) != digest(file.data)
-        }
-        recordings = [
-            one for one in decision.recordings if ("", digest(one).hex()) not in item.written
-        ]
+        missing, recordings = item.unwritten(decision)
         if not missing and not recordings:
             return True
         if item.in_the_way and self._led_to() < item.read_at_offset:
@@ -318,12 +319,15 @@ class Deciding:
         item.outstanding += 1
         wanted = (tuple(missing.values()), recordings, ours, displaced)
         place = decision.files[0].location if decision.files else ""
+        lane = self._lane(item.submitted, place)
+        is_quick = self._lanes.is_quick(lane) and self._lanes.is_quick(("write", lane))
         self._lanes.submit(
-            self._lane(item.submitted, place),
-            partial(_written, partial(self._observer.write, *wanted), self._end_offset),
-            Reply(partial(self._wrote, item, decision, bool(displaced))),
+            lane,
+            partial(Written.by, partial(self._observer.write, *wanted), self._end_offset),
+            Reply(partial(self._wrote, item, decision, lane, bool(displaced))),
             seconds=WRITE_SECONDS,
             what=f"writing to {place or 'the tables root'}",
+            outside=self._outside if is_quick and not displaced else None,
         )
         return False
 
@@ -331,19 +335,17 @@ class Deciding:
         self,
         item: Undecided,
         decision: Decision,
+        lane: Hashable,
         was_displaced: bool,
-        found: tuple[dict[Path, Obstacle], int] | None,
+        found: Written | None,
         error: BaseException | None,
     ) -> None:
         if found is None:
             self._note_error(item, error)
         else:
-            item.in_the_way, item.read_at_offset = found
-            for file in decision.files:
-                if (file.location, file.path) not in item.in_the_way:
-                    item.written[file.location, file.path] = digest(file.data)
-            for one in decision.recordings:
-                item.written["", digest(one).hex()] = b""
+            item.in_the_way, item.read_at_offset, seconds = found
+            self._lanes.note(("write", lane), seconds, QUICK_WRITE_SECONDS)
+            item.note_written(decision)
             if not item.in_the_way:
                 self._observer.wrote(decision)
             elif was_displaced:
@@ -363,7 +365,7 @@ class Deciding:
         seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
         item.failures += 1
         item.retry_at = self._clock() + seconds
-        item.observed, item.error = {}, None
+        item.observed, item.decision, item.error = Seen(self._observer.known, {}), None, None
         self._late[item] = None
         logger.warning(
             "transaction %s waits for its store (%s); trying again in %.2f s",
@@ -390,11 +392,3 @@ class Deciding:
             item.retry_at = 0.0
             if item.is_free and self._queues.is_first(item):
                 self._ready[item] = None
-
-
-def _written(
-    write: Callable[[], dict[Path, Obstacle]], end_offset: Callable[[], int]
-) -> tuple[dict[Path, Obstacle], int]:
-    """Write, on a worker; return what is in the way, and where the outcomes end after that."""
-    in_the_way = write()
-    return in_the_way, end_offset() if in_the_way else 0

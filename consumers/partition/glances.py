@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from commitlog.core.decisions import FileWanted, Found, Wanted
 from commitlog.core.partition.machine import Machine
@@ -22,7 +23,8 @@ from consumers.partition.observer import Observer
 TOGETHER_MAX = 64
 """For so many transactions at most files are looked at together."""
 
-Outside = Callable[[Callable[[], list[Found | OSError]]], list[Found | OSError]]
+Outside = Callable[[Callable[[], Any]], Any]
+"""Does something that may take long, on the loop."""
 LaneOf = Callable[[Submitted, str], Hashable]
 """Returns the lane of a record's work in a place."""
 

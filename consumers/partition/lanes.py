@@ -16,10 +16,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
-from consumers.partition.mailbox import Reply
+from consumers.partition.mailbox import Displaced, Reply
 
 WORKERS = 16
 WORKERS_MAX = 256
@@ -86,14 +87,30 @@ class Lanes:
         *,
         seconds: float,
         what: str,
+        outside: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Have something done within so many seconds; OSError to the reply if it takes longer."""
+        """Have something done within so many seconds; OSError to the reply if it takes longer.
+
+        With `outside` a free lane's job is done at once, by the loop itself, which goes outside for
+        it. If it is Displaced meanwhile, the job is as good as a worker's.
+        """
         job = Job(lane=lane, work=work, reply=reply, deadline=self._clock() + seconds, what=what)
         jobs = self._lanes.setdefault(lane, deque())
         jobs.append(job)
-        if len(jobs) == 1:
+        if len(jobs) > 1:
+            return
+        if outside is None:
             self._unstarted.append(job)
             self._start()
+            return
+        job.began_at = self._clock()
+        self._running[job] = None
+        try:
+            outside(job.run)
+        except Displaced as displaced:
+            displaced.value = partial(self.done, job)
+            raise
+        self.done(job)
 
     def done(self, job: Job) -> None:
         """Take a job back, and begin the next one of its lane that somebody still waits for."""
@@ -113,10 +130,12 @@ class Lanes:
         else:
             job.reply.give(job.value)
 
-    def note(self, lane: Hashable, took_seconds: float) -> None:
-        """Remember how long something took in a lane."""
+    def note(
+        self, lane: Hashable, took_seconds: float, quick_seconds: float = QUICK_SECONDS
+    ) -> None:
+        """Remember whether something was quick in a lane."""
         self._quick.pop(lane, None)
-        if took_seconds <= QUICK_SECONDS:
+        if took_seconds <= quick_seconds:
             self._quick[lane] = None
             if len(self._quick) > QUICK_MAX:
                 self._quick.popitem(last=False)

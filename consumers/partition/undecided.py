@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from commitlog.core.decisions import BuildWanted, Found, Wanted
+from commitlog.core.decisions import BuildWanted, Decision, FileToWrite, Found, Wanted
 from commitlog.model.records import Submitted
+from consumers.partition.observer import digest
 from consumers.partition.obstacles import Obstacle
+
+
+class Seen(dict[Wanted, Found]):
+    """What was seen for a transaction; what needs no look counts as seen when it is asked for."""
+
+    __slots__ = ("known",)
+
+    def __init__(
+        self, known: Callable[[Wanted], Found | None], seen: Mapping[Wanted, Found]
+    ) -> None:
+        """Start with what was `seen`; `known` returns what needs no look, None if it does."""
+        super().__init__(seen)
+        self.known = known
+
+    def get(self, wanted: Wanted, default: Any = None) -> Any:
+        """Return what was seen or is known."""
+        found = super().get(wanted)
+        if found is None:
+            found = self.known(wanted)
+            if found is None:
+                return default
+            self[wanted] = found
+        return found
+
+
+class Written(NamedTuple):
+    """What came of writing a decision's files."""
+
+    in_the_way: dict[tuple[str, str], Obstacle]
+    end_offset: int
+    """Where the outcomes ended after that was read."""
+    seconds: float
+    """How long it took."""
+
+    @classmethod
+    def by(
+        cls, write: Callable[[], dict[tuple[str, str], Obstacle]], end_offset: Callable[[], int]
+    ) -> Written:
+        """Write; ask where the outcomes end if something is in the way."""
+        began = time.monotonic()
+        in_the_way = write()
+        seconds = time.monotonic() - began
+        return cls(in_the_way, end_offset() if in_the_way else 0, seconds)
 
 
 @dataclass(eq=False, slots=True)
@@ -17,7 +63,7 @@ class Undecided:
 
     submitted: Submitted
     keys: frozenset[object]
-    observed: dict[Wanted, Found] = field(default_factory=dict)
+    observed: Seen
     outstanding: int = 0
     """How many looks, writes and builds are under way for it."""
     error: Exception | None = None
@@ -30,6 +76,8 @@ class Undecided:
     unbuilt: list[BuildWanted] = field(default_factory=list)
     """What will be built once the version before has its file."""
     build_by: float = 0.0
+    decision: Decision | None = None
+    """What was decided last: it holds until another transaction is applied."""
     written: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """Files that were written for it, by location and path, with their digests."""
     rewrites: int = 0
@@ -38,6 +86,28 @@ class Undecided:
     """What had the names of its files."""
     read_at_offset: int = 0
     """Where the outcomes ended after that was read."""
+
+    def unwritten(
+        self, decision: Decision
+    ) -> tuple[dict[tuple[str, str], FileToWrite], list[bytes]]:
+        """Return a decision's files, by place, and recordings that weren't written like this."""
+        written = self.written
+        missing = {
+            (file.location, file.path): file
+            for file in decision.files
+            if written.get((file.location, file.path)) != digest(file.data)
+        }
+        recordings = [one for one in decision.recordings if ("", digest(one).hex()) not in written]
+        return missing, recordings
+
+    def note_written(self, decision: Decision) -> None:
+        """Remember a decision's files and recordings, but for what something is in the way of."""
+        for file in decision.files:
+            place = (file.location, file.path)
+            if place not in self.in_the_way:
+                self.written[place] = digest(file.data)
+        for one in decision.recordings:
+            self.written["", digest(one).hex()] = b""
 
     @property
     def is_free(self) -> bool:
