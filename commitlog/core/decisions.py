@@ -8,8 +8,9 @@ transaction, so deciding again after a crash writes the same bytes to the same p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pyroaring import BitMap
@@ -199,6 +200,15 @@ class FileToWrite:
     location: str
     path: str
     data: bytes
+    digest: bytes = b""
+    """SHA-256 of the bytes; made from them if it isn't given."""
+    vector: BitMap | None = field(default=None, compare=False)
+    """The rows that a deletion file names, so that nobody has to decode it."""
+
+    def __post_init__(self) -> None:
+        """Make the digest."""
+        if not self.digest:
+            object.__setattr__(self, "digest", sha256(self.data).digest())
 
 
 INTERNAL = "commitlog."

@@ -235,9 +235,10 @@ class StoreObserver:
     def wrote(self, decision: Decision) -> None:
         """Keep the deletion vectors that a decision wrote."""
         for file in decision.files:
-            if file.path.startswith("_deletions/"):
+            if file.vector is not None:
                 wanted = VectorWanted(file.location, file.path)
-                self.learn(wanted, _vector(file.path, file.data))
+                observation = Observation(file.path, len(file.data), file.digest)
+                self.learn(wanted, Found(observation, vector=file.vector))
 
     def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
         """Fetch bytes or existence; an OSError where the store fails."""

@@ -95,7 +95,7 @@ class Undecided:
         missing = {
             (file.location, file.path): file
             for file in decision.files
-            if written.get((file.location, file.path)) != digest(file.data)
+            if written.get((file.location, file.path)) != file.digest
         }
         recordings = [one for one in decision.recordings if ("", digest(one).hex()) not in written]
         return missing, recordings
@@ -105,7 +105,7 @@ class Undecided:
         for file in decision.files:
             place = (file.location, file.path)
             if place not in self.in_the_way:
-                self.written[place] = digest(file.data)
+                self.written[place] = file.digest
         for one in decision.recordings:
             self.written["", digest(one).hex()] = b""
 

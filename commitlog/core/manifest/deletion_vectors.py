@@ -28,6 +28,8 @@ class MergedDeletions(NamedTuple):
     """The new deletion file, relative to the table's root."""
     data: bytes = b""
     """The new deletion file's bytes."""
+    rows: BitMap | None = None
+    """The rows that it names."""
 
 
 def deletion_file_path(fragment_id: int, deletion_file: DeletionFile) -> str:
@@ -47,16 +49,20 @@ def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
 
 def portable(rows: BitMap) -> bytes:
     """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
+    return _made_again(rows).serialize()
+
+
+def _made_again(rows: BitMap) -> BitMap:
     # How a set is stored depends on how it came to be. Made again from its rows it has no runs,
     # only arrays and bitmaps chosen by their size, which is also what Lance writes.
-    return BitMap(rows.to_array()).serialize()
+    return BitMap(rows.to_array())
 
 
 def from_portable(data: bytes) -> BitMap:
     """Decode a portable Roaring bitmap that somebody else encoded."""
     try:
         rows = BitMap.deserialize(data)
-        sound = BitMap(rows.to_array())
+        sound = _made_again(rows)
     except (ValueError, IndexError) as error:
         raise UnsupportedFormat("not a portable Roaring bitmap") from error
     # A set out of order can be read, and answers wrongly.
@@ -90,10 +96,12 @@ def merge_deletions(
         num_deleted_rows=len(union),
     )
     image.deletion_file.CopyFrom(deletion_file)
+    rows = _made_again(union)
     return MergedDeletions(
         image.SerializeToString(deterministic=True),
         deletion_file_path(image.id, deletion_file),
-        portable(union),
+        rows.serialize(),
+        rows,
     )
 
 

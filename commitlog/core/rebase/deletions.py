@@ -8,7 +8,6 @@ done again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -197,11 +196,8 @@ def _merge(
 
 def written(view: View, merged: MergedDeletions) -> tuple[FileWritten, FileToWrite]:
     """Return what an outcome says of a new deletion file, and the file."""
-    digest = hashlib.sha256(merged.data).digest()
-    return (
-        FileWritten(merged.path, len(merged.data), digest),
-        FileToWrite(view.table.location, merged.path, merged.data),
-    )
+    file = FileToWrite(view.table.location, merged.path, merged.data, vector=merged.rows)
+    return FileWritten(merged.path, len(merged.data), file.digest), file
 
 
 def _refused(
