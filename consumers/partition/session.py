@@ -299,9 +299,10 @@ class Session:
                 self.offset_index.note(
                     ChainPlace(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
                 )
-            self.readable.begin(event.changes)
             self.catalogue.apply(event.changes)
             self.catalogue.apply_namespaces(event.submitted, event.outcome)
+            # Who waited for a table that was dropped looks for it at once.
+            self.readable.begin(event.changes)
         if not self._behind():
             self._followed_at = self._clock()
         self.published = events[-1].outcome.sequence

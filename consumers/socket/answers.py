@@ -41,7 +41,7 @@ ATTEND_SECONDS = 0.25
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Lookup = Callable[[str, dict[str, Any], Callable[[Any], None]], bool]
+Lookup = Callable[[str, dict[str, Any], Callable[..., None]], bool]
 """Has a request answered by the loop, now or later; False if the handler has to answer it."""
 Taker = Callable[[RecordSent], None]
 """Has a record appended."""
@@ -359,8 +359,9 @@ class Answers:
             self._write(connection, answer.frame())
 
     def _request(self, connection: WriterConnection, body: dict[str, Any]) -> None:
-        def answer(result: Any) -> None:
-            self._send_reply(connection, body, {"result": result})
+        def answer(result: Any = None, error: Exception | None = None) -> None:
+            reply = {"result": result} if error is None else failed(error)
+            self._send_reply(connection, body, reply)
 
         method, params = str(body.get("method")), body.get("params") or {}
         try:

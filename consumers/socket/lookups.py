@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog.model.table import parse_table_id
+from consumers.partition.events import Version
 from consumers.partition.session import Session
 
 Params = Mapping[str, Any]
 
 
-def is_readable(session: Session, params: Params) -> bool:
-    """Return True if the version that is asked for, or else the head, opens by path."""
+def awaited_by(session: Session, params: Params) -> tuple[Version, ...]:
+    """Return what has to open by path first: the version that is asked for, or else the head."""
     head = session.catalogue.head(parse_table_id(params.get("table", "")))
     version = int(params.get("version") or 0) or head.version
-    return version < head.version or session.readable.newest(head.incarnation) >= version
+    return ((head.incarnation, version),) if version >= head.version > 0 else ()
 
 
 def _table_now(session: Session, params: Params) -> dict[str, Any]:

@@ -36,11 +36,11 @@ from consumers.partition.catalogue import Head
 from consumers.partition.events import versions_of
 from consumers.partition.failing_store import why_unreachable
 from consumers.partition.leader_checks import LeaderChecks
-from consumers.partition.mailbox import PendingReply
+from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
-from consumers.socket.lookups import LOOKUPS, is_readable
+from consumers.socket.lookups import LOOKUPS, awaited_by
 from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
 
@@ -133,7 +133,7 @@ class Requests:
             tell = partial(self._tell, *found)
             session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
 
-    def lookup(self, method: str, params: Params, answer: Callable[[Any], None]) -> bool:
+    def lookup(self, method: str, params: Params, answer: Callable[..., None]) -> bool:
         """Have a request answered right here, now or later; False if that isn't possible.
 
         The loop takes requests off the sockets itself: what it knows, or hears, wakes no thread.
@@ -141,8 +141,20 @@ class Requests:
         session = self._session_now()
         if session is None or not session.mailbox.runs_here():
             return False
-        if method in LOOKUPS and (not params.get("readable") or is_readable(session, params)):
-            answer(LOOKUPS[method](session, params))
+        if method in LOOKUPS:
+            awaited = awaited_by(session, params) if params.get("readable") else ()
+
+            def look(_: None, error: BaseException | None) -> None:
+                try:
+                    if error is not None:
+                        raise error
+                    found = LOOKUPS[method](session, params)
+                except Exception as failure:
+                    answer(error=failure)
+                else:
+                    answer(found)
+
+            session.readable.when(awaited, Reply(look), session.now() + REQUEST_SECONDS)
             return True
         return method == "rows_applied" and self.rows.take(session, params, answer)
 
@@ -306,11 +318,9 @@ class Requests:
         pending = PendingReply[None]()
 
         def wait(session: Session) -> Head:
-            head = session.catalogue.head(table)
-            version = wanted or head.version
-            awaited = ((head.incarnation, version),) if version >= head.version > 0 else ()
+            awaited = awaited_by(session, params)
             session.readable.when(awaited, pending.reply, session.now() + REQUEST_SECONDS)
-            return head
+            return session.catalogue.head(table)
 
         head = await self._ask(wait)
         try:

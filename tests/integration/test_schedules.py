@@ -19,7 +19,7 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
+from commitlog.errors import CommitLogError, NoSuchTable, OutcomeUnknown, Unavailable
 from commitlog.model.records import Application
 from consumers.partition import checkpoint, deciding, leader
 from consumers.partition.checkpoint import Checkpoint
@@ -173,6 +173,30 @@ def test_who_asks_for_a_table_that_has_no_file_yet_waits_for_it(
     made.join(SETTLED_SECONDS)
     assert [getattr(one, "readable_version", one) for one in found] == [1]
     impatient.close()
+
+
+def test_who_waits_for_the_file_of_a_table_that_is_dropped_is_told(
+    running: Service, refusing: Refusing
+) -> None:
+    client = running.client
+    client.create_table("bad", SCHEMA, policy="latest")
+    refusing.places.add("bad")
+    assert set_config(client, "bad").result(wait="committed").version == 2
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(client.describe(("bad",), fresh=True, readable=True))
+        except CommitLogError as error:
+            found.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(SOON_SECONDS)
+    assert not found, "it waits"
+    client.drop_table("bad")
+    asking.join(SETTLED_SECONDS)
+    assert isinstance(found[0], NoSuchTable)
 
 
 def test_old_ids_are_asked_for_and_sent_again_at_once_after_a_restart(
