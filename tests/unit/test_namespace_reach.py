@@ -251,6 +251,7 @@ def test_a_symbolic_link_is_no_way_around(world: World, tmp_path: Path) -> None:
     os.symlink(f"{secret}/data/{data}", f"{mine}/data/{data}")
     status, body = append(world, "bobs$t", fragment_of(secret, None), BOB)
     assert query(world, "bobs$t", BOB)[0] == 403, (status, body)
+    assert world.post("/v1/table/bobs$t/count_rows", {}, headers=BOB)[0] == 403
     os.unlink(f"{mine}/data/{data}")
     foreign = str(tmp_path / "elsewhere" / "foreign.lance")
     lance.write_dataset(numbers(7, 9), foreign)

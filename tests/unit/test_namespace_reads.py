@@ -116,6 +116,41 @@ def test_each_question_sees_what_was_committed_before_it(world: World) -> None:
     assert world.post("/v1/table/t/count_rows", {})[1] == 2
 
 
+def test_all_rows_of_a_version_are_counted_by_its_manifest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world.rows("/v1/table/t/create", numbers(0, 10))[0] == 200
+    assert world.post("/v1/table/t/delete", {"predicate": "id < 3"})[0] == 200
+    assert world.rows("/v1/table/t/insert", numbers(20, 25))[0] == 200
+    assert (
+        world.post("/v1/table/t/update", {"updates": [["x", "2"]], "predicate": "id = 4"})[0] == 200
+    )
+    assert world.post("/v1/table/t/delete", {"predicate": "true"})[0] == 200
+    assert world.post("/v1/table/u/declare", {"location": "u"})[0] == 200
+    opened: list[object] = []
+    open_ = Service.open
+
+    def noted(service: Service, info: TableInfo, version: int | None = None) -> Any:
+        opened.append(version)
+        return open_(service, info, version)
+
+    monkeypatch.setattr(Service, "open", noted)
+    count = "/v1/table/t/count_rows"
+    found = [world.post(count, {"version": version})[1] for version in range(1, 6)]
+    assert (found, world.post(count, {})) == ([10, 7, 12, 12, 0], (200, 0))
+    assert not opened
+    assert world.post(count, {"version": 1, "predicate": "id < 4"}) == (200, 4)
+    assert opened == [1]
+    assert [world.post(count, {"version": version})[0] for version in (0, 6)] == [404, 404]
+    # What is declared has no version, and Lance's words for that are those of the way by rows.
+    assert world.post("/v1/table/u/count_rows", {})[0] == 404
+    monkeypatch.setattr("consumers.servers.namespace.version_facts.COUNTED_BYTES_MAX", 10)
+    assert world.rows("/v1/table/t/insert", numbers(30, 33))[0] == 200
+    opened.clear()
+    assert world.post(count, {}) == (200, 3)
+    assert opened, "a large manifest is read by a process"
+
+
 def test_a_path_below_another_one_is_so_without_links_only(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "a" / "b").mkdir(parents=True)

@@ -45,6 +45,10 @@ class Entry:
     takes_arrow: bool = False
     access: Access | None = Access.READ
     """What it takes on the object that the path names; None: the operation itself checks."""
+    lightly: Operation | None = None
+    """Answers most requests of a heavy operation without rows; raises NeedsRows for the others."""
+    heavy_word: bytes = b""
+    """It isn't tried on bodies that have this word in them."""
 
     @property
     def only_reads(self) -> bool:
@@ -141,7 +145,15 @@ OPERATIONS: tuple[Entry, ...] = (
     ),
     Entry("UpdateTable", "POST", f"{_TABLE}/update", rows.update, True, access=Access.WRITE),
     Entry("DeleteFromTable", "POST", f"{_TABLE}/delete", rows.delete, True, access=Access.WRITE),
-    Entry("CountTableRows", "POST", f"{_TABLE}/count_rows", rows.count_rows, True),
+    Entry(
+        "CountTableRows",
+        "POST",
+        f"{_TABLE}/count_rows",
+        rows.count_rows,
+        is_heavy=True,
+        lightly=rows.count_by_manifest,
+        heavy_word=b"predicate",
+    ),
     Entry("QueryTable", "POST", f"{_TABLE}/query", query.query, True),
     Entry("ExplainTableQueryPlan", "POST", f"{_TABLE}/explain_plan", query.explain_plan, True),
     Entry("AnalyzeTableQueryPlan", "POST", f"{_TABLE}/analyze_plan", query.analyze_plan, True),

@@ -12,7 +12,8 @@ import io
 import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, cast
 
@@ -30,6 +31,7 @@ from consumers.servers.namespace.remote import DATABASE, is_remote
 from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_turns import LargeBodies, RowTurns
 from consumers.servers.namespace.row_work import by_process
+from consumers.servers.namespace.rows import NeedsRows
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.namespace.time_travel import POSITION
@@ -174,8 +176,13 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             threads = workers.past_threads if POSITION in call.headers else workers.threads
             async with large:
                 return await run(threads, _carry_out, entry, service, call)
+        is_large = len(call.body) > LARGE_BYTES
+        is_heavy = is_large or POSITION in call.headers or entry.heavy_word in call.body
+        if entry.lightly is not None and not is_heavy:
+            lightly = replace(entry, operation=entry.lightly)
+            with suppress(NeedsRows):
+                return await run(workers.threads, _carry_out, lightly, service, call)
         async with large:  # what is too much isn't sent to a process
-            is_large = len(call.body) > LARGE_BYTES
             if is_large and (problem := await in_pool(json_problem, call.body)):
                 raise InvalidInputError(problem)
         if service.security.is_on:

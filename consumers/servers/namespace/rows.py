@@ -23,6 +23,7 @@ from lance_namespace import (
     UpdateTableRequest,
 )
 
+from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.places import bound
 from commitlog.client.execution import Execution
@@ -274,6 +275,26 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
         "version": outcome.version,
         "num_deleted_rows": counts.get("deleted", 0),
     }
+
+
+class NeedsRows(BaseException):
+    """What is asked can't be told without reading rows. No failure, so nobody puts it in words."""
+
+
+def count_by_manifest(service: Service, call: Call) -> int:
+    """Count the rows of a version as its manifest does; raise NeedsRows if that isn't enough."""
+    request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
+    if request.predicate or is_branch(request.branch):
+        raise NeedsRows
+    info = service.info(call.table)
+    version = info.version if request.version is None else request.version
+    if not info.version:
+        raise NeedsRows
+    check_gate(info.location, ())
+    rows = service.versions.rows(info, version, service.readable(info, version))
+    if rows is None:
+        raise NeedsRows
+    return rows
 
 
 def count_rows(service: Service, call: Call) -> int:

@@ -22,9 +22,12 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
 )
 from commitlog.core.decisions import Noted
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.records import Outcome
 
 REMEMBERED_MAX = 100_000
+COUNTED_BYTES_MAX = 128 * 1024
+"""Of a manifest of which rows are counted here: the fragments of a larger one take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class KnownVersions:
         """Know nothing."""
         self._lock = threading.Lock()
         self._facts: OrderedDict[tuple[str, int], VersionFacts] = OrderedDict()
+        self._rows: OrderedDict[tuple[str, int], int | None] = OrderedDict()
 
     def get(self, incarnation: str, version: int) -> VersionFacts | None:
         """Return what is known of a version."""
@@ -114,12 +118,46 @@ class KnownVersions:
         )
         return self._remember(key, facts)
 
+    def rows(self, info: TableInfo, version: int, path: str) -> int | None:
+        """Count the rows of a version as its manifest does; None if that doesn't tell, or is large.
+
+        `path` is the manifest's, below the table's location.
+        """
+        key = (info.incarnation, version)
+        if key not in self._rows:
+            counted = _counted(info.location, path)
+            with self._lock:
+                self._rows[key] = counted
+                if len(self._rows) > REMEMBERED_MAX:
+                    self._rows.popitem(last=False)
+            return counted
+        return self._rows.get(key)
+
     def _remember(self, key: tuple[str, int], facts: VersionFacts) -> VersionFacts:
         with self._lock:
             self._facts[key] = facts
             if len(self._facts) > REMEMBERED_MAX:
                 self._facts.popitem(last=False)
         return facts
+
+
+def _counted(location: str, path: str) -> int | None:
+    store = store_for(location)
+    if store.size(path) > COUNTED_BYTES_MAX:
+        return None
+    state, _ = decode_manifest(store.read(path))
+    if state.header.base_ids:
+        return None  # not every caller may read what is there
+    rows = 0
+    for _, encoded in state.fragments.items():
+        fragment = DataFragment.FromString(encoded)
+        deletions = fragment.deletion_file
+        # Lance's first releases noted neither.
+        is_untold = fragment.HasField("deletion_file") and not deletions.num_deleted_rows
+        if is_untold or not fragment.physical_rows:
+            return None
+        rows += fragment.physical_rows - deletions.num_deleted_rows
+    return rows
 
 
 def _e_tag(location: str, path: str) -> str:
