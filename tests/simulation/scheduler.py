@@ -3,7 +3,8 @@
 A task is a function that does a little and returns. Wherever the code under test touches the world
 (the log, a store, its disk, the clock), it passes a point: there the process may be killed, or be
 held up while all others go on. Each step runs in a greenlet, so a task that is held up keeps its
-stack, any number of them overlap in any way, and the order of everything follows from the seed.
+stack, any number of them overlap in any way, and the order of everything follows from the seed. A
+greenlet whose step has ended takes the next one: Python maps memory for each new one.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class Scheduler:
         self.after_step: Callable[[], None] = lambda: None
         self.on_killed: Callable[[Process], None] = lambda process: None
         self._trace = hashlib.blake2b(digest_size=16)
+        self._free: list[greenlet] = []
+        """Those that wait for a task."""
         self.coroutines: list[Coroutine[Any, Any, Any]] = []
         """All that tasks of event loops were made of."""
         self.listing: list[str] | None = None
@@ -127,6 +130,9 @@ class Scheduler:
         for task in tasks:
             task.process.is_alive = False
         self._end(tasks)
+        # One that waits holds this scheduler on its stack, where no collector looks.
+        while self._free:
+            self._free.pop().throw()
 
     def clock(self) -> float:
         """Return the present time in seconds, as `time.monotonic` does."""
@@ -244,7 +250,9 @@ class Scheduler:
         self._task = task
         try:
             if step is None:
-                greenlet(self._run).switch(task)
+                step = self._free.pop() if self._free else greenlet(self._run_each)
+                step.parent = getcurrent()
+                step.switch(task)
             else:
                 step.switch()
         finally:
@@ -252,7 +260,14 @@ class Scheduler:
         self.after_step()
         return True
 
-    def _run(self, task: Task) -> None:
+    def _run_each(self, task: Task) -> None:
+        """Run a task's step, then those of others; end with the first that was killed."""
+        here = getcurrent()
+        while self._run(task):
+            self._free.append(here)
+            task = here.parent.switch()
+
+    def _run(self, task: Task) -> bool:
         began = self.now
         try:
             is_idle = task.step() is False
@@ -263,6 +278,8 @@ class Scheduler:
         except Killed:
             if task.process.is_alive:
                 raise
+            return False
+        return True
 
     def _hold_up(self, task: Task, process: Process) -> None:
         """Go on with the others; return when the task's turn has come again."""
