@@ -117,7 +117,7 @@ class Execution:
             rows = rows_reader(data, info.schema, info.name)
             return info, rows if is_stream else rows.read_all().to_reader()
 
-        info, rows = self._by_what_is_known(cast)
+        cast_for, rows = self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
             if written and (is_stream or written[0][0] == (info.location, info.fields)):
@@ -125,12 +125,16 @@ class Execution:
                 version = info.version if info.primary_key else 0
                 return Prepared(kept.operation, version, keys=kept.keys, counts=kept.counts)
             dataset = self._log.opened.for_writing(info)
-            source = rows if not written else rows_reader(data, info.schema, info.name)
+            source = rows
+            if written or info.fields != cast_for.fields:
+                # A stream that was cast is cast again: it wasn't read yet.
+                source = rows_reader(rows if is_stream else data, info.schema, info.name)
             prepared = prepare_append(info, dataset, source)
             written[:] = [((info.location, info.fields), prepared)]
             return prepared
 
-        return self._run(prepare, keeps_files=True, first=None if info.primary_key else info)
+        first = None if cast_for.primary_key else cast_for
+        return self._run(prepare, keeps_files=True, first=first)
 
     def delete(self, predicate: str, said: str | None = None) -> Outcome:
         """Delete the rows of a predicate; the log records `said` instead, if it is given."""

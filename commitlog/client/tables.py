@@ -176,8 +176,13 @@ class Tables:
 
 
 def _here(body: Mapping[str, Any]) -> TableInfo:
-    """Return what a leader says of a table, which it knows by its recorded place."""
-    return replace(TableInfo.from_json(body), location=_place(body))
+    """Return what a leader says of a table, which it knows by its recorded place.
+
+    A key of which a column was renamed or dropped is none: the log knows it by its names.
+    """
+    info = replace(TableInfo.from_json(body), location=_place(body))
+    is_whole = not info.fields or all(name in info.column_ids for name in info.primary_key)
+    return info if is_whole else replace(info, primary_key=())
 
 
 def _place(body: Mapping[str, Any]) -> str:

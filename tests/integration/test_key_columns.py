@@ -1,0 +1,72 @@
+"""Can a table be written to after columns of its key, or their types, were changed?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog, InvalidTransaction
+from consumers.tools.verify import VerifyOptions, verify
+from tests.service import Service, service
+
+T = "home$keyed"
+SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """A service with a table of three rows that has a key."""
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, primary_key="id")
+        made.client.append(T, {"id": [1, 2, 3], "amount": [1.0, 2.0, 3.0]})
+        yield made
+
+
+def rename(log: CommitLog) -> None:
+    log.alter_columns(T, {"path": "id", "name": "number"})
+
+
+def drop_and_add(log: CommitLog) -> None:
+    log.add_columns(T, {"number": "id"})
+    log.drop_columns(T, ["id"])
+
+
+@pytest.mark.parametrize("change", [rename, drop_and_add])
+def test_a_table_without_its_keys_column_can_be_written(
+    running: Service, change: Callable[[CommitLog], None]
+) -> None:
+    log = running.client
+    change(log)
+    log.append(T, {"number": [4], "amount": [4.0]})
+    log.update(T, {"amount": "10"}, "number = 1")
+    log.delete(T, "number = 2")
+    log.merge_insert(T, {"number": [3, 5], "amount": [30.0, 5.0]}, "number")
+    log.append(T, {"number": [6], "amount": [6.0]})
+    log.update(T, {"amount": "60"}, "number = 6")
+    with pytest.raises(InvalidTransaction, match="has no key"):
+        log.write_rows(T, {"number": [1], "amount": [1.0]}, mode="upsert")
+    rows = {row["number"]: row["amount"] for row in log.open(T).to_table().to_pylist()}
+    assert rows == {1: 10.0, 3: 30.0, 4: 4.0, 5: 5.0, 6: 60.0}
+    assert log.table(T).primary_key == ()
+    rename_back: Any = {"path": "number", "name": "id"}
+    log.alter_columns(T, rename_back)
+    assert log.table(T).primary_key == ("id",)
+    assert verify(running.log, 0, VerifyOptions(running.root)).problems == []
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_an_append_to_a_column_that_got_another_type_is_cast_anew(
+    running: Service, as_stream: bool
+) -> None:
+    data = pa.table({"id": [4], "amount": [0.5]}, schema=SCHEMA)
+    with CommitLog(lambda: running.log) as other:
+        other.append(T, {"id": [9], "amount": [9.0]})
+        running.client.alter_columns(T, {"path": "amount", "data_type": pa.float32()})
+        other.append(T, data.to_reader() if as_stream else data)
+    opened = running.client.open(T)
+    assert opened.schema.field("amount").type == pa.float32()
+    assert opened.to_table(filter="id = 4").column("amount").to_pylist() == [0.5]
