@@ -114,7 +114,7 @@ class UndoesChanges(Host):
                 version=life.version,
                 manifest_path=path,
                 policy=life.policy,
-                primary_key=life.primary_key,
+                primary_key=_key_there(life, path),
                 properties=life.properties,
             )
         ]
@@ -349,6 +349,15 @@ def _check_followed(life: Life) -> None:
                 advice="Link the old place to the new one instead of binding it; see the"
                 " documentation's `Where tables are`",
             )
+
+
+def _key_there(life: Life, path: str) -> tuple[str, ...]:
+    """Return a dropped table's key; none if one of its columns had been renamed or dropped."""
+    if not life.primary_key:
+        return ()
+    manifest, _ = decode_manifest(store_for(life.location).read(path))
+    names = {field.name for field in manifest.header.message.fields if field.parent_id == -1}
+    return life.primary_key if names.issuperset(life.primary_key) else ()
 
 
 def _newest_manifest(life: Life) -> str | None:

@@ -58,6 +58,17 @@ def test_a_table_without_its_keys_column_can_be_written(
     assert verify(running.log, 0, VerifyOptions(running.root)).problems == []
 
 
+def test_a_table_without_its_keys_column_comes_back_when_its_drop_is_undone(
+    running: Service,
+) -> None:
+    log = running.client
+    rename(log)
+    log.drop_table(T)
+    log.undrop(T)
+    log.append(T, {"number": [4], "amount": [4.0]})
+    assert sorted(log.open(T).to_table().column("number").to_pylist()) == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("as_stream", [False, True])
 def test_an_append_to_a_column_that_got_another_type_is_cast_anew(
     running: Service, as_stream: bool
