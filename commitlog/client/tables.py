@@ -145,7 +145,7 @@ class Tables:
             body = answer()
         except NoSuchTable as error:
             self.forget(table)
-            if "Did you mean" in str(error):
+            if any(words in str(error) for words in ("Did you mean", "is an Iceberg table")):
                 raise
             names = [info.name for info in self.ask_all(runtime)]
             near = difflib.get_close_matches(format_table_id(table), names, n=3)

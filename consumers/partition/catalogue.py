@@ -150,8 +150,13 @@ class PartitionHeads:
         return sorted(self._namespaces.items())
 
     def head(self, table: TableId) -> Head:
-        """Return a table's head; raise NoSuchTable naming tables that are called alike."""
+        """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
         head = self._heads.get(table)
+        if head is None and table in self._iceberg:
+            raise NoSuchTable(
+                f"{format_table_id(table)} is an Iceberg table, not a Lance table: use an Iceberg"
+                " client, such as pyiceberg, at the HTTP server's address"
+            )
         if head is None:
             raise NoSuchTable(no_such_table(table, self._heads))
         return head

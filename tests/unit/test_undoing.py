@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,20 @@ def space(world: World, catalog: Any) -> str:
 def rows_of(catalog: Any, name: str) -> list[int]:
     found = catalog.load_table(name).scan().to_arrow()["id"].to_pylist()
     return sorted(found)
+
+
+def test_a_lance_client_is_told_that_a_table_is_one_of_icebergs(
+    world: World, catalog: Any, space: str
+) -> None:
+    catalog.create_table(f"{space}.t", _ROWS.schema)
+    asked: list[Callable[[], Any]] = [
+        lambda: world.log.open([space, "t"]),
+        lambda: world.log.append([space, "t"], _ROWS),
+        lambda: world.log.table([space, "t"]),
+    ]
+    for ask in asked:
+        with pytest.raises(NoSuchTable, match="is an Iceberg table"):
+            ask()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
