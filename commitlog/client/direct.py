@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -37,10 +37,13 @@ from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 
+if TYPE_CHECKING:
+    from commitlog.client.row_keys import KnownKeys
+
 OFFSETS = (1 << OFFSET_BITS) - 1
 
 
-class _Found(NamedTuple):
+class LivingRows(NamedTuple):
     """Living rows of a version."""
 
     version: int
@@ -51,7 +54,7 @@ class _Found(NamedTuple):
     """The rows of each fragment that were deleted before."""
 
 
-class _Taken(NamedTuple):
+class DeletedRows(NamedTuple):
     """What is left of fragments without some rows."""
 
     images: Sequence[DataFragment]
@@ -85,10 +88,10 @@ def delete_directly(
     compared = comparison(predicate, info.schema)
     if compared is None or not compared.is_all:
         return None
-    found = _find(info, opened, compared.column, compared.values)
+    found = find(info, opened, opened.keys, compared.column, compared.values)
     if found is None:
         return None
-    taken = _delete(info, found)
+    taken = delete_found(info, found)
     recorded = predicate if said is None else said
     delete = Transaction.Delete(
         updated_fragments=taken.images, deleted_fragment_ids=taken.removed, predicate=recorded
@@ -108,22 +111,26 @@ def merge_directly(
     # Where rows keep their ids, those have to be read.
     if info.stable_row_ids or not replaces_rows(info, source, on, options):
         return None
-    found = _find(info, opened, on[0], source.column(on[0]))
+    found = find(info, opened, opened.keys, on[0], source.column(on[0]))
     if found is None:
         return None
     moved = [number for _, number in found.rows]
     made = replaced(info, opened.for_writing(info), source, on, options, moved)
     message, _ = to_transaction(made.operation, read_version=found.version, uuid="")
-    taken = _delete(info, found)
+    taken = delete_found(info, found)
     message.update.removed_fragment_ids.extend(taken.removed)
     message.update.updated_fragments.extend(taken.images)
     return replace(made, operation=message, read_version=found.version, affected=taken.rows)
 
 
-def _find(
-    info: TableInfo, opened: Opened, column: str, values: pa.Array | pa.ChunkedArray
-) -> _Found | None:
-    """Find the living rows that have one of some values in a column."""
+def find(
+    info: TableInfo,
+    opened: Opened,
+    keys: KnownKeys,
+    column: str,
+    values: pa.Array | pa.ChunkedArray,
+) -> LivingRows | None:
+    """Find the living rows that have one of some values in a column; None: Lance has to."""
     read: list[VersionFile] = []
 
     def version() -> ReadVersion | None:
@@ -133,7 +140,7 @@ def _find(
         read.append(file)
         return ReadVersion(file.fragments, lambda: opened.plain(info, file.version))
 
-    places = opened.keys.exact_places(info, version, column, values)
+    places = keys.exact_places(info, version, column, values)
     if places is None:
         return None
     deleted: dict[int, BitMap] = {}
@@ -158,10 +165,10 @@ def _find(
         for address, position in places.rows
         if address & OFFSETS not in deleted[address >> OFFSET_BITS]
     ]
-    return _Found(read[0].version, rows, places.fragments, deleted)
+    return LivingRows(read[0].version, rows, places.fragments, deleted)
 
 
-def _delete(info: TableInfo, found: _Found) -> _Taken:
+def delete_found(info: TableInfo, found: LivingRows) -> DeletedRows:
     """Write the deletion files of fragments without the rows that were found."""
     store = store_for(info.location)
     images: list[DataFragment] = []
@@ -181,4 +188,4 @@ def _delete(info: TableInfo, found: _Found) -> _Taken:
             continue
         store.write_ahead(merged.path, merged.data)
         images.append(DataFragment.FromString(merged.fragment))
-    return _Taken(images, removed, rows)
+    return DeletedRows(images, removed, rows)

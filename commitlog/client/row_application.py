@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap
 
+from commitlog.client.direct import LivingRows, delete_found, find
+from commitlog.client.opening import Opened
 from commitlog.client.row_groups import (
     Group,
     MergedGroup,
@@ -16,8 +22,10 @@ from commitlog.client.row_groups import (
     no_base,
     read_base,
 )
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.rows import (
     APPENDED_KEYS_MAX,
+    ROW_ADDRESS,
     ROW_ID,
     Prepared,
     delete_rows,
@@ -28,6 +36,7 @@ from commitlog.client.rows import (
 )
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import packed
+from commitlog.codecs.lance_objects import to_transaction
 from commitlog.model.operations import KeyHashes, RowsMode
 
 PREDICATE = "keys of accepted writes"
@@ -50,26 +59,88 @@ def prepare_group(
     if not merged.rows.num_rows and not len(merged.gone):
         return None
     updated, removed, affected = delete_rows(dataset, merged.gone)
+    made = _operation(info, dataset, merged, writes, updated, removed)
+    return _based_on(made, merged, dataset.version, affected)
+
+
+def find_rows(
+    info: TableInfo, opened: Opened, known: KnownKeys, writes: Sequence[Write]
+) -> LivingRows | None:
+    """Find the rows that have a group's keys without Lance; None: it has to read the version.
+
+    That is so if more of them is needed than their keys, as their ids where rows keep those.
+    """
+    scan = base_scan(info, writes)
+    if scan is None or info.stable_row_ids or len(scan.columns) != 1 or not scan.keys:
+        return None
+    [(name, values)] = scan.keys.items()
+    return find(info, opened, known, name, values)
+
+
+def prepare_found(
+    info: TableInfo, opened: Opened, writes: Sequence[Write], found: LivingRows
+) -> Prepared | None:
+    """Do the same as `prepare_group` with rows that `find_rows` found."""
+    scan = base_scan(info, writes)
+    assert scan is not None
+    [(name, values)] = scan.keys.items()
+    addresses = pa.array([address for address, _ in found.rows], pa.uint64())
+    keys = values.take(pa.array([position for _, position in found.rows], pa.int64()))
+    base = pa.table({name: keys, ROW_ADDRESS: addresses, ROW_ID: addresses})
+    merged = Group(info, base).apply(writes)
+    if not merged.rows.num_rows and not len(merged.gone):
+        return None
+    gone = set(merged.gone.to_pylist())
+    taken = delete_found(info, found._replace(rows=[row for row in found.rows if row[0] in gone]))
+    made = _operation(info, opened.for_writing(info), merged, writes, [], [])
+    message, _ = to_transaction(made.operation, read_version=found.version, uuid="")
+    if message.HasField("update"):
+        message.update.removed_fragment_ids.extend(taken.removed)
+        message.update.updated_fragments.extend(taken.images)
+    elif message.HasField("delete"):
+        message.delete.deleted_fragment_ids.extend(taken.removed)
+        message.delete.updated_fragments.extend(taken.images)
+    made = replace(made, operation=message)
+    return _based_on(made, merged, found.version, taken.rows)
+
+
+def _based_on(
+    made: Prepared, merged: MergedGroup, version: int, affected: Mapping[int, BitMap]
+) -> Prepared:
+    is_append = merged.appends_only and merged.rows.num_rows
+    return made if is_append else replace(made, read_version=version, affected=affected)
+
+
+def _operation(
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    merged: MergedGroup,
+    writes: Sequence[Write],
+    updated: list[FragmentMetadata],
+    removed: list[int],
+) -> Prepared:
+    """Write new fragments of what a group comes to; rows that go are gone from `updated`."""
     keys = _keys(info, merged, writes)
     if not merged.rows.num_rows:
-        deletion = lance.LanceOperation.Delete(updated, removed, PREDICATE)
-        return Prepared(deletion, dataset.version, affected)
+        return Prepared(lance.LanceOperation.Delete(updated, removed, PREDICATE), 0)
     ids = merged.sources[ROW_ID] if merged.moved else merged.sources[ROW_ID].slice(0, 0)
     rows = _without_columns_of_none(merged.rows, writes) if merged.appends_only else merged.rows
     fragments = write_moved(info, dataset, rows, ids)
+    operation: Any
+    version = 0
     if merged.appends_only:
+        operation = lance.LanceOperation.Append(fragments)
         version = info.version if keys is not None else 0
-        append = lance.LanceOperation.Append(fragments)
-        return Prepared(append, version, keys=keys, written=rows)
-    operation = lance.LanceOperation.Update(
-        removed_fragment_ids=removed,
-        updated_fragments=updated,
-        new_fragments=fragments,
-        fields_modified=[],
-        fields_for_preserving_frag_bitmap=with_children(info, _set_by(writes, merged)),
-        update_mode="rewrite_rows",
-    )
-    return Prepared(operation, dataset.version, affected, keys, written=rows)
+    else:
+        operation = lance.LanceOperation.Update(
+            removed_fragment_ids=removed,
+            updated_fragments=updated,
+            new_fragments=fragments,
+            fields_modified=[],
+            fields_for_preserving_frag_bitmap=with_children(info, _set_by(writes, merged)),
+            update_mode="rewrite_rows",
+        )
+    return Prepared(operation, version, keys=keys, written=rows, added=fragments)
 
 
 def _without_columns_of_none(rows: pa.Table, writes: Sequence[Write]) -> pa.Table:

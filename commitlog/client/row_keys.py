@@ -91,13 +91,11 @@ class KnownKeys:
         names = {number: name for name, number in info.column_ids.items()}
         with self._lock:
             tables = [(at, one) for (of, at), one in self._tables.items() if of == info.incarnation]
-        added: Any = getattr(prepared.operation, "new_fragments", None)
-        fragments = prepared.operation.fragments if added is None else added
         for number, known in tables:
             name = names.get(number)
             if known.count and name in rows.schema.names:
                 with known.lock:
-                    known.wrote(fragments, rows.column(name))
+                    known.wrote(prepared.added, rows.column(name))
 
     def scan(
         self,

@@ -66,7 +66,9 @@ class Prepared:
     patches: tuple[str, ...] = ()
     """Data files of columns that were written for fragments that stay."""
     written: pa.Table | None = None
-    """The rows of new fragments, in their order, if a group of writes made them."""
+    """The rows of `added`, in their order."""
+    added: Sequence[FragmentMetadata] = ()
+    """New fragments, if a group of writes made them."""
 
 
 @names_full_storage

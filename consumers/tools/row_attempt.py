@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from commitlog import CommitLog
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.row_application import prepare_group
+from commitlog.client.row_application import find_rows, prepare_found, prepare_group
 from commitlog.client.row_groups import ReadBase, RowsUnusable, Write
+from commitlog.client.row_keys import KnownKeys
 from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite
 from commitlog.client.rows import Prepared, remove_files
@@ -18,8 +19,6 @@ from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
 PROBLEM_CHARACTERS = 300
-Wrote = Callable[[TableInfo, Prepared], None]
-"""Is told of what was committed."""
 
 
 class Attempt:
@@ -32,10 +31,11 @@ class Attempt:
         after: int,
         group: Sequence[AcceptedWrite],
         refused: dict[tuple[int, int], str],
-        read: ReadBase,
-        wrote: Wrote | None,
+        read: ReadBase | None,
+        known: KnownKeys,
     ) -> None:
-        self._read_base, self._wrote = read, wrote
+        self._read_base = read or known.read
+        self._known = known if read is None else None
         self._log, self._info, self._after = log, info, after
         self._group, self._refused = group, refused
 
@@ -43,8 +43,7 @@ class Attempt:
         """Write files and submit; the files of what surely wasn't committed are removed."""
         writes = self._read()
         good = [write for write in writes if isinstance(write, Write)]
-        dataset = self._log.opened.newest(self._info)
-        prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
+        prepared = self._prepare(good) if good else None
         try:
             transaction = self._transaction(writes, prepared)
             ticket = self._log.runtime().submit(transaction, id_is_new=True)
@@ -56,9 +55,15 @@ class Attempt:
             raise
         if outcome.status is not Status.COMMITTED:
             self._remove(prepared)
-        elif prepared is not None and self._wrote is not None:
-            self._wrote(self._info, prepared)
+        elif prepared is not None and self._known is not None:
+            self._known.wrote(self._info, prepared)
         return outcome
+
+    def _prepare(self, writes: Sequence[Write]) -> Prepared | None:
+        info, opened, known = self._info, self._log.opened, self._known
+        if known is not None and (found := find_rows(info, opened, known, writes)) is not None:
+            return prepare_found(info, opened, writes, found)
+        return prepare_group(info, opened.newest(info), writes, self._read_base)
 
     def _transaction(
         self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None

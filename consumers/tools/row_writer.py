@@ -27,7 +27,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.row_attempt import Attempt, Wrote
+from consumers.tools.row_attempt import Attempt
 
 ASK_SECONDS = 5.0
 """How long a leader is asked at once whether something waits."""
@@ -76,9 +76,7 @@ class RowWriter:
         """
         self._log = log
         self._options = options or RowWriterOptions()
-        known = KnownKeys()
-        self._read: ReadBase = read or known.read
-        self._wrote: Wrote | None = known.wrote if read is None else None
+        self._read, self._known = read, KnownKeys()
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self._due: dict[str, float] = {}
@@ -258,7 +256,7 @@ class RowWriter:
             if not group:
                 return None
             attempt = Attempt(
-                self._log, info, waiting.applied, group, refused, self._read, self._wrote
+                self._log, info, waiting.applied, group, refused, self._read, self._known
             )
             try:
                 outcome = attempt.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -40,6 +41,7 @@ def test_a_write_is_made_again_if_what_the_row_writer_made_of_it_is_lost(
 
     _, late, last = ids = [new_transaction_id() for _ in range(3)]
     made = iter(ids)
+    monkeypatch.setattr(row_attempt, "find_rows", lambda *_: None)
     monkeypatch.setattr(row_attempt, "prepare_group", prepare)
     monkeypatch.setattr(row_attempt, "new_transaction_id", lambda: next(made))
     monkeypatch.setattr(repeats, "is_too_old", lambda _, record, __: record.transaction_id == late)
@@ -83,7 +85,9 @@ def test_a_row_writer_rests_for_longer_than_it_worked_unless_more_waits_or_its_w
     assert time.monotonic() - began >= (0.16 if rests else 0.04)
 
 
-def test_a_group_opens_its_version_once(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_opens_no_version_if_it_is_known_where_its_rows_are(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = running.client
     writer = RowWriter(client)
     client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="upsert").result(60, "accepted")
@@ -97,4 +101,31 @@ def test_a_group_opens_its_version_once(running: Service, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(lance.LanceDataset, "__init__", counting)
     assert apply_once(writer, client) is not None
-    assert len(opened) == 1
+    assert not opened
+
+
+def test_groups_of_whole_rows_by_a_number_need_no_version_opened_by_lance(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates, new rows and deletions, of rows in old and new fragments, and of deleted ones."""
+    client, writer = running.client, RowWriter(running.client)
+    monkeypatch.setattr(row_attempt, "prepare_group", None)
+    steps: list[tuple[str, Sequence[int], tuple[int, int, int]]] = [
+        ("upsert", range(5), (5, 0, 0)),
+        ("upsert", range(3, 8), (3, 2, 0)),
+        ("delete", [0, 3, 9], (0, 0, 2)),
+        ("delete", [0, 3], (0, 0, 0)),
+        ("upsert", [3, 4], (1, 1, 0)),
+    ]
+    for step, (mode, ids, counts) in enumerate(steps):
+        rows = [{"id": n} if mode == "delete" else {"id": n, "a": step, "b": "x"} for n in ids]
+        ticket = client.write_rows(T, rows, mode=mode)
+        ticket.result(60, "accepted")
+        apply_once(writer, client)
+        done = ticket.result(60)
+        assert (done.inserted, done.updated, done.deleted) == counts, f"step {step}"
+        client.describe(("ns", "t"), fresh=True, readable=True)
+    found = lance.dataset(str(running.location(T))).to_table().to_pylist()
+    assert sorted((row["id"], row["a"]) for row in found) == [
+        (1, 0), (2, 0), (3, 4), (4, 4), (5, 1), (6, 1), (7, 1)
+    ]  # fmt: skip

@@ -114,7 +114,7 @@ def written(
     fragments = lance.fragment.write_fragments(data, dataset, max_rows_per_file=5)
     operation = lance.LanceOperation.Append(fragments)
     lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
-    known.wrote(info, Prepared(operation, dataset.version, written=data))
+    known.wrote(info, Prepared(operation, dataset.version, written=data, added=fragments))
     return lance.dataset(dataset.uri)
 
 
