@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
@@ -364,7 +365,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
             submitted_at_ms=catalogue.now_ms(),
             application=application,
             properties=said,
-            expects=tuple(expects),
+            # A name as text would be taken for the path of its characters.
+            expects=tuple(replace(one, table=parse_table_id(one.table)) for one in expects),
             payloads=payloads,
         )
 

@@ -18,6 +18,7 @@ from commitlog import (
     NoSuchTable,
     NoSuchVersion,
     RecordTooLarge,
+    TableAbsent,
     TableAlreadyExists,
     TableVersionIs,
     WrongLog,
@@ -255,6 +256,16 @@ def test_a_closed_client_lets_go_of_its_log(
         client.runtime()
         assert closed == []
     assert closed == [True]
+
+
+def test_an_expectation_names_its_table_as_everything_else_does(client: CommitLog) -> None:
+    named: Any = "a$t"
+    for expects in ([TableVersionIs(named, 2)], [TableAbsent(named)]):
+        [expected] = client.transaction((), expects=expects).expects
+        assert expected.table == ("a", "t")
+    wrong: Any = "a$"
+    with pytest.raises(InvalidTransaction, match="cannot name a table"):
+        client.transaction((), expects=[TableAbsent(wrong)])
 
 
 def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLeader) -> None:
