@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from commitlog.adapters.storage_options import Scoped
-from consumers.commands.http_options import namespace_settings, server_settings
+from consumers.commands.http_options import check_http, namespace_settings, server_settings
 from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
+from tests.certificates import make_certificate
 from tests.namespace_world import World
 
 HEALTH: Any = SimpleNamespace(statuses={}, index_lags=dict, index_steps=dict)
@@ -35,17 +36,28 @@ def test_a_wrong_setting_is_named(flags: dict[str, Any], word: str) -> None:
         server_settings(load(flags, environment={}), HEALTH)
 
 
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    certificate, key = map(str, make_certificate(tmp_path))
+    (tmp_path / "other").mkdir()
+    _, other = make_certificate(tmp_path / "other")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    tls = {"tls_certificate": certificate, "tls_key": key}
+    for wrong in ({"tls_certificate": empty}, {"tls_key": other}, {"tls_client_ca": empty}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} .* cannot be used"):
+            check_http(load(tls | wrong, environment={}))
+
+
 def test_settings_reach_the_server(tmp_path: Path) -> None:
     access = tmp_path / "access.toml"
     access.write_text(f'[keys]\na = "sha256:{hashlib.sha256(b"k").hexdigest()}"\n')
-    for name in ("c.pem", "k.pem"):
-        (tmp_path / name).touch()
+    certificate, key = make_certificate(tmp_path)
     config = load(
         {
             "access_file": access,
             "base_path": "/lance/",
-            "tls_certificate": tmp_path / "c.pem",
-            "tls_key": tmp_path / "k.pem",
+            "tls_certificate": certificate,
+            "tls_key": key,
             "http_requests_max": 7,
             "allowed_locations": " /one, /two ,",
             "batch_operations_max": 5,
