@@ -17,12 +17,22 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for texts, whose numbers are hashes."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def number_of_text(text: str) -> int:
+    """Return the number of a text."""
+    return hash(text) & (1 << 64) - 1
+
+
 def numbers_of(values: pa.Array | pa.ChunkedArray) -> Numbers | None:
     """Return the numbers of values, of a null that of zero; None for types that have none here."""
     kind = values.type
     if is_number(kind):
         whole = values.cast(pa.uint64() if kind == pa.uint64() else pa.int64())
         return np.asarray(pc.fill_null(whole, 0)).astype(np.uint64)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         return np.fromiter(map(hash, values.to_pylist()), np.int64).astype(np.uint64)
     return None

@@ -16,11 +16,12 @@ from lance.fragment import write_fragments
 
 from commitlog.adapters import lance_datasets
 from commitlog.client.direct import delete_directly, merge_directly
+from commitlog.client.key_numbers import number_of_text, numbers_of
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.opening import Opened
 from commitlog.client.row_keys import KnownKeys
 from commitlog.client.rows import Prepared, prepare_delete, remove_files
-from commitlog.client.single_rows import single_value
+from commitlog.client.single_rows import FILE_BYTES_MAX, single_value
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_operations import to_lance_operation
@@ -225,6 +226,60 @@ def test_the_value_of_a_single_row_is_the_one_that_lance_reads(
             assert found in (None, number & (1 << 64) - 1)
         encoded.physical_rows = 2
         assert single_value(dataset.uri, encoded, field_id, kind) is None
+
+
+TEXTS = ("key-77", "", "x", "é\0\n", "𝄞" * 40, "x" * 127, "x" * 128, "y" * 30_000, "z" * 70_000)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("compression", [{}, {"lance-encoding:compression": "zstd"}], ids=str)
+@pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
+def test_the_text_of_a_single_row_is_the_one_that_lance_reads(
+    tmp_path: Path, kind: pa.DataType, compression: dict[str, str], storage: Any
+) -> None:
+    nested = pa.array([{"a": 5, "b": ["x", "y"]}])
+    field = pa.field("key", kind, metadata=compression)
+    schema = pa.schema([pa.field("s", nested.type), field, pa.field("text", pa.string())])
+    first = pa.table([nested, pa.array(["a"], kind), ["one"]], schema=schema)
+    dataset = lance.write_dataset(first, tmp_path / "t", data_storage_version=storage)
+    [field_id] = [field.id() for field in dataset.lance_schema.fields() if field.name() == "key"]
+    for text in (*TEXTS, None):
+        value = pa.array([text], kind)
+        [fragment] = write_fragments(pa.table([nested, value, ["one"]], schema=schema), dataset)
+        operation = lance.LanceOperation.Append([fragment])
+        [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+        found = single_value(dataset.uri, encoded, field_id, kind)
+        known = numbers_of(value)
+        assert known is not None
+        is_read = text is not None and len(text) < FILE_BYTES_MAX and storage == "2.2"
+        assert found in ({known[0]} if is_read else {None, known[0]}), text
+        assert found is None or text is not None
+        encoded.physical_rows = 2
+        assert single_value(dataset.uri, encoded, field_id, kind) is None
+
+
+def test_no_other_bytes_are_taken_for_a_text(tmp_path: Path) -> None:
+    table = pa.table({"id": ["key-7"], "other": [1.5]})
+    dataset = lance.write_dataset(table, tmp_path / "t", data_storage_version="2.2")
+    [fragment] = write_fragments(table, dataset)
+    operation = lance.LanceOperation.Append([fragment])
+    [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+    path = tmp_path / "t" / "data" / encoded.files[0].path
+    whole = path.read_bytes()
+    seen = set()
+    for position in range(len(whole)):
+        for bit in (0, 4):
+            changed = bytes((whole[position] ^ 1 << bit,))
+            path.write_bytes(whole[:position] + changed + whole[position + 1 :])
+            seen.add(single_value(dataset.uri, encoded, 0, pa.string()))
+        path.write_bytes(whole[:position])
+        assert single_value(dataset.uri, encoded, 0, pa.string()) is None
+    # Only a changed text is another one.
+    changes = [(at, 1 << bit) for at in range(5) for bit in (0, 4)]
+    texts = [bytearray(b"key-7"), *(bytearray(b"key-7") for _ in changes)]
+    for text, (at, bit) in zip(texts[1:], changes, strict=True):
+        text[at] ^= bit
+    assert seen <= {None, *(number_of_text(text.decode()) for text in texts)}
 
 
 def test_no_other_bytes_are_taken_for_a_value(tmp_path: Path) -> None:
