@@ -1,8 +1,10 @@
 """Do operations on rows answer as pylance does on the same rows, and merge_insert as specified?"""
 
 import io
+import json
 import threading
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from pickle import PickleBuffer
 from tempfile import TemporaryFile
@@ -15,7 +17,7 @@ import pytest
 from consumers.servers.namespace import answer_files, row_work
 from consumers.servers.namespace.rows import seconds
 from consumers.servers.namespace.service import Settings
-from tests.namespace_world import World, numbers
+from tests.namespace_world import World, arrow_stream, numbers
 from tests.waiting import wait_until
 
 
@@ -177,6 +179,16 @@ def test_a_body_is_an_arrow_stream(world: World, table: str) -> None:
     for data in (b"", b"no stream at all", b"\xff\xff\xff\xff\x10"):
         status, body = world.post(f"{table}/insert", data, headers=stream)
         assert (status, body["code"]) == (400, 13), body
+
+
+def test_rows_need_no_content_type(world: World, table: str) -> None:
+    # Lance's generated Rust client sends none with rows.
+    stream = arrow_stream(numbers(100, 103))
+    connection = HTTPConnection(world.uri.removeprefix("http://"), timeout=60)
+    connection.request("POST", f"{table}/insert", stream)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["num_inserted_rows"]) == (200, 3)
+    connection.close()
 
 
 def test_rows_are_updated_and_deleted_by_predicate(world: World, table: str) -> None:
