@@ -37,7 +37,7 @@ def test_a_wrong_setting_is_named(flags: dict[str, Any], word: str) -> None:
 
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    certificate, key = map(str, make_certificate(tmp_path))
+    certificate, key = make_certificate(tmp_path)
     (tmp_path / "other").mkdir()
     _, other = make_certificate(tmp_path / "other")
     empty = tmp_path / "empty.pem"
