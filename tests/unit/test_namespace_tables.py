@@ -97,6 +97,15 @@ def test_a_table_gets_another_name(world: World) -> None:
     assert world.open(["g", "u"]).version == 2
 
 
+@pytest.mark.parametrize("namespace", [{}, {"new_namespace_id": []}])
+def test_a_table_stays_in_its_namespace(world: World, namespace: dict[str, list[str]]) -> None:
+    name = world.fresh_name()
+    world.write([name, "t"], numbers(0, 5))
+    request = {"new_table_name": "u", **namespace}
+    assert world.post(f"/v1/table/{name}$t/rename", request)[0] == 200
+    assert world.open([name, "u"]).count_rows() == 5
+
+
 @pytest.mark.parametrize("location", ["/etc/t.lance", "../t.lance", "{root}", "{root}/../t.lance"])
 def test_locations_are_confined(world: World, location: str) -> None:
     given = {"location": location.format(root=world.tables_root)}

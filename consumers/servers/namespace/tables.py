@@ -249,7 +249,8 @@ def rename_table(service: Service, call: Call) -> dict[str, Any]:
     """Give a table another name, in the same namespace or another one."""
     request = call.read(RenameTableRequest, {"new_table_name", "new_namespace_id"})
     table = call.table
-    namespace = table[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
+    # Lance's generated Java client sends an empty list unless its user names a namespace.
+    namespace = tuple(request.new_namespace_id or table[:-1])
     new_table = parse_table_id((*namespace, request.new_table_name))
     call.need(Access.ADMIN, new_table)
     outcome, _ = service.change(call, RenameTable(table, new_table))
