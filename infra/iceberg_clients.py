@@ -69,26 +69,30 @@ def find_cargo() -> str | None:
     return shutil.which("cargo") or shutil.which(Path.home() / ".cargo/bin/cargo")
 
 
-def built_rust_program() -> Path | None:
-    """Return the program over iceberg-rust if it is built."""
-    target = _kept("iceberg-rust", RUST_SOURCE)
+def built_rust_program(source: Path = RUST_SOURCE) -> Path | None:
+    """Return the program that a crate makes if it is built."""
+    target = _kept(_crate(source), source)
     return target if target.exists() else None
 
 
-def rust_program(cargo: str) -> Path:
-    """Return the program over iceberg-rust; build it if it isn't there."""
-    target = _kept("iceberg-rust", RUST_SOURCE)
+def rust_program(cargo: str, source: Path = RUST_SOURCE) -> Path:
+    """Return the program that a crate makes; build it if it isn't there."""
+    target = _kept(_crate(source), source)
     if target.exists():
         return target
     # What is compiled on the way has 800 MB. It stays if it takes too long, and the next try
     # goes on from there.
     folder = target.with_name(f"{target.name}-making")
-    shutil.copytree(RUST_SOURCE, folder, dirs_exist_ok=True)
+    shutil.copytree(source, folder, dirs_exist_ok=True)
     command = [cargo, "build", "--quiet", "--target-dir", str(folder / "made")]
     subprocess.run(command, cwd=folder, check=True, timeout=RUST_BUILD_SECONDS)
-    (folder / "made" / "debug" / "commitlog-iceberg-rust").rename(target)
+    (folder / "made" / "debug" / f"commitlog-{_crate(source)}").rename(target)
     shutil.rmtree(folder)
     return target
+
+
+def _crate(source: Path) -> str:
+    return source.name.replace("_", "-")
 
 
 def _kept(name: str, source: Path) -> Path:

@@ -54,15 +54,19 @@ def access_file(folder: Path) -> Path:
     return written
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def secured_world(folder: Path) -> World:
     """Return a server where bob has the namespace `bobs`, and `allowed` is an allowed prefix."""
-    security = Security(AccessFile(access_file(tmp_path)))
-    made = World(
-        tmp_path,
-        settings=Settings(locations=(str(tmp_path / "allowed"),)),
+    security = Security(AccessFile(access_file(folder)))
+    return World(
+        folder,
+        settings=Settings(locations=(str(folder / "allowed"),)),
         server=ServerSettings(security=security),
     )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = secured_world(tmp_path)
     yield made
     made.close()
 
