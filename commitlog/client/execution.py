@@ -40,7 +40,7 @@ from commitlog.client.rows import (
 )
 from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Wait, check_wait
+from commitlog.client.tickets import Wait, check_wait, deadline_after
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -93,7 +93,7 @@ class Execution:
         self._properties = properties.items() if isinstance(properties, Mapping) else properties
         self._expects = tuple(expects)
         self._attempts_max = attempts_max
-        self._deadline = time.monotonic() + timeout
+        self._deadline = deadline_after(timeout)
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False

@@ -19,11 +19,30 @@ from typing import Any, Literal
 
 from commitlog.adapters.tracing import tracing
 from commitlog.codecs.avro import decode_log_record
-from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown
+from commitlog.errors import CommitLogError, InvalidRequest, InvalidTransaction, OutcomeUnknown
 from commitlog.model.records import Outcome, Status, Transaction
 
 Wait = Literal["readable", "committed"]
 RESULT_TIMEOUT_SECONDS = 30.0
+
+
+def deadline_after(timeout: float) -> float:
+    """Return when a timeout in seconds ends; InvalidRequest for one that isn't a number.
+
+    NaN would break the wait of all who share a connection.
+    """
+    try:
+        is_time = -threading.TIMEOUT_MAX < timeout < threading.TIMEOUT_MAX
+    except TypeError:
+        is_time = False
+    if is_time:
+        return time.monotonic() + timeout
+    raise InvalidRequest(
+        f"timeout={timeout!r} is not a number of seconds",
+        field="timeout",
+        value=timeout,
+        advice="Give a number, such as 60",
+    )
 
 
 def check_wait(wait: str) -> None:
@@ -122,7 +141,7 @@ class Ticket:
 
         With `wait="readable"` a committed version can be opened by path when this returns.
         """
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         is_known = self._ask_for(wait)
         if not (is_known() if self._read is None else self._read(is_known, deadline)):
             future = self._future(wait)

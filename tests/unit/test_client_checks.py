@@ -13,6 +13,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from commitlog import (
     CommitLog,
+    InvalidRequest,
     InvalidTransaction,
     MissingDataFile,
     NoSuchTable,
@@ -256,6 +257,18 @@ def test_a_closed_client_lets_go_of_its_log(
         client.runtime()
         assert closed == []
     assert closed == [True]
+
+
+@pytest.mark.parametrize("timeout", [None, "5", float("nan"), float("inf"), 1e300])
+def test_a_timeout_is_a_number_of_seconds(client: CommitLog, timeout: Any) -> None:
+    ticket = client.submit("a$t", L.Append([_fragment(client)]))
+    for call in (
+        lambda: ticket.result(timeout),
+        lambda: client.append("a$t", {"id": [3], "v": ["c"]}, timeout=timeout),
+    ):
+        with pytest.raises(InvalidRequest, match="timeout=.* is not a number of seconds"):
+            call()
+    assert ticket.result(60).version == 3
 
 
 def test_an_expectation_names_its_table_as_everything_else_does(client: CommitLog) -> None:
