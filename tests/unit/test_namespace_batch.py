@@ -75,6 +75,30 @@ def test_one_conflict_refuses_all_and_names_the_operation(
     assert described[0] == 200, "the winner can be described once 409 is answered"
 
 
+@pytest.mark.parametrize("gone", [True, False], ids=["staged no more", "staged as another version"])
+def test_a_version_that_exists_is_a_conflict_whatever_is_staged(
+    world: World, tables: tuple[list[str], list[str]], gone: bool
+) -> None:
+    p, q = tables
+    (taken,) = append(world, p)
+    if gone:
+        assert world.post(BATCH_CREATE, {"entries": [taken]})[0] == 200
+    else:
+        taken = {**taken, "version": 1}
+    before = heads(world, p, q)
+    entries = [*append(world, q), taken]
+    status, body = world.post(BATCH_CREATE, {"entries": entries})
+    assert (status, body["code"]) == (409, 14), body
+    assert f"entries[1]: version {taken['version']} of " in body["error"]
+    status, body = world.post(BATCH, {"operations": [create(one) for one in entries]})
+    assert (status, body["code"]) == (409, 14), body
+    other = {**taken, "manifest_path": taken["manifest_path"] + "-other"}
+    if gone:
+        status, body = world.post(f"/v1/table/{'$'.join(p)}/version/create", other)
+        assert (status, body["code"]) == (409, 14), body
+    assert heads(world, p, q) == before
+
+
 def test_a_table_can_be_declared_and_filled_in_one_batch(
     world: World, tables: tuple[list[str], list[str]]
 ) -> None:

@@ -38,11 +38,17 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.deletion import deleted, deletion, wanted
 from consumers.servers.namespace.native import refuse_branch
 from consumers.servers.namespace.service import Service
-from consumers.servers.namespace.staged import Staged, StagedTarget, read_staged
+from consumers.servers.namespace.staged import (
+    Staged,
+    StagedManifestMissing,
+    StagedTarget,
+    read_staged,
+)
 from consumers.servers.namespace.tables import declaration, declared, ended
 from consumers.servers.namespace.versions import (
     commit_staged,
     raise_refusal,
+    refuse_taken,
     version_created,
 )
 from consumers.servers.security.grants import Access
@@ -108,7 +114,12 @@ class _Batch:
     def add_version(self, table: TableId, request: Any) -> None:
         target, info = self.target(table), self.infos.get(table)
         stands = info is not None and info.incarnation == target.incarnation
-        staged = read_staged(target, request, info if stands else None)
+        try:
+            staged = read_staged(target, request, info if stands else None)
+        except StagedManifestMissing:
+            if stands:
+                refuse_taken(self.service, self.service.info(table), request.version)
+            raise
         self.staged.append(staged)
         self.operations.append(staged.operation)
         self.newest[table] = staged.operation.version

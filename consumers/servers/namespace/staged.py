@@ -65,7 +65,7 @@ class Staged:
 
 
 class StagedManifestMissing(InvalidInputError):
-    """There is no file where a client says that it staged a manifest."""
+    """There is no manifest of the version where a client says that it staged one."""
 
 
 def check_fields(request: Any) -> None:
@@ -206,7 +206,7 @@ def _check_name(path: str, request: Any) -> None:
     if path.startswith("tree/"):
         raise InvalidInputError(f"{request.manifest_path!r} is of a branch: name it as `branch`")
     if name.version != request.version:
-        raise InvalidInputError(
+        raise StagedManifestMissing(
             f"{request.manifest_path!r} names version {name.version}, not {request.version}"
         )
     if request.naming_scheme is not None and name.scheme != request.naming_scheme:

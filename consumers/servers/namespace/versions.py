@@ -115,8 +115,10 @@ def _create_version(
     try:
         staged = read_staged(target, request, info)
     except StagedManifestMissing:
-        found = _committed_before(service, service.info(info.table_id), request)
+        now = service.info(info.table_id)
+        found = _committed_before(service, now, request)
         if found is None:
+            refuse_taken(service, now, request.version)
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
@@ -331,6 +333,16 @@ def raise_refusal(service: Service, outcome: Outcome, operations: Sequence[Opera
             f"{info.version + 1}{foreign}"
         )
     outcome.raise_for_conflict()
+
+
+def refuse_taken(service: Service, info: TableInfo, version: int) -> None:
+    """Refuse a version that exists, whatever is staged for it, once it can be described."""
+    if 1 <= version <= info.version:
+        make_readable(service, info, version)
+        raise ConcurrentModificationError(
+            f"version {version} of {info.name} exists already; its newest is {info.version}. Read "
+            "that one and stage yours again"
+        )
 
 
 def make_readable(service: Service, info: TableInfo, version: int) -> None:
