@@ -262,10 +262,11 @@ def test_a_closed_client_lets_go_of_its_log(
 @pytest.mark.parametrize("timeout", [None, "5", float("nan"), float("inf"), 1e300])
 def test_a_timeout_is_a_number_of_seconds(client: CommitLog, timeout: Any) -> None:
     ticket = client.submit("a$t", L.Append([_fragment(client)]))
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: ticket.result(timeout),
         lambda: client.append("a$t", {"id": [3], "v": ["c"]}, timeout=timeout),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(InvalidRequest, match="timeout=.* is not a number of seconds"):
             call()
     assert ticket.result(60).version == 3
