@@ -61,10 +61,6 @@ def run_sql(
             return connection.sql(text, params=list(parameters) or None).to_arrow_table()
         except duckdb.Error as error:
             raise _refused(query, str(error)) from error
-        except RuntimeError as error:
-            if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
-                raise KeyboardInterrupt from None
-            raise
 
 
 class AsksSql(Host):
