@@ -32,7 +32,7 @@ def deadline_after(timeout: float) -> float:
     NaN would break the wait of all who share a connection.
     """
     try:
-        is_time = -threading.TIMEOUT_MAX < timeout < threading.TIMEOUT_MAX
+        is_time = timeout > -threading.TIMEOUT_MAX  # which NaN is not
     except TypeError:
         is_time = False
     if is_time:

@@ -259,7 +259,7 @@ def test_a_closed_client_lets_go_of_its_log(
     assert closed == [True]
 
 
-@pytest.mark.parametrize("timeout", [None, "5", float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("timeout", [None, "5", float("nan")])
 def test_a_timeout_is_a_number_of_seconds(client: CommitLog, timeout: Any) -> None:
     ticket = client.submit("a$t", L.Append([_fragment(client)]))
     calls: list[Callable[[], Any]] = [
