@@ -25,6 +25,7 @@ from commitlog.client.single_rows import FILE_BYTES_MAX, single_value
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_operations import to_lance_operation
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.unit.test_row_keys import PREDICATES, content, info_of, rows
 
@@ -214,9 +215,7 @@ def test_the_value_of_a_single_row_is_the_one_that_lance_reads(
     [field_id] = [field.id() for field in dataset.lance_schema.fields() if field.name() == "key"]
     for number, value in [*zip(numbers, values, strict=True), (None, pa.nulls(1, kind))]:
         table = pa.table({"s": nested, "key": value, "text": ["one"]})
-        [fragment] = write_fragments(table, dataset)
-        operation = lance.LanceOperation.Append([fragment])
-        [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+        encoded = written(table, dataset)
         found = single_value(dataset.uri, encoded, field_id, kind)
         if number is None:
             assert found is None
@@ -229,6 +228,14 @@ def test_the_value_of_a_single_row_is_the_one_that_lance_reads(
 
 
 TEXTS = ("key-77", "", "x", "é\0\n", "𝄞" * 40, "x" * 127, "x" * 128, "y" * 30_000, "z" * 70_000)
+
+
+def written(rows: pa.Table, dataset: lance.LanceDataset) -> DataFragment:
+    """Write rows for a dataset; return the fragment as an append names it."""
+    [fragment] = write_fragments(rows, dataset)
+    operation = lance.LanceOperation.Append([fragment])
+    [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+    return encoded
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
@@ -245,9 +252,7 @@ def test_the_text_of_a_single_row_is_the_one_that_lance_reads(
     [field_id] = [field.id() for field in dataset.lance_schema.fields() if field.name() == "key"]
     for text in (*TEXTS, None):
         value = pa.array([text], kind)
-        [fragment] = write_fragments(pa.table([nested, value, ["one"]], schema=schema), dataset)
-        operation = lance.LanceOperation.Append([fragment])
-        [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+        encoded = written(pa.table([nested, value, ["one"]], schema=schema), dataset)
         found = single_value(dataset.uri, encoded, field_id, kind)
         known = numbers_of(value)
         assert known is not None
@@ -261,9 +266,7 @@ def test_the_text_of_a_single_row_is_the_one_that_lance_reads(
 def test_no_other_bytes_are_taken_for_a_text(tmp_path: Path) -> None:
     table = pa.table({"id": ["key-7"], "other": [1.5]})
     dataset = lance.write_dataset(table, tmp_path / "t", data_storage_version="2.2")
-    [fragment] = write_fragments(table, dataset)
-    operation = lance.LanceOperation.Append([fragment])
-    [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+    encoded = written(table, dataset)
     path = tmp_path / "t" / "data" / encoded.files[0].path
     whole = path.read_bytes()
     seen = set()
@@ -285,9 +288,7 @@ def test_no_other_bytes_are_taken_for_a_text(tmp_path: Path) -> None:
 def test_no_other_bytes_are_taken_for_a_value(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array([1 << 40], pa.int64()), "at": [datetime(2026, 1, 1)]})
     dataset = lance.write_dataset(table, tmp_path / "t")
-    [fragment] = write_fragments(table, dataset)
-    operation = lance.LanceOperation.Append([fragment])
-    [encoded] = to_transaction(operation, read_version=1, uuid="").message.append.fragments
+    encoded = written(table, dataset)
     path = tmp_path / "t" / "data" / encoded.files[0].path
     whole = path.read_bytes()
     seen = set()
