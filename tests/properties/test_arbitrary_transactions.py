@@ -21,7 +21,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, LanceCommit
 from commitlog.model.records import Observation
-from tests.core_world import World, append, commit, new_fragment
+from tests.core_world import World, append, commit, delete, new_fragment
 from tests.unit.test_staged import appending, stage
 
 WORLDS, COMMITS = 60, 12
@@ -116,6 +116,16 @@ def arbitrary(chance: random.Random, head: int, number: int) -> LanceTransaction
     return made
 
 
+def stale_delete(chance: random.Random, world: World) -> LanceCommit:
+    """Return a Delete whose rows may be of another fragment than the one it names."""
+    rows = {
+        fragment_id: {chance.randrange(20) for _ in range(chance.randrange(1, 4))}
+        for fragment_id in world.state().fragments
+        if chance.random() < 0.5
+    }
+    return delete(world, chance.randrange(2, world.state().version + 1), rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(1, PROTOCOL_SUPPORTED + 1))
 def test_every_transaction_is_decided(protocol: int, seed: int) -> None:
@@ -138,5 +148,7 @@ def test_every_transaction_is_decided(protocol: int, seed: int) -> None:
                     *(offered.table, offered.operation, offered.read_version, offered.message),
                     affected_rows=(AffectedRows(chance.choice([0, 1, 2**32]), rows),),
                 )
+            elif chance.random() < 0.2:
+                offered = stale_delete(chance, world)
             outcome = world.ask(f"t{number}", offered)
             seal_outcome(outcome, previous_hash=bytes(32), epoch=0, node="n")

@@ -11,7 +11,7 @@ I21 what is held isn't deleted
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from commitlog.core.catalogue.version_deletion import HOLD
@@ -164,6 +164,15 @@ class TableRows:
         return intent.after == self.applied and named == [
             w for w in self.accepted if w[0] <= through
         ]
+
+    def lacks(self, removes: Iterable[tuple[int, tuple[int, ...]]]) -> bool:
+        """Return True if one of these rows doesn't live in its fragment."""
+        return any(
+            offset not in self.fragments[fragment_id].rows
+            for fragment_id, offsets in removes
+            if fragment_id in self.fragments
+            for offset in offsets
+        )
 
     def rows(self) -> dict[tuple[int, int], Row]:
         """Return all living rows by fragment and offset."""
@@ -508,7 +517,10 @@ class Spec:
             )
         if code == "INVALID_OPERATION":
             held = (i.expires & t.held(entry.time_ms) for i, t in names if t)
-            return entry.protocol >= HOLDS_SINCE and any(held)
+            if entry.protocol >= HOLDS_SINCE and any(held):
+                return True
+            # As with fragments: the rows of another table, if it named no incarnation.
+            return any(t and not i.incarnation and t.lacks(i.removes) for i, t in names)
         if code == "ID_REUSED":
             first = self.repeating.get(entry.transaction_id, entry.payload)
             is_reused = (known.payload if known is not None else first) != entry.payload

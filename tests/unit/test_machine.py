@@ -325,6 +325,17 @@ def test_a_wrong_request_is_refused_and_changes_nothing(world: World, name: str)
     assert after == tables
 
 
+def test_rows_that_a_changed_fragment_doesn_t_have_are_refused(world: World) -> None:
+    """They are looked at once the fragment's vector is another than the one that was read."""
+    stale = delete(world, 2, {0: [1]})
+    beyond = replace(stale, affected_rows=delete(world, 2, {0: [10]}).affected_rows)
+    world.ask("other", delete(world, 2, {0: [2]}))
+    outcome = world.ask("x", beyond)
+    assert (outcome.status, outcome.code) == ("rejected", "INVALID_OPERATION")
+    assert "affected_rows[0] 10: row out of range" in outcome.message
+    assert world.ask("y", stale).status == "committed"
+
+
 def test_a_transaction_has_operations_and_not_too_many(world: World) -> None:
     assert world.ask("none").code == "INVALID_OPERATION"
     many = [append(2, f"{i}.lance") for i in range(Rules().operations_max + 1)]

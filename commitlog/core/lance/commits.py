@@ -15,7 +15,6 @@ from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.request_checks import check_files, check_request, check_window
 from commitlog.core.lance.versions import add_version, finalize, record_delta, same_operation
 from commitlog.core.manifest.manifest_state import (
-    DeltaRefused,
     ManifestDelta,
     ManifestState,
     NotDirect,
@@ -25,7 +24,7 @@ from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import References
 from commitlog.core.operations.registry import OPERATION_NAMED, operation_of
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased, affected_rows
-from commitlog.core.refusals import conflict_refused, delta_refused
+from commitlog.core.refusals import conflict_refused
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
@@ -137,8 +136,6 @@ def _direct(
     try:
         release = draft.rules.lance_release
         return direct_delta(state, final, timestamp_ms=draft.time_ms, release=release)
-    except DeltaRefused as error:
-        raise delta_refused(error) from error
     except NotDirect:
         return None
 

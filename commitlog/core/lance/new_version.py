@@ -21,7 +21,6 @@ from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, 
 from commitlog.core.manifest.metadata_changes import verify_primary_key
 from commitlog.core.manifest.row_lineage import check_lineage
 from commitlog.core.operations.operation import LanceOperation
-from commitlog.core.refusals import delta_refused
 from commitlog.core.schema_check.file_presence import (
     check_brought_files,
     check_deletions,
@@ -83,11 +82,8 @@ def check_version(
             format_table_id(view.table.table_id),
             renumbers_fields=of_kind.renumbers_fields and not _keeps_files(state, delta),
         )
-    try:
-        if not of_kind.only_adds or built_by is not Builder.HERE:
-            _check_fragments(state, delta, of_kind, header)
-    except DeltaRefused as error:
-        raise delta_refused(error) from error
+    if not of_kind.only_adds or built_by is not Builder.HERE:
+        _check_fragments(state, delta, of_kind, header)
     section = state.index_section if delta.index_section is None else delta.index_section
     if section and (delta.index_section or header.fields != state.header.fields):
         _check_indices(draft, view, state, section, header)
@@ -114,11 +110,8 @@ def check_header(
     problem = problem or _new_keys(old, new)
     if problem is not None:
         raise problem_refused(problem, name)
-    try:
-        if has_other_fields:
-            verify_primary_key(new, after.fields)
-    except DeltaRefused as error:
-        raise delta_refused(error) from error
+    if has_other_fields:
+        verify_primary_key(new, after.fields)
     if not renumbers_fields:
         _check_same_fields(before, after, name)
     lowest = max((field.id for field in new.fields), default=-1)

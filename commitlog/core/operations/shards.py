@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from commitlog.core.conflicts.history import Aspect
-from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.manifest.mem_wal import with_compacted
 from commitlog.core.operations.references import References
-from commitlog.core.refusals import delta_refused
 from commitlog.lancepb.table_pb2 import CompactedSsTable
 from commitlog.lancepb.transaction_pb2 import Transaction
 
@@ -29,16 +28,13 @@ def check_compacted(
 ) -> None:
     """Refuse generations that don't follow those of the head."""
     state = references.state
-    try:
-        with_compacted(
-            state.index_section,
-            tables,
-            version=state.version + 1,
-            transaction_uuid=transaction.uuid,
-            created_at_ms=0,
-        )
-    except DeltaRefused as error:
-        raise delta_refused(error) from error
+    with_compacted(
+        state.index_section,
+        tables,
+        version=state.version + 1,
+        transaction_uuid=transaction.uuid,
+        created_at_ms=0,
+    )
 
 
 def complete_compacted(

@@ -40,6 +40,7 @@ from commitlog.core.lance.staged import decide_staged, manifest_version
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.log.outcomes import FITTING_MESSAGE_BYTES, check_size, outcome_of
 from commitlog.core.log.parts import Part, Saved
+from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.partition import snapshot
 from commitlog.core.partition.effects import as_read, carry_out, check_supported, rules_after
 from commitlog.core.partition.expectations import check_domains, check_expects
@@ -47,7 +48,7 @@ from commitlog.core.partition.locks import locks_of
 from commitlog.core.partition.log_time import forget, remember, time_of
 from commitlog.core.partition.repeats import find_repeat
 from commitlog.core.partition.state import PartitionState
-from commitlog.core.refusals import refusal_told, told
+from commitlog.core.refusals import delta_refused, refusal_told, told
 from commitlog.core.rows.deciding import decide_application, decide_write
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
@@ -280,6 +281,8 @@ class Machine(PartitionState):
         try:
             for index, operation in enumerate(record.operations):
                 self._decide_operation(draft, index, operation)
+        except DeltaRefused as error:
+            raise draft.refused(delta_refused(error), index) from None
         except Refused as refusal:
             raise draft.refused(refusal, index) from None
         held: dict[str, Any] = {
