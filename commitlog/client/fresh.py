@@ -24,7 +24,7 @@ from commitlog.client.host import Host
 from commitlog.client.opening import materialize
 from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import RowsUnusable, Write
+from commitlog.client.row_groups import RowsUnusable, Write, base_scan
 from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
@@ -181,7 +181,7 @@ def _view(
         made = dataset.shallow_clone(str(folder / "view.lance"), dataset.version)
         here = replace(info, location=str(folder / "view.lance"), version=made.version)
         for group in _groups(here, writes):
-            prepared = prepare_group(here, made, group)
+            prepared = prepare_group(here, made, group, base_scan(here, group))
             if prepared is not None:
                 made = lance.LanceDataset.commit(
                     made, prepared.operation, read_version=made.version

@@ -14,11 +14,11 @@ from pyroaring import BitMap
 from commitlog.client.direct import LivingRows, delete_found, find
 from commitlog.client.opening import Opened
 from commitlog.client.row_groups import (
+    BaseScan,
     Group,
     MergedGroup,
     ReadBase,
     Write,
-    base_scan,
     no_base,
     read_base,
 )
@@ -47,13 +47,13 @@ def prepare_group(
     info: TableInfo,
     dataset: lance.LanceDataset,
     writes: Sequence[Write],
+    scan: BaseScan | None,
     read: ReadBase = read_base,
 ) -> Prepared | None:
     """Apply writes to a version in memory and write what they come to; None: nothing changes.
 
-    Each write's counts, or why it was refused, are noted in it.
+    `scan` is their `base_scan`. Each write's counts, or why it was refused, are noted in it.
     """
-    scan = base_scan(info, writes)
     base = no_base() if scan is None else read(info, dataset, scan)
     merged = Group(info, base).apply(writes)
     if not merged.rows.num_rows and not len(merged.gone):
@@ -64,25 +64,22 @@ def prepare_group(
 
 
 def find_rows(
-    info: TableInfo, opened: Opened, known: KnownKeys, writes: Sequence[Write]
+    info: TableInfo, opened: Opened, known: KnownKeys, scan: BaseScan
 ) -> LivingRows | None:
     """Find the rows that have a group's keys without Lance; None: it has to read the version.
 
     That is so if more of them is needed than their keys, as their ids where rows keep those.
     """
-    scan = base_scan(info, writes)
-    if scan is None or info.stable_row_ids or len(scan.columns) != 1 or not scan.keys:
+    if info.stable_row_ids or len(scan.columns) != 1 or not scan.keys:
         return None
     [(name, values)] = scan.keys.items()
     return find(info, opened, known, name, values)
 
 
 def prepare_found(
-    info: TableInfo, opened: Opened, writes: Sequence[Write], found: LivingRows
+    info: TableInfo, opened: Opened, writes: Sequence[Write], scan: BaseScan, found: LivingRows
 ) -> Prepared | None:
     """Do the same as `prepare_group` with rows that `find_rows` found."""
-    scan = base_scan(info, writes)
-    assert scan is not None
     [(name, values)] = scan.keys.items()
     addresses = pa.array([address for address, _ in found.rows], pa.uint64())
     keys = values.take(pa.array([position for _, position in found.rows], pa.int64()))

@@ -9,7 +9,7 @@ from typing import Any
 import lance
 
 from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import Write
+from commitlog.client.row_groups import Write, base_scan
 from commitlog.client.tables import TableInfo
 
 COMMITS_PER_COMPACTION = 32
@@ -28,7 +28,8 @@ class RowCopy:
 
     def apply(self, writes: Sequence[Write]) -> None:
         """Apply writes with one key, in order."""
-        prepared = prepare_group(self._info, self._dataset, writes)
+        info = self._info
+        prepared = prepare_group(info, self._dataset, writes, base_scan(info, writes))
         if prepared is None:
             return
         version = self._dataset.version

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from commitlog import CommitLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import find_rows, prepare_found, prepare_group
-from commitlog.client.row_groups import ReadBase, RowsUnusable, Write
+from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, base_scan
 from commitlog.client.row_keys import KnownKeys
 from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite
@@ -61,9 +61,12 @@ class Attempt:
 
     def _prepare(self, writes: Sequence[Write]) -> Prepared | None:
         info, opened, known = self._info, self._log.opened, self._known
-        if known is not None and (found := find_rows(info, opened, known, writes)) is not None:
-            return prepare_found(info, opened, writes, found)
-        return prepare_group(info, opened.newest(info), writes, self._read_base)
+        scan = base_scan(info, writes)
+        if known is not None and scan is not None:
+            found = find_rows(info, opened, known, scan)
+            if found is not None:
+                return prepare_found(info, opened, writes, scan, found)
+        return prepare_group(info, opened.newest(info), writes, scan, self._read_base)
 
     def _transaction(
         self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None

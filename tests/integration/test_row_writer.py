@@ -223,10 +223,10 @@ def test_rows_that_can_never_be_applied_hold_up_no_others(
 ) -> None:
     """Whatever Lance makes of them, as long as the store is there."""
 
-    def prepare(info: Any, dataset: Any, writes: list[Any], read: Any) -> Any:
+    def prepare(info: Any, dataset: Any, writes: list[Any], *given: Any) -> Any:
         if any(13 in write.rows["id"].to_pylist() for write in writes):
             raise OSError("LanceError(Arrow): it has no words for this")
-        return prepare_group(info, dataset, writes, read)
+        return prepare_group(info, dataset, writes, *given)
 
     monkeypatch.setattr(row_attempt, "find_rows", lambda *_: None)
     monkeypatch.setattr(row_attempt, "prepare_group", prepare)
