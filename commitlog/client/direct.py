@@ -54,14 +54,6 @@ class LivingRows(NamedTuple):
     """The rows of each fragment that were deleted before."""
 
 
-class DeletedRows(NamedTuple):
-    """What is left of fragments without some rows."""
-
-    images: Sequence[DataFragment]
-    removed: Sequence[int]
-    rows: Mapping[int, BitMap]
-
-
 def delete(info: TableInfo, opened: Opened, predicate: str, said: str | None = None) -> Prepared:
     """Delete the rows of a predicate in the newest version; the record has `said` in its place."""
     made = delete_directly(info, opened, predicate, said)
@@ -91,15 +83,11 @@ def delete_directly(
     found = find(info, opened, opened.keys, compared.column, compared.values)
     if found is None:
         return None
-    taken = delete_found(info, found)
     recorded = predicate if said is None else said
-    delete = Transaction.Delete(
-        updated_fragments=taken.images, deleted_fragment_ids=taken.removed, predicate=recorded
-    )
-    count = sum(map(len, taken.rows.values()))
-    return Prepared(
-        Transaction(delete=delete), found.version, taken.rows, counts={"deleted": count}
-    )
+    message = Transaction(delete=Transaction.Delete(predicate=recorded))
+    rows = delete_found(info, found, message)
+    count = sum(map(len, rows.values()))
+    return Prepared(message, found.version, rows, counts={"deleted": count})
 
 
 @names_full_storage
@@ -117,10 +105,8 @@ def merge_directly(
     moved = [number for _, number in found.rows]
     made = replaced(info, opened.for_writing(info), source, on, options, moved)
     message, _ = to_transaction(made.operation, read_version=found.version, uuid="")
-    taken = delete_found(info, found)
-    message.update.removed_fragment_ids.extend(taken.removed)
-    message.update.updated_fragments.extend(taken.images)
-    return replace(made, operation=message, read_version=found.version, affected=taken.rows)
+    rows = delete_found(info, found, message)
+    return replace(made, operation=message, read_version=found.version, affected=rows)
 
 
 def find(
@@ -168,11 +154,16 @@ def find(
     return LivingRows(read[0].version, rows, places.fragments, deleted)
 
 
-def delete_found(info: TableInfo, found: LivingRows) -> DeletedRows:
-    """Write the deletion files of fragments without the rows that were found."""
+def delete_found(info: TableInfo, found: LivingRows, message: Transaction) -> Mapping[int, BitMap]:
+    """Have a Delete or an Update take the rows that were found; return them by fragment.
+
+    The deletion files of what is left of the fragments are written.
+    """
     store = store_for(info.location)
-    images: list[DataFragment] = []
-    removed: list[int] = []
+    if message.HasField("delete"):
+        images, removed = message.delete.updated_fragments, message.delete.deleted_fragment_ids
+    else:
+        images, removed = message.update.updated_fragments, message.update.removed_fragment_ids
     rows: dict[int, BitMap] = {}
     for number, group in groupby(found.rows, lambda row: row[0] >> OFFSET_BITS):
         rows[number] = BitMap(address & OFFSETS for address, _ in group)
@@ -188,4 +179,4 @@ def delete_found(info: TableInfo, found: LivingRows) -> DeletedRows:
             continue
         store.write_ahead(merged.path, merged.data)
         images.append(DataFragment.FromString(merged.fragment))
-    return DeletedRows(images, removed, rows)
+    return rows

@@ -87,18 +87,12 @@ def prepare_found(
     merged = Group(info, base).apply(writes)
     if not merged.rows.num_rows and not len(merged.gone):
         return None
-    gone = set(merged.gone.to_pylist())
-    taken = delete_found(info, found._replace(rows=[row for row in found.rows if row[0] in gone]))
     made = _operation(info, opened.for_writing(info), merged, writes, [], [])
     message, _ = to_transaction(made.operation, read_version=found.version, uuid="")
-    if message.HasField("update"):
-        message.update.removed_fragment_ids.extend(taken.removed)
-        message.update.updated_fragments.extend(taken.images)
-    elif message.HasField("delete"):
-        message.delete.deleted_fragment_ids.extend(taken.removed)
-        message.delete.updated_fragments.extend(taken.images)
-    made = replace(made, operation=message)
-    return _based_on(made, merged, found.version, taken.rows)
+    gone = set(merged.gone.to_pylist())
+    taken = found._replace(rows=[row for row in found.rows if row[0] in gone])
+    affected = delete_found(info, taken, message)
+    return _based_on(replace(made, operation=message), merged, found.version, affected)
 
 
 def _based_on(
