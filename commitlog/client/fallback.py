@@ -46,11 +46,6 @@ class Fallback:
         self._following: _Following | None = None
         self._begin()
 
-    @property
-    def is_active(self) -> bool:
-        """Whether it reads the topic now."""
-        return self._following is not None
-
     def close(self) -> None:
         """Stop; the thread ends by itself within a poll."""
         self._closed.set()

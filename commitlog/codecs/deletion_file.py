@@ -1,8 +1,8 @@
 """Lance's deletion files: which rows of a fragment are deleted.
 
 There are two formats, told apart by the name: `.arrow`, an Arrow IPC file with one column of row
-offsets, and `.bin`, a portable Roaring bitmap. Both are read; only the second is written, for its
-bytes follow from the rows alone.
+offsets, and `.bin`, a portable Roaring bitmap. Both are read here; the second is written, by
+`core.manifest.deletion_vectors`, for its bytes follow from the rows alone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import pyarrow as pa
 from pyroaring import BitMap
 
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, from_portable, portable
+from commitlog.core.manifest.deletion_vectors import from_portable
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DeletionFile
 
 _HERE = pa.ipc.IpcReadOptions(use_threads=False)
 """Such files are small: to wake another thread of Arrow's takes longer than to read one."""
-
-__all__ = ["decode_deletion_file", "deletion_file_path", "encode_deletion_file"]
 
 
 def decode_deletion_file(data: bytes, file_type: DeletionFile.DeletionFileType) -> BitMap:
@@ -27,11 +25,6 @@ def decode_deletion_file(data: bytes, file_type: DeletionFile.DeletionFileType) 
     if file_type == DeletionFile.ARROW_ARRAY:
         return _decode_arrow(data)
     raise UnsupportedFormat(f"deletion file type {file_type}")
-
-
-def encode_deletion_file(rows: BitMap) -> bytes:
-    """Return a `.bin` deletion file."""
-    return portable(rows)
 
 
 def _decode_arrow(data: bytes) -> BitMap:

@@ -244,10 +244,6 @@ class Requests:
             **self._checks.status(),
         }
 
-    async def _head(self, params: Params) -> Head:
-        table = parse_table_id(params.get("table", ""))
-        return await self._ask(lambda session: session.catalogue.head(table))
-
     async def _tables(self, params: Params) -> list[dict[str, Any]]:
         def list_all(session: Session) -> list[tuple[Head, int]]:
             newest = session.readable.newest

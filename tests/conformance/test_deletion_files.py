@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from commitlog.codecs.deletion_file import decode_deletion_file, deletion_file_path
+from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
 from commitlog.core.lance.direct import direct_delta
-from commitlog.core.manifest.deletion_vectors import merge_deletions
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, merge_deletions
 from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -38,7 +38,6 @@ from commitlog.model.operations import CreateTableVersion, LanceCommit
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import lies_in
 
-METADATA = "http."
 _BUILT_OVER_ANY_HEAD = frozenset(
     {"Append", "CreateIndex", "Project", "ReserveFragments", "Rewrite", "UpdateConfig"}
 )
