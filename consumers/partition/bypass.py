@@ -63,11 +63,14 @@ class Bypass:
 
 
 def quarantine_foreign(
-    location: str, ask_head: Callable[[], Head], write_again: Callable[[Head, int], object]
+    head: Head, ask_head: Callable[[], Head], write_again: Callable[[Head, int], object]
 ) -> list[str]:
-    """Move canonical manifests ahead of the head into quarantine; return where they are now."""
+    """Move canonical manifests ahead of the head into quarantine; return where they are now.
+
+    `head` is a head that the table had, which says where to look.
+    """
+    location = head.location
     store = store_for(location)
-    head = ask_head()
     found: dict[str, tuple[int, str]] = {}
     for version, path in manifests_in(store):
         if version > head.version:
@@ -156,7 +159,7 @@ class BypassScan:
                 return found
             if dict(head.properties).get(PROPERTY) != ADOPT or not self._adopt(head, path, stop):
                 ask = partial(self._ask_head, head)
-                moved = quarantine_foreign(head.location, ask, self._write_again)
+                moved = quarantine_foreign(now, ask, self._write_again)
                 return found + [Bypass(name, head.version + 1, target) for target in moved]
             found.append(Bypass(name, head.version + 1, "adopted"))
             logger.error("%s: version %d, written around the log, was adopted", name, now.version)

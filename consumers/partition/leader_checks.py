@@ -210,7 +210,7 @@ class LeaderChecks:
         """Move foreign versions of one table away, because a client met one."""
         head = _look(session, lambda: session.catalogue.head(table))
         return quarantine_foreign(
-            head.location,
+            head,
             lambda: self._head_while_leading(session, head),
             self._old_versions.materialize,
         )

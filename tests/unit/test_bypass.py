@@ -16,14 +16,12 @@ PATH = f"_versions/{manifest_name(2)}"
 def test_a_leader_that_is_held_up_takes_no_version_of_a_later_leader(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.write(PATH, b"a stranger's")
-    asked = []
+    head = Head(("t",), "i", str(tmp_path), Policy.EVERY, 1, None, (), (), False)
 
     def ask_head() -> Head:
-        asked.append(1)
-        if len(asked) == 2:
-            # A later leader commits version 2 right after this one was told of version 1.
-            store.write(PATH, b"the log's")
-        return Head(("t",), "i", str(tmp_path), Policy.EVERY, 1, None, (), (), False)
+        # A later leader commits version 2 right after this one was told of version 1.
+        store.write(PATH, b"the log's")
+        return head
 
-    assert not quarantine_foreign(str(tmp_path), ask_head, lambda head, version: None)
+    assert not quarantine_foreign(head, ask_head, lambda head, version: None)
     assert store.read(PATH) == b"the log's"
