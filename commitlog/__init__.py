@@ -1,4 +1,4 @@
-"""An event-sourced commit log on Kafka for Lance tables.
+"""An event-sourced commit log on Kafka for Lance and Iceberg tables.
 
     from commitlog import CommitLog
 

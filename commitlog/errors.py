@@ -109,15 +109,15 @@ class CommitConflict(CommitLogError):
 
 
 class RetryableConflict(CommitConflict):
-    """A commit that this transaction had not read came first: read the new version and redo it."""
+    """A commit came first that this transaction hadn't read: read the new version and redo it."""
 
 
 class IncompatibleConflict(CommitConflict):
-    """A conflict; redoing the operation may mean something else than was asked for."""
+    """A conflict; redoing the operation may mean something else."""
 
 
 class TransactionRejected(CommitConflict):
-    """The request was wrong; `outcome.code` says why."""
+    """The request is wrong; `outcome.code` says why."""
 
 
 class TransactionSuperseded(CommitConflict):
@@ -133,7 +133,7 @@ class OutcomeUnknown(CommitLogError):
 
 
 class Unavailable(CommitLogError):
-    """Kafka, the leader or the store doesn't answer; nothing was appended by this call."""
+    """Kafka, the leader or the store doesn't answer; this call appended nothing."""
 
 
 class Overloaded(Unavailable):
@@ -145,7 +145,7 @@ class Overloaded(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """The disk or store of a table's files has no space; nothing was committed by this call."""
+    """The disk or store of a table's files has no space; this call committed nothing."""
 
 
 class Fenced(CommitLogError):

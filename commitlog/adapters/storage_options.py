@@ -83,9 +83,9 @@ def use_storage_file(path: str) -> StorageFile:
 
 
 def use_storage_options(location: str, options: Mapping[str, str]) -> None:
-    """Reach what is at or below a location with these options, in this process.
+    """Reach everything at or below a location with these options, in this process.
 
-    They win over the storage file, and that wins over the environment. No options: forget them.
+    They override the storage file, which overrides the environment. No options: forget them.
     """
     prefix = location.rstrip("/")
     with _known.lock:

@@ -38,7 +38,7 @@ def values_of_rows(message: str) -> InvalidTransaction:
 
 
 class ChangesColumns(KeepsTables):
-    """Gives `CommitLog` the verbs that change a table's columns."""
+    """Adds to `CommitLog` the methods that change a table's columns."""
 
     def add_columns(
         self,
@@ -50,9 +50,9 @@ class ChangesColumns(KeepsTables):
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
-        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
+        """Add columns by SQL expressions, a function, or a schema, like pylance's `add_columns`.
 
-        When the log decides it, other commits to the table wait for up to 10 seconds, while this
+        When the leader decides it, other commits to the table wait for up to 10 seconds, while this
         client computes the column for rows that were committed meanwhile. A reader has no
         values for such rows, so with a reader they raise InvalidTransaction.
         """
@@ -75,10 +75,10 @@ class ChangesColumns(KeepsTables):
         tries_max: int = COLUMN_TRIES_MAX,
         properties: Mapping[str, str] | None = None,
     ) -> Kept:
-        """Rename columns, let them be null or not, or cast them, as pylance's `alter_columns`.
+        """Rename columns, change whether they may be null, or cast them, like `alter_columns`.
 
-        If columns are cast, others wait as for `add_columns`; if a column becomes non-nullable,
-        they wait until the rows that were committed meanwhile are checked for nulls.
+        If columns are cast, other commits wait as for `add_columns`. If a column becomes
+        non-nullable, they wait until this client has checked the new rows for nulls.
         """
         return self._change_columns(
             table_id,
@@ -95,7 +95,7 @@ class ChangesColumns(KeepsTables):
         tries_max: int = COLUMN_TRIES_MAX,
         properties: Mapping[str, str] | None = None,
     ) -> Kept:
-        """Drop columns, as pylance's `drop_columns`; their data stays in the files."""
+        """Drop columns, like pylance's `drop_columns`; their data stays in the files."""
         return self._change_columns(
             table_id,
             lambda dataset: dataset.drop_columns(columns),

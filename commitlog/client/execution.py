@@ -81,8 +81,8 @@ class Execution:
         """Take the options: at most `attempts_max` attempts within `timeout` seconds.
 
         With `notes_counts`, or under an application's sequence, the transaction's properties hold
-        `counts`, for requests that repeat it. Small appends and upserts of a table whose
-        property says `rows="log"` go into the log as rows, unless `by_log` is False.
+        `counts`, for requests that repeat it. If the table has the property `rows="log"`, small
+        appends and upserts go into the log as rows, unless `by_log` is False.
         """
         check_wait(wait)
         self._log = log
@@ -104,7 +104,7 @@ class Execution:
         """Rows inserted, updated and deleted by the last attempt."""
 
     def append(self, data: Any) -> Outcome:
-        """Append rows. Files are written once; only another schema has them written again."""
+        """Append rows. Files are written once, and again only if the schema changes."""
         if (outcome := self._write_rows(data, RowsMode.APPEND)) is not None:
             return outcome
         self._is_append = True
@@ -137,12 +137,12 @@ class Execution:
         return self._run(prepare, keeps_files=True, first=first)
 
     def delete(self, predicate: str, said: str | None = None) -> Outcome:
-        """Delete the rows of a predicate; the log records `said` instead, if it is given."""
+        """Delete the rows for which a predicate holds; the log records `said` instead, if given."""
         opened = self._log.opened
         return self._run(lambda info: direct.delete(info, opened, predicate, said))
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
-        """Set columns of the rows of a predicate."""
+        """Set columns of the rows for which a predicate holds."""
         opened, search = self._log.opened, self._log.opened.keys.scan
         return self._run(
             lambda info: prepare_update(info, opened.newest(info), values, where, search)

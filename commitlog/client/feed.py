@@ -45,8 +45,8 @@ NEWEST_RECORDS = 50
 class Subscription:
     """An endless sequence of events; for one thread, or one task, at a time.
 
-    `for event in subscription`, `async for`, or `poll` where waiting has a limit. Ends when it is
-    closed, or after `idle_seconds` without an event; they count from where it has caught up.
+    Use `for event in subscription`, `async for`, or `poll` to limit the wait. Ends when it is
+    closed, or after `idle_seconds` without an event, counted once it has caught up with the log.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ def _name(table: str | Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One decided transaction: all that it changed, or why it changed nothing."""
+    """One decided transaction: everything that it changed, or why it changed nothing."""
 
     partition: int
     submitted: Submitted
@@ -175,7 +175,7 @@ class FeedEvent:
 
     @property
     def transaction(self) -> Transaction | None:
-        """What was asked for; None for a change of rules, and for what cannot be read."""
+        """The request; None for a change of rules, and for a record that can't be read."""
         record = self.submitted.record
         return record if isinstance(record, Transaction) else None
 

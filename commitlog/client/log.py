@@ -1,7 +1,7 @@
 """`CommitLog`: a writer's and reader's connection to a log.
 
-Thread-safe, and usable from asyncio: submitting does not wait for answers, and tickets can be
-awaited. Nothing needs to be closed for a program to end, and a forked child connects again.
+Thread-safe, and usable from asyncio: submitting doesn't wait for answers, and tickets can be
+awaited. A program can end without closing it, and a forked child connects again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
 class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, SetsProperties):
-    """A log, and the tables whose commits it orders."""
+    """A connection to a log, and to the tables whose commits it orders."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         """Connect to the log of this name on a Kafka cluster.
 
         Kafka's client settings are keywords, with `_` or `.` between words:
-        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. If the leader requires
-        a `token` and none is given, that of the environment variable COMMITLOG_TOKEN is used.
+        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. Without a `token`, the
+        client uses that of the environment variable COMMITLOG_TOKEN, if the leader requires one.
 
         Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log, and
         InvalidSettings or InvalidTransaction for invalid arguments.
@@ -143,10 +143,10 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         exist_ok: bool = False,
         timeout: float = RESULT_TIMEOUT_SECONDS,
     ) -> Outcome:
-        """Make an empty table at version 1; TableAlreadyExists unless `exist_ok`.
+        """Create an empty table at version 1; TableAlreadyExists unless `exist_ok`.
 
         The policy `every` writes a manifest file for each version, `latest` only for the newest.
-        `storage_options` are pylance's; this process uses them, and they are never recorded.
+        `storage_options` are pylance's. Only this process uses them; they are never recorded.
         """
         operation = catalogue.create_table(
             self.runtime().genesis,
@@ -191,9 +191,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         missing_ok: bool = False,
         timeout: float = RESULT_TIMEOUT_SECONDS,
     ) -> Outcome | None:
-        """Drop a table; its files may be removed.
+        """Drop a table; its files may be removed later.
 
-        Return None if there is no such table and `missing_ok` is set; raise NoSuchTable without it.
+        If there is no such table, raise NoSuchTable, or return None with `missing_ok`.
         """
         operation = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
         if operation is None:
@@ -228,7 +228,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
 
         The operation is one of `lance.LanceOperation`, a `lance.Transaction` (whose uuid becomes
         the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
-        own. An operation that is certain to be refused raises here, and nothing is appended.
+        own. If it is certain to be refused, this raises, and nothing is appended.
         """
         from commitlog.client.append_records import submit_append
         from commitlog.client.submission import as_operations
@@ -271,10 +271,10 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         timeout: float = RESULT_TIMEOUT_SECONDS,
         wait: Wait = "readable",
     ) -> TransactionBuilder:
-        """Collect operations on any tables and commit them as one record at the block's end.
+        """Collect operations on any tables and commit them as one record at the end of the block.
 
-        Leaving the block waits for the outcome and raises if it isn't committed; leaving it by an
-        exception submits nothing.
+        At its end, the block waits for the outcome and raises if it isn't committed. If an
+        exception leaves the block, nothing is submitted.
         """
         from commitlog.client.session import TransactionBuilder
 
@@ -292,7 +292,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         self, table_id: TableName, version: int | None = None, *, fresh: bool = False,
         position: When = None,
     ) -> lance.LanceDataset:  # fmt: skip
-        """Open a version (by default the head) to read and write, or a `fresh` view to read."""
+        """Open a version (the head by default) to read and write, or a `fresh` view to read."""
         from commitlog.client.managed import ManagedDataset
         from commitlog.client.native import open_managed
 
@@ -318,7 +318,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         return settled_if_rows(self.runtime(), outcome, wait, deadline)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what was submitted to Kafka, then end threads and connections."""
+        """Send submitted transactions to Kafka, then end threads and connections."""
         with self._lock:
             runtime, self._runtime = self._runtime, None
         if runtime is not None:

@@ -50,18 +50,18 @@ from commitlog.model.operations import KeyHashes
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """What a merge does with rows that match, don't match, or have no match in the source."""
+    """What a merge does with rows that match, with new rows, and with rows the source lacks."""
 
     when_matched_update_all: bool | None = None
-    """By default, unless another thing is to be done with rows that match.
+    """Updates rows that match; the default, unless `when_matched_delete` or `_fail` is set.
 
     Columns that the data lacks, and fields of structs, keep their values.
     """
     when_matched_update_all_filt: str | None = None
-    """Updates only where this holds; columns of the table are `target.x`, of the data `source.x`.
+    """Updates only where this holds; `target.x` is a column of the table, `source.x` of the data.
     """
     when_not_matched_insert_all: bool = True
-    """Columns that the data lacks are null in new rows; refused if one of them may not be."""
+    """Columns that the data lacks are null in new rows; refused if one of them may not be null."""
     when_not_matched_by_source_delete: bool = False
     when_not_matched_by_source_delete_filt: str | None = None
     when_matched_delete: bool = False
@@ -92,7 +92,7 @@ class MergeOptions:
 
     @classmethod
     def taken_from(cls, options: Mapping[str, Any]) -> tuple[MergeOptions, dict[str, Any]]:
-        """Return the merge's own among some options, and the others."""
+        """Split options into those of the merge, and the others."""
         if not options:
             return DEFAULTS, {}
         own = {each.name for each in fields(cls)}

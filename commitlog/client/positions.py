@@ -1,7 +1,7 @@
 """Names of positions: a sequence, a time, a tag of the log, an event's token, or now.
 
-All of them are accepted wherever a position is. A tag is a property of the log itself (of
-the root of its namespaces), set by a record like any other: replay and backups have it too.
+Every method that takes a position accepts all of them. A tag is a property of the log itself (of
+the root of its namespaces). A record sets it, so replay and backups have it too.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def tags_of(runtime: Runtime) -> dict[str, dict[int, int]]:
 
 
 class NamesPositions(Host):
-    """Gives `CommitLog` positions by name, and tags that name them."""
+    """Adds to `CommitLog` positions by name, and tags that name them."""
 
     _folds: Folds | None = None
 
@@ -157,8 +157,8 @@ class NamesPositions(Host):
 
         `when` is a sequence (of a log with one partition), sequences by partition or as text
         separated by commas, a `datetime`, a time as text (RFC 3339, or milliseconds since 1970 as
-        `1769860800000ms`), a tag, or an event's token; None and "now" mean the present. A time
-        includes everything that was committed up to it.
+        `1769860800000ms`), a tag, or an event's token; None and "now" mean the current end of the
+        log. A time includes everything that was committed up to it.
 
         Raises:
             InvalidRequest: it names no position, or one in the future; or
@@ -170,7 +170,7 @@ class NamesPositions(Host):
     def tag(self, name: str, position: When = None, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
         """Name a position of the log, by a record; using the same name again moves the tag.
 
-        A tag keeps no versions and no files: `hold` does that.
+        A tag keeps no versions and no files; use `hold` for that.
         """
         if not _TAG.fullmatch(name) or name == NOW:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Sets properties of tables and namespaces, with the policy of maintenance among them."""
+"""Sets properties of tables and namespaces, including maintenance policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OURS = "commitlog."
 
 
 class SetsProperties(Host):
-    """Gives `CommitLog` the verb that sets properties."""
+    """Adds to `CommitLog` the method that sets properties."""
 
     def namespaces(self) -> list[NamespaceDescription]:
         """Return all namespaces that were created, each with its properties."""
@@ -44,12 +44,12 @@ class SetsProperties(Host):
     ) -> Outcome:
         """Set properties of a Lance table, or of a namespace; None removes one.
 
-        The empty list names the root of all namespaces, whose properties are the log's.
-        `commitlog.maintain.NAME` is what maintenance does to a table, or to those of a namespace.
+        The empty list names the root of all namespaces, whose properties apply to the whole log.
+        `commitlog.maintain.NAME` controls maintenance of a table, or of a namespace's tables.
 
         Raises:
-            InvalidRequest: `commitlog.maintain.NAME` isn't known, or can't have the value; or the
-                property is the log's own.
+            InvalidRequest: `commitlog.maintain.NAME` is unknown, or the value is invalid; or the
+                property is reserved for the log.
         """
         check_properties(name, values)
         operation = AlterProperties(

@@ -101,10 +101,10 @@ def hear_roots(runtime: Runtime) -> None:
 
 
 class BindsPlaces(Host):
-    """Gives `CommitLog` the acts that make recorded places relative to named roots."""
+    """Adds to `CommitLog` the methods that make recorded places relative to named roots."""
 
     def places(self) -> dict[str, tuple[str, str]]:
-        """Return each place that is bound by a record: its root's name, and where that is now."""
+        """Return each place that a record has bound: its root's name, and where that is now."""
         from commitlog.core.catalogue.named_roots import named_roots
 
         for entry in map(NamespaceDescription.from_json, self.runtime().request(0, "namespaces")):
@@ -116,12 +116,12 @@ class BindsPlaces(Host):
     def bind_place(
         self, place: str, root: str = "tables", *, timeout: float = TIMEOUT_SECONDS
     ) -> Outcome:
-        """Have what the log recorded below a place be relative to a root with this name.
+        """Make all locations that the log recorded below a place relative to a root with this name.
 
-        From then on, each deployment says where its root of that name is, and the files may be
-        moved without naming the old place again. Nothing is moved by this: the leader refuses it
-        unless its own root of that name is where the files are. The same place again gets another
-        name. It needs protocol 5.
+        From then on, each deployment says where its root of that name is, and you may move the
+        files without naming the old place again. Binding moves nothing: the leader refuses it
+        unless its own root of that name has the files. Binding the same place again
+        renames its root. Needs protocol 5.
 
         Raises:
             InvalidRequest: the log decides by an older protocol.
@@ -132,7 +132,7 @@ class BindsPlaces(Host):
         return self._act(AlterProperties((), True, upserts=((_key(place), root),)), said, timeout)
 
     def unbind_place(self, place: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
-        """Have what the log recorded below a place be there again, as it was before `bind_place`.
+        """Undo `bind_place`: what the log recorded below the place is there again.
 
         Raises as `bind_place` does.
         """

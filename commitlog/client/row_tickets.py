@@ -32,14 +32,14 @@ class RowsApplied(NamedTuple):
     """The result of one write of rows."""
 
     operation: int
-    """Which of its transaction's operations it is."""
+    """The number of its operation in the transaction."""
     version: int
-    """The table's version that has it; 0 if that is forgotten."""
+    """The table's version that has it; 0 if the leader has forgotten that."""
     inserted: int
     updated: int
     deleted: int
     refused: str = ""
-    """A code; empty: it was applied."""
+    """The code of a refusal; empty: it was applied."""
     problem: str = ""
 
 
@@ -48,7 +48,7 @@ class RowsOutcome(Outcome):
     """The outcome of a transaction that writes rows, with their results."""
 
     writes: tuple[RowsApplied, ...] = ()
-    """One for each write of rows in it; none as long as they are only accepted."""
+    """One for each write of rows in it; empty while they are only accepted."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -123,7 +123,7 @@ class RowsTicket:
     ) -> RowsOutcome:
         """Wait until the rows are accepted, a version has them, or that version opens by path.
 
-        Raises OutcomeUnknown when the time is over.
+        Raises OutcomeUnknown after `timeout` seconds.
         """
         check_rows_wait(wait)
         deadline = time.monotonic() + timeout

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WritesRows(Host):
-    """Gives `CommitLog` its ways to change rows."""
+    """Adds to `CommitLog` the methods that change rows."""
 
     def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
         """Append rows; see `Execution` for the options."""
@@ -45,9 +45,9 @@ class WritesRows(Host):
         self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,
         **options: Any,
     ) -> Outcome:  # fmt: skip
-        """Set columns where a SQL predicate holds, everywhere if there is none.
+        """Set columns where a SQL predicate holds; everywhere without one.
 
-        A value that is a string is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
+        A string value is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
         anything else is the value itself.
         """
         return self._execution(table_id, options).update(values, where)
@@ -77,7 +77,7 @@ class WritesRows(Host):
     ) -> pa.Table:
         """Read rows; with `fresh` also those that are accepted but not applied yet.
 
-        To repeat a fresh read, give the `position` of a fresh view, or any other position in a form
+        To repeat a fresh read, pass the `position` of a fresh view, or any other position in a form
         that `CommitLog.position` takes.
         """
         if isinstance(columns, str):
@@ -155,13 +155,13 @@ class WritesRows(Host):
     ) -> RowsTicket:
         """Put rows into the log and return at once; a row writer applies them in order.
 
-        The mode is `append`, `upsert` or `delete`; the latter two go by the columns `on`, by
-        default the table's primary key. An upsert takes the options `when_matched_update_all`,
+        The mode is `append`, `upsert` or `delete`. The latter two match rows by the columns `on`,
+        by default the table's primary key. An upsert takes the options `when_matched_update_all`,
         `when_matched_update_all_filt` and `when_not_matched_insert_all` of `MergeOptions`; columns
-        that `data` lacks keep their values. Of a delete's data only the key is used.
+        that `data` lacks keep their values. A delete uses only the key columns of its data.
 
-        The ticket's `result(wait="accepted")` waits until the rows are in the log, in their order;
-        by default it waits until the version that has them opens by path.
+        The ticket's `result(wait="accepted")` waits until the rows are in the log, in order.
+        By default, it waits until the version that has them can be opened by path.
         """
         from commitlog.client.row_writes import made_write
 

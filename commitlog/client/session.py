@@ -1,8 +1,8 @@
 """Operations on many tables, collected into one transaction.
 
 Adding an operation reads rows and writes files, from the head at that moment; nothing is appended
-before the end of the block. The transaction is not retried automatically: what was read from one
-table may have determined what was written to another, and only the caller knows.
+before the end of the block. The transaction is not retried automatically: rows read from one
+table may have determined rows written to another, and only the caller knows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from commitlog.model.table import parse_table_id
 
 
 class TransactionBuilder:
-    """What `CommitLog.transact()` gives: add operations, then leave the block."""
+    """The value of `with CommitLog.transact()`: add operations, then leave the block."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class TransactionBuilder:
         on: str | Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        """Put rows into the record as they are, as `CommitLog.write_rows` does.
+        """Put rows directly into the record, like `CommitLog.write_rows`.
 
         They are accepted with the whole transaction, and applied to their table afterwards.
         """

@@ -1,7 +1,7 @@
 """All tables as of one position: many tables opened together, Lance and Iceberg alike.
 
 A position is a place in the one order of a log, so the versions at a position are a consistent
-cut: of a transaction that changed two tables, a snapshot has both versions or neither. They are
+cut: if a transaction changed two tables, a snapshot has both versions or neither. They are
 computed from the log's outcomes, or looked up in a version index if one is given.
 """
 
@@ -39,7 +39,7 @@ TableName = str | Sequence[str]
 
 
 class Snapshot:
-    """The tables of a log as of one position. Reads only; nothing needs to be closed."""
+    """The tables of a log as of one position. Read-only; there is nothing to close."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Snapshot:
     def open(self, table_id: TableName) -> Any:
         """Open a table: a `lance.LanceDataset` at its version, or a pyiceberg table.
 
-        Raises NoSuchVersion if its files were removed since.
+        Raises NoSuchVersion if its files have been removed.
         """
         found = self.table(table_id)
         return self._iceberg(found) if found.is_iceberg else self._lance(found)
@@ -184,7 +184,7 @@ _HEADS = """
 
 
 class Reads(AsksSql, NamesPositions):
-    """Gives `CommitLog` its ways to read beside `open`: `subscribe`, `snapshot` and `sql`."""
+    """Adds to `CommitLog` more ways to read: `subscribe`, `snapshot` and `sql`."""
 
     def subscribe(
         self,
@@ -195,13 +195,13 @@ class Reads(AsksSql, NamesPositions):
         idle_seconds: float | None = None,
         missing_ok: bool = False,
     ) -> Subscription:
-        """Follow the decided transactions that touch these tables (`ns$*`: a namespace), or any.
+        """Follow the decided transactions that change these tables (`ns$*`: a namespace), or any.
 
-        Begins after a position: the last sequence already known (of a log with one partition),
+        Begins after a position: the last sequence that you know (in a log with one partition),
         sequences by partition, an event's token, "beginning", or "now". `refused` includes
         refused transactions. Iterate over the subscription, also with `async for`, or poll it. It
-        ends when it is closed, or after `idle_seconds` without an event, which count only once it
-        has caught up with the log.
+        ends when it is closed, or after `idle_seconds` without an event, counted once it has caught
+        up with the log.
 
         Raises NoSuchTable for a table or namespace that doesn't exist, unless `missing_ok` (because
         it will be created, or was dropped) or the position is a token.
@@ -220,8 +220,8 @@ class Reads(AsksSql, NamesPositions):
     ) -> Snapshot:
         """Return all tables as of one position, named as for `position`; None: as of now.
 
-        It is computed from the log, the first time from its beginning, later from where this client
-        stopped before. With the path of an `index.duckdb` as `index` it is there at once.
+        The client computes it from the log, the first time from its beginning, later from where it
+        last stopped. With the path of an `index.duckdb` as `index`, it is available immediately.
         """
         runtime = self.runtime()
         deadline = time.monotonic() + timeout

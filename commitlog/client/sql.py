@@ -1,8 +1,8 @@
-"""Asks tables of the log in SQL, at any of their versions, joined with their history.
+"""Queries tables of the log in SQL, at any of their versions, joined with their history.
 
-DuckDB parses the query; each table that it names is opened at the version that it asks for and put
-in its place, so that only the columns and rows that the query needs are read from Lance. Where a
-version index is given, its views and macros can be asked in the same query.
+DuckDB parses the query. Each table in it is replaced by the version that the query names, so that
+DuckDB reads only the needed columns and rows from Lance. With a version index, the query can
+also use its views and macros.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_sql(
 
 
 class AsksSql(Host):
-    """Gives `CommitLog` its method `sql`."""
+    """Adds to `CommitLog` its method `sql`."""
 
     def sql(
         self,
@@ -73,7 +73,7 @@ class AsksSql(Host):
         *,
         index: str | os.PathLike[str] | None = None,
     ) -> pa.Table:
-        """Ask tables at any version and, with an index's path, their history: see `run_sql`."""
+        """Query tables at any version and, with an index's path, their history: see `run_sql`."""
         return run_sql(query, self.open, index=index, parameters=parameters)
 
 

@@ -125,7 +125,7 @@ class Ticket:
 
     @property
     def transaction(self) -> Transaction:
-        """What was submitted."""
+        """The submitted transaction."""
         if self._transaction is None:
             made = decode_log_record(self.transaction_id.encode(), self.record)
             assert isinstance(made, Transaction)  # this program encoded it
@@ -137,7 +137,7 @@ class Ticket:
         return self._decided is not None or self._failure is not None
 
     def result(self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable") -> Outcome:
-        """Wait for the outcome; OutcomeUnknown if it doesn't come in time.
+        """Wait for the outcome; OutcomeUnknown if it doesn't come within `timeout` seconds.
 
         With `wait="readable"` a committed version can be opened by path when this returns.
         """

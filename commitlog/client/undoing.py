@@ -1,8 +1,8 @@
 """Undoes a drop, or changes since a position, and holds versions.
 
-Nothing is undone in the log: a dropped table is registered again, at the version that it had, and
-an older content becomes a newer version. Both need the files that were there: those of a dropped
-table go after the grace time, and those of versions that were deleted by a record. A hold is a
+The log itself is never undone. A dropped table is registered again, at its last version, and
+older content becomes a newer version. Both need the old files: those of a dropped table, and those
+of versions that a record deleted, are removed after a grace period. A hold is a
 property of a table that keeps versions from being deleted.
 """
 
@@ -59,7 +59,7 @@ TIMEOUT_SECONDS = 120.0
 
 
 class UndoesChanges(Host):
-    """Gives `CommitLog` the verbs that undo."""
+    """Adds to `CommitLog` the methods that undo."""
 
     def undrop(
         self,
@@ -73,15 +73,15 @@ class UndoesChanges(Host):
     ) -> Outcome:
         """Bring back the table of this name that was dropped last, with its versions.
 
-        An Iceberg table comes back with the metadata that it had, snapshots included.
+        An Iceberg table comes back with its metadata and snapshots.
 
-        `incarnation` chooses an earlier one, `name` gives it another name. A drop forgets which
-        batches applications have sent, so a stream's repeated batch is written again. Reads
-        the table's partition of the log.
+        `incarnation` selects an earlier table of this name; `name` gives it another name. A drop
+        forgets which batches applications have sent, so a stream that repeats a batch writes it
+        again. Reads the table's partition of the log.
 
         Raises:
-            NoSuchTable: none was dropped under this name, or its files are removed already.
-            TableAlreadyExists: there is a table of the name now.
+            NoSuchTable: no table of this name was dropped, or its files are removed already.
+            TableAlreadyExists: a table has the name now.
         """
         table = parse_table_id(table_id)
         deadline = time.monotonic() + timeout
@@ -131,17 +131,17 @@ class UndoesChanges(Host):
         properties: Pairs = (),
         transaction_id: str | None = None,
     ) -> Outcome | None:
-        """Give tables the content that they had at a position of the log, all by one record.
+        """Give tables the content that they had at a position of the log, all in one record.
 
-        Each Lance table gets a newer version with the older one's rows and schema. Each Iceberg
-        table gets newer metadata that brings back its branches, tags, schema, layout and
-        properties; snapshots made since stay in its history. Returns None if nothing has
-        changed since. If names are lists, give a list of lists.
+        Each Lance table gets a new version with the older one's rows and schema. Each Iceberg
+        table gets new metadata that brings back its branches, tags, schema, layout and
+        properties; later snapshots stay in its history. Returns None if nothing has
+        changed since. If names are lists, pass a list of lists.
 
         Raises:
-            NoSuchTable: a table wasn't there at the position, or is another one now.
+            NoSuchTable: a table didn't exist at the position, or is another one now.
             NoSuchVersion: its version of then was deleted.
-            RetryableConflict: somebody changed a table meanwhile; restore again.
+            RetryableConflict: another commit changed a table meanwhile; restore again.
         """
         import lance
 
@@ -202,7 +202,7 @@ class UndoesChanges(Host):
         lasting: timedelta | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Outcome:
-        """Keep the versions of a position (None: the present ones) from being deleted.
+        """Keep the versions of a position (None: the current ones) from being deleted.
 
         With `onwards`, later versions are kept too, for a feed that continues from there. The hold
         lasts until `release`, or for the time `lasting`, as a reader's lease. One record holds all
@@ -247,7 +247,7 @@ class UndoesChanges(Host):
         return outcome
 
     def release(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome | None:
-        """Release what `hold` keeps under a name; return None if nothing is held so."""
+        """Release the hold of this name; return None if there is none."""
         from commitlog.core.catalogue.version_deletion import HOLD
 
         operations: list[Operation] = [

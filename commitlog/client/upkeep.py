@@ -89,7 +89,7 @@ def rewrite_here(
 
 
 class KeepsTables(Host):
-    """Gives `CommitLog` the verbs that keep tables fast."""
+    """Adds to `CommitLog` the methods that keep tables fast."""
 
     def compact(
         self,
@@ -104,8 +104,8 @@ class KeepsTables(Host):
         """Merge small fragments and drop deleted rows, while others write.
 
         Takes the options of pylance's `compact_files` (`target_rows_per_fragment`,
-        `materialize_deletions_threshold`, `max_source_fragments`, …), but for `defer_index_remap`.
-        `rewrite` rewrites the groups of fragments that were planned (`commitlog.spark.compact`).
+        `materialize_deletions_threshold`, `max_source_fragments`, …), except `defer_index_remap`.
+        `rewrite` rewrites the planned groups of fragments (`commitlog.spark.compact`).
 
         Raises:
             RetryableConflict: others won `tries_max` times in a row.
@@ -135,7 +135,7 @@ class KeepsTables(Host):
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
-        """Add the rows that indices don't cover yet, as pylance's `optimize_indices` does."""
+        """Add the rows that indices don't cover yet, like pylance's `optimize_indices`."""
 
         def work(dataset: lance.LanceDataset) -> None:
             dataset.optimize.optimize_indices(**options)
@@ -186,13 +186,13 @@ class KeepsTables(Host):
         timeout: float = TIMEOUT_SECONDS,
         properties: Mapping[str, str] | None = None,
     ) -> Outcome | None:
-        """Delete old versions by a record; return its outcome, None if there are none.
+        """Delete old versions by a record; return its outcome, or None if there are none.
 
         Expires versions that are both older than `older_than` and not among the newest
-        `retain_versions`; if neither is given, those older than two weeks. Versions with tags or
-        branches stay, and with `keep_milestones` the last one of each hour of the last day, of each
-        day of the last month and of each month. Manifests are removed once the record is decided;
-        data files stay.
+        `retain_versions`. If neither is given, expires those older than two weeks. Versions with
+        tags or branches stay. With `keep_milestones`, so does the last one of each hour of the last
+        day, of each day of the last month and of each month. Manifests are removed once the record
+        is decided; data files stay.
         """
         info = self.describe(parse_table_id(table_id), fresh=True)
         ranges = _expirable(info, older_than, retain_versions, keep_milestones)

@@ -220,7 +220,7 @@ class FragmentImage:
 @made_fast
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What came of one operation of a committed transaction."""
+    """The result of one operation of a committed transaction."""
 
     table: TableId
     incarnation: str
@@ -228,13 +228,13 @@ class OperationResult:
     version: int = 0
     """The version that the operation made; 0 if it made none (a drop)."""
     read_version: int = 0
-    """What the operation finally built on: its own, or the head it was rebased to."""
+    """The version that it finally built on: the one it read, or the head it was rebased to."""
     first_fragment_id: int = -1
     first_row_id: int = -1
     rebased_over: int = 0
     """How many versions were committed between its read version and itself."""
     rebased: bool = False
-    """Whether its content had to change (deletion vectors merged), not only its position."""
+    """Whether its content changed too (deletion vectors merged), not only its position."""
     files: tuple[FileWritten, ...] = ()
     images: tuple[FragmentImage, ...] = ()
     delta: Recording | None = None
@@ -260,7 +260,7 @@ class FailedRequirement:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Who won, on what, and what to do next."""
+    """Which commit won, on what, and what to do next."""
 
     table: TableId
     transaction_id: str

@@ -1,10 +1,10 @@
-"""Audit on Spark: is the chain whole, would everything be decided again as it was?
+"""Audit on Spark: is the chain intact, and does deciding everything again give the same outcomes?
 
     audit(spark, {"kafka.bootstrap.servers": "HOST:PORT"}, into="/data/audit")
 
-The chain and the rows of the index are read in stretches, by as many tasks as there are. Deciding
+The chain and the rows of the index are read in ranges, by many tasks. Deciding
 again needs the state that all earlier records made, so that is one task per partition of the log.
-With `into`, the log and the versions are there as Parquet afterwards, rebuilt from nothing else.
+With `into`, the log and the versions are written there as Parquet, rebuilt from the log alone.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def audit(
     on_progress: Progress | None = None,
     connect: Callable[[Connection], Any] = connect_to,
 ) -> list[Audited]:
-    """Audit all partitions of a log up to their present ends.
+    """Audit all partitions of a log up to their current ends.
 
     `options` are those that reach the log. `into` is a folder for the Parquet files `log` and
-    `versions`; it must not hold any. With `contents` tables are rebuilt from what was written by
-    the log, and compared with their newest versions row by row. Progress is told where executors
+    `versions`; it must not hold any. With `contents`, tables are rebuilt from the rows that the log
+    has, and compared with their newest versions row by row. Progress is reported if executors
     share a file system with the driver.
 
-    Raises CorruptLog (from a task) where a chain is broken.
+    Raises CorruptLog (from a task) if a chain is broken.
     """
     parsed = parse_log({**options, "read": "log"})
     runtime = connect(parsed.connection).runtime()

@@ -7,8 +7,8 @@
     frame.writeStream.foreachBatch(each_batch(write, OPTIONS)).start()
 
 All of it commits, or nothing, once per batch: under the query's id, or `txnAppId`, and the
-batch's number. A retryable conflict has the function called again with the same frame, so it must
-do nothing else that may not be done twice.
+batch's number. After a retryable conflict, the function is called again with the same frame, so
+it must not have side effects that may not happen twice.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Part = tuple[TableInfo, Prepared | RowsPart]
 
 
 class Batch:
-    """One micro-batch's transaction: what it adds to tables, and what it merges into them."""
+    """One micro-batch's transaction: the rows that it adds to tables or merges into them."""
 
     def __init__(self, log: Any, options: WriteOptions) -> None:
         self._log = log
@@ -129,10 +129,10 @@ class Batch:
             self._brought[name] = joined_digests([self._brought.get(name, 0), count])
 
     def commit(self, application: Application, timeout: float) -> Outcome | None:
-        """Commit it all as one record; None if there was nothing to do.
+        """Commit all of it as one record; None if there was nothing to do.
 
         Raises:
-            RetryableConflict: somebody else won on rows that were merged; the files are removed.
+            RetryableConflict: another commit won on merged rows; the files are removed.
         """
         if not self._parts:
             return None
@@ -191,11 +191,11 @@ def each_batch(
     *,
     connect: Connect = connect_to,
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that commits what `write` does as one record.
+    """Return a function for `foreachBatch` that commits everything `write` does as one record.
 
-    `options` are those of format `commitlog` but `table`; `txnAppId` names the stream where its
-    query's id won't do. The function's attribute `repeats` has the newest batches that an earlier
-    commit answered.
+    `options` are those of format `commitlog`, except `table`. `txnAppId` names the stream if its
+    query's id isn't suitable. The function's attribute `repeats` has the newest batches that an
+    earlier commit answered.
     """
     parsed = parse_batches(options)
     repeats: deque[Repeat] = deque(maxlen=REPEATS_KEPT)

@@ -1,9 +1,9 @@
 """Compaction as a Spark job: the driver plans and commits, executors rewrite the fragments.
 
-The plan is pylance's own, as of one version, and each of its groups is one task. What a task brings
-back names the files that it wrote, so the driver commits one Rewrite as `CommitLog.compact` does. A
-task that Spark runs again writes other files, and only one of its results comes back; the files of
-the others no transaction names, so `commitlog orphans` lists them.
+The plan is pylance's own, as of one version, and each of its groups is one task. A task returns
+the names of its files, and the driver commits one Rewrite like `CommitLog.compact`. If
+Spark runs a task again, it writes other files, and only one of its results comes back. No
+transaction names the other files, so `commitlog orphans` lists them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def compact(
 ) -> Kept:
     """Compact a table by a Spark job, beside its writers.
 
-    `options` are those of format `commitlog` that reach the log. The rest is what
-    `CommitLog.compact` takes: `target_rows_per_fragment`, `timeout`, `tries_max`, and so on.
+    `options` are the connection options of format `commitlog`. The others are those of
+    `CommitLog.compact`: `target_rows_per_fragment`, `timeout`, `tries_max`, and so on.
 
     Raises:
         RetryableConflict: others won `tries_max` times in a row.

@@ -2,10 +2,10 @@
 
     merge(frame, "shop$orders", on="id", options={"kafka.bootstrap.servers": "HOST:PORT"})
 
-A large source is joined on the executors, which write the new fragments and the deletion vectors;
-the driver submits one Update with the rows it touches and the hashes of the keys it inserts. A
-small source is joined in the driver, which spares Spark's shuffle and its start of tasks. Either
-way a retryable conflict has the join done again over the newer version.
+The executors join a large source, and write the new fragments and the deletion vectors. The driver
+submits one Update with the rows that it changes and the hashes of the keys that it inserts. It
+joins a small source itself, which saves Spark's shuffle and the start of tasks. Either
+way, after a retryable conflict the join is repeated over the newer version.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Merged:
-    """What came of a merge."""
+    """The result of a merge."""
 
     outcome: Outcome | None
     """None: there was nothing to do, and nothing was committed."""
@@ -118,7 +118,7 @@ def merge(
     rows_in_driver: int = ROWS_IN_DRIVER,
     connect: Connect = connect_to,
 ) -> Merged:
-    """Merge a frame into a table by key, and return what it did; conflicts are redone.
+    """Merge a frame into a table by key, and return the result; redone after conflicts.
 
     `options` are those of format `commitlog`: `kafka.bootstrap.servers`, `log`, `timeoutSeconds`,
     `rowsPerFile`, `bytesPerFile`. Rows with a null in their key match nothing. Columns that the
@@ -126,7 +126,7 @@ def merge(
 
     Raises:
         InvalidTransaction: columns that don't fit, or a key that the source has twice.
-        CommitConflict: refused for good, or conflicts until the time was up.
+        CommitConflict: refused for good, or still conflicting at the end of the timeout.
     """
     parsed = parse_batches(options)
     wanted = Merge.of(

