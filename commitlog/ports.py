@@ -1,8 +1,8 @@
-"""What the program asks of a log, in types: `adapters.kafka` and `adapters.memory` give it.
+"""What the program needs of a log, in types; `adapters.kafka` and `adapters.memory` implement it.
 
-A partition is read from an offset on, by one reader per thread, which sees each record once and
-in order. Appending is asynchronous: whether it happened is told to a callback, on the thread that
-polls. A callback's error says in `appended` whether a record is surely not in the log, or may be.
+A partition is read from an offset on, by one reader per thread, which sees each record once and in
+order. Appending is asynchronous: a callback gets the result, on the thread that polls. A callback's
+error says in `appended` whether a record is certainly not in the log, or may be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitte
 
 Record = TypeVar("Record")
 PATIENT_SECONDS = 0.1
-"""How late records are for whoever shows or indexes them, and answers no one who waits."""
+"""How late records may be for readers that show or index them, and that nobody waits for."""
 
 OnDelivery = Callable[[int, Exception | None], None]
 """Called once per append with (offset, None), or with (-1, error), where the error is a
@@ -25,13 +25,13 @@ OnDelivery = Callable[[int, Exception | None], None]
 OnLanded = Callable[[int, int, Exception | None], None]
 """Called once per append with (offset, append time in ms, None), or with (-1, 0, error), where the
 error is a `DeliveryFailed`. An offset of -1 or a time of 0 without an error: the record is in the
-log, and the cluster doesn't say any more where, or since when."""
+log, but the cluster no longer says where, or since when."""
 
 
 class DeliveryFailed(CommitLogError):
     """An append that was not acknowledged.
 
-    `appended` is False if the record is surely not in the log, and None if it may be there now,
+    `appended` is False if the record is certainly not in the log, and None if it may be there now,
     or may even appear later, up to the writer's delivery timeout. It is never True.
     """
 
@@ -42,7 +42,7 @@ class DeliveryFailed(CommitLogError):
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """What tells this log from another one of the same name."""
+    """What distinguishes this log from another one of the same name."""
 
     cluster_id: str
     transactions_topic_id: str
@@ -90,13 +90,13 @@ class RawRecord(NamedTuple):
 class Reader(Protocol[Record]):
     """Reads one partition in order. For one thread at a time.
 
-    Tombstones in the transactions topic are passed over: they are no records of the log. An
-    offset outside of the log raises CorruptLog, a topic that is gone WrongLog. While the
-    cluster can't be reached, `poll` returns nothing and continues by itself later.
+    It skips tombstones in the transactions topic: they are no records of the log. An
+    offset outside the log raises CorruptLog, a missing topic WrongLog. While the
+    cluster can't be reached, `poll` returns nothing, and later continues.
     """
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
-        """Return what is there, as soon as anything is; empty if nothing came in time."""
+        """Return new records as soon as there are any; empty if none came in time."""
 
     def position(self) -> int:
         """Return the next offset to be read; all before it were returned, or hold no record."""
@@ -108,7 +108,7 @@ class Reader(Protocol[Record]):
         """Fetch nothing more until the next `poll`."""
 
     def rest(self) -> None:
-        """Let go of the connection until the next `poll`: for who reads seldom."""
+        """Release the connection until the next `poll`: for readers that rarely read."""
 
     def seek(self, offset: int) -> None:
         """Continue from another offset."""
@@ -128,11 +128,11 @@ class TransactionsWriter(Protocol):
         on_delivery: OnDelivery | None = None,
         session: str = "",
     ) -> None:
-        """Send a record on its way.
+        """Send a record.
 
         Raises:
             RecordTooLarge: it is over the limit; nothing was sent.
-            InvalidTransaction: a value that cannot be encoded; nothing was sent.
+            InvalidTransaction: a value that can't be encoded; nothing was sent.
             Overloaded: too much is on its way already; nothing was sent.
         """
 
@@ -143,16 +143,16 @@ class TransactionsWriter(Protocol):
         """Wait until nothing is on its way, running callbacks; return how much still is."""
 
     def close(self) -> None:
-        """Give up what is on its way (its callbacks get an error) and close."""
+        """Give up records on their way (their callbacks get an error) and close."""
 
 
 class OutcomesWriter(Protocol):
     """Appends to one partition of the outcomes topic, in order, for one term. One thread."""
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
-        """Send a record on its way; RecordTooLarge and Overloaded as for transactions.
+        """Send a record; RecordTooLarge and Overloaded as for transactions.
 
-        It may go with the next group, once `poll` has told of the one before.
+        It may go with the next group, once `poll` has reported the one before.
         """
 
     def poll(self, timeout_seconds: float) -> int:
@@ -166,9 +166,9 @@ class OutcomesWriter(Protocol):
 
 
 class RecordsWriter(Protocol):
-    """Appends what writers sent to one partition of the transactions topic, in order. One thread.
+    """Appends writers' records to one partition of the transactions topic, in order. One thread.
 
-    It is encoded by then, and of a size that was checked.
+    They are encoded already, and their size was checked.
     """
 
     def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
@@ -185,11 +185,11 @@ class RecordsWriter(Protocol):
 
 
 class Log(Protocol):
-    """A log: two topics, with as many partitions as there are commit domains apart."""
+    """A log: two topics, with one partition for each separate commit domain."""
 
     @property
     def name(self) -> str:
-        """The log's name, from which the topics have theirs."""
+        """The log's name, from which the topics' names derive."""
 
     def create(
         self,
@@ -212,7 +212,7 @@ class Log(Protocol):
         """
 
     def genesis(self, partition: int = 0) -> Genesis:
-        """Return what a partition begins with; WrongLog if there is no such log."""
+        """Return a partition's first record; WrongLog if there is no such log."""
 
     def partitions(self) -> int:
         """Return the number of partitions, which both topics have."""
@@ -221,7 +221,7 @@ class Log(Protocol):
         """Return the ids of the cluster and the topics that the log was made with."""
 
     def home(self) -> str:
-        """Return what tells this copy of the log from each other one, wherever it was restored."""
+        """Return what distinguishes this copy of the log from all others, such as restored ones."""
 
     def moves(self) -> Sequence[Move]:
         """Return the moves that brought the log to this cluster, oldest first."""

@@ -26,14 +26,14 @@ TOMBSTONES_AT_ONCE = 10_000
 GATHER_MS = 1
 """Longer than it takes to hand a group over."""
 UNGATHERED_MAX = 5
-"""So many records an idempotent producer sends without an acknowledgement."""
+"""How many records an idempotent producer sends before it needs an acknowledgement."""
 
 _Message = dict[str, Any]
 """As the client's `produce_batch` has it."""
 
 
 class _Closed:
-    """What a closed writer has for a producer: it is empty, and takes nothing."""
+    """A closed writer's producer: it is empty, and takes nothing."""
 
     def poll(self, _: float) -> int:
         return 0
@@ -60,7 +60,7 @@ class _Writer:
         self._settings = settings
         self._topic = topic
         self._why_failed: KafkaError | None = None
-        """Why a producer of this writer failed for good."""
+        """Why a producer of this writer failed permanently."""
         producer = new_producer(settings)
         self._producer: Producer | _Closed = producer
         with contextlib.suppress(KafkaException):
@@ -119,7 +119,7 @@ class _Writer:
         """Wait until nothing is on its way; return how much still is.
 
         Raises:
-            Unavailable: the producer failed for good; which records it had sent is unknown.
+            Unavailable: the producer failed permanently; which records it had sent is unknown.
         """
         self.poll(0)
         try:
@@ -149,8 +149,8 @@ class _Writer:
 class KafkaTransactionsWriter(_Writer):
     """Appends to the transactions topic; threads may share it.
 
-    A producer that failed for good is replaced: an id commits once, however often its record was
-    sent, so nothing depends on the failed one's order.
+    A producer that failed permanently is replaced: an id commits once, however often its record
+    was sent, so nothing depends on the failed one's order.
     """
 
     def __init__(self, settings: ClientSettings, topic: str) -> None:
@@ -204,16 +204,16 @@ class KafkaTransactionsWriter(_Writer):
 
 
 class _GroupsWriter(_Writer):
-    """Appends to one partition of a topic, in order, by groups that `poll` sends.
+    """Appends to one partition of a topic, in order, in groups that `poll` sends.
 
-    What is appended between two polls is a group, and one request; what is appended while a group
-    is on its way goes together with the next one. Requests of a record each would cost the broker
-    and this process more than the wait.
+    Records appended between two polls are a group, and one request; records appended while a
+    group is on its way go together with the next one. A request for each record would cost the
+    broker and this process more than the wait.
 
-    librdkafka sends a group's first records while it takes the others, and then waits in a busy
-    loop until they are acknowledged, since an idempotent producer has five records on their way at
-    most. So larger groups go through a second producer, which gathers for a moment; `poll` ends
-    that.
+    librdkafka sends a group's first records while it takes the others. Then it waits in a busy
+    loop until they are acknowledged, since an idempotent producer has at most five records on
+    their way. So larger groups go through a second producer, which gathers for a moment; `poll`
+    ends that.
     """
 
     def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:

@@ -1,10 +1,10 @@
-"""Where the rows of a key are, remembered from one operation on a table to the next.
+"""Remembers where the rows of each key are, from one operation on a table to the next.
 
 Lance's search reads the key's column of all fragments for each operation. Here each fragment's keys
-are read once instead: a fragment's rows keep their places as long as it exists, and only are
-deleted. So what is remembered may name too many rows, and never too few; Lance then reads those
-that still live, and whoever asked compares their keys, or has Lance evaluate the predicate.
-Of integers and timestamps the values themselves are remembered, so nothing has to be compared.
+are read once: its rows keep their places while the fragment exists, and can only be
+deleted. So memory may name too many rows, but never too few. Lance then reads the rows that
+still live, and the caller compares their keys, or lets Lance evaluate the predicate.
+For integers and timestamps the values themselves are remembered, so nothing has to be compared.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from commitlog.client.version_files import ReadVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 
 SEARCHES_FIRST = 3
-"""So many searches of a table are left to Lance, before its keys are read: most tables get few."""
+"""How many searches of a table Lance does before its keys are read: most tables get few."""
 SMALL_ROWS_MAX, SMALL_FRAGMENTS_MAX = 100_000, 100
-"""Of a table no larger than this Lance's search takes as long as to read the keys."""
+"""For a table no larger than this, Lance's search takes as long as reading the keys."""
 ROWS_MAX, TABLES_MAX = 15_000_000, 100
 """What a row writer remembers, 16 bytes a row; a table that has no place is searched."""
 CLIENT_ROWS_MAX = 3_000_000
@@ -40,12 +40,12 @@ CLIENT_ROWS_MAX = 3_000_000
 ROW_BYTES, FRAGMENT_BYTES = 16, 200
 """What a row takes in memory, and a fragment beside its own bytes."""
 UNSORTED_MAX = 5_000
-"""So many rows are found by a dict before they are sorted in."""
+"""How many rows are kept in a dict before they are sorted in."""
 WRITTEN_MAX = 16
-"""Of so many new files the keys are kept until a version is looked at that has them."""
+"""For how many new files the keys are kept until a version that has them is read."""
 KEYS_MAX = 20_000
 PLACES_MAX = 40_000
-"""Of an operation with more keys or places than this, a search reads hardly more."""
+"""For an operation with more keys or places than this, a search reads hardly more."""
 
 
 class KeyPlaces(NamedTuple):
@@ -85,7 +85,7 @@ class KnownKeys:
         return rows_at(dataset, scan.columns, addresses)
 
     def wrote(self, info: TableInfo, prepared: Prepared) -> None:
-        """Take the keys of rows that this process wrote, which it needs not read then."""
+        """Take the keys of rows that this process wrote, so that it needn't read them."""
         if (rows := prepared.written) is None:
             return
         names = {number: name for name, number in info.column_ids.items()}
@@ -174,7 +174,7 @@ class KnownKeys:
             return found
 
     def _make_room(self) -> None:
-        """Forget the tables that were asked for longest ago."""
+        """Forget the tables that were used longest ago."""
         with self._lock:
             count = sum(one.count for one in self._tables.values())
             while count > self._rows_max or len(self._tables) > TABLES_MAX:

@@ -57,12 +57,12 @@ def check_wait(wait: str) -> None:
 
 
 Read = Callable[[Callable[[], bool], float], bool]
-"""Read answers on the calling thread until the function says so or the time is over, or return at
-once if that isn't possible now; return True if it said so."""
+"""Read answers on the calling thread until the function returns True or the time is over. Return at
+once if reading isn't possible now. Return whether the function returned True."""
 
 
 Attended = Callable[[Callable[[], bool]], AbstractContextManager[None]]
-"""Have another thread read answers until the function says that the caller knows, or he leaves."""
+"""Have another thread read answers until the function returns True, or the caller leaves."""
 
 
 @contextlib.contextmanager
@@ -88,12 +88,12 @@ class Ticket:
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
-        Without a transaction its id and its `record` say what it is.
-        `payload_hash` is given where the id may have been used before, with other content; the
-        `session` that the leader tells unasked, where it surely wasn't: of an id that was used, it
-        has several outcomes to tell. The first waiter reads the answers itself (`read`); `attended`
-        says that somebody waits who doesn't, so that another thread must. Whoever `asked` already
-        did so for the readable version (True), or for the decision.
+        Without a transaction, its id and its `record` identify it. `payload_hash` is for an id that
+        may have been used before, with other content. `session` is for a new id only: the leader
+        then sends the outcome unasked, whereas a used id may have several outcomes. The first
+        waiter reads the answers itself (`read`). `attended` tells another thread to read, for a
+        waiter that doesn't. If `asked` is given, the leader was already asked for the readable
+        version (True) or for the decision.
         """
         self._transaction = transaction
         self.transaction_id = transaction_id or self.transaction.transaction_id
@@ -118,9 +118,9 @@ class Ticket:
         self.awaits_rows = False
         """Whether the leader holds the outcome back until its rows can be read."""
         self.applied: list[Any] | None = None
-        """What came of its writes of rows, if the leader said so with the outcome."""
+        """The results of its writes of rows, if the leader sent them with the outcome."""
         self.traced_from = 0.0
-        """When it was submitted, if it is traced and its span wasn't told yet."""
+        """When it was submitted, if it is traced and its span wasn't reported yet."""
         self._lock = threading.Lock()
 
     @property
@@ -171,7 +171,7 @@ class Ticket:
         return f"Ticket({self.transaction_id!r}, {state})"
 
     def ask_at_once(self) -> None:
-        """Request an outcome that is held back: somebody doesn't wait for its rows."""
+        """Request an outcome that the leader holds back: a caller doesn't wait for its rows."""
         if self.awaits_rows and not self.done():
             self.awaits_rows = False
             self._ask(self, True)
@@ -188,7 +188,7 @@ class Ticket:
             self._wake()
 
     def _trace(self, outcome: Outcome) -> None:
-        """Tell of the whole way of a traced transaction, once."""
+        """Report the whole trace of a traced transaction, once."""
         began, self.traced_from = self.traced_from, 0.0
         spans = tracing()
         if began and spans is not None:
@@ -196,7 +196,7 @@ class Ticket:
             spans.first(self.transaction_id, "commit", took, status=status)
 
     def fail(self, error: CommitLogError) -> None:
-        """Note that the transaction surely wasn't appended, or that nobody will tell more of it."""
+        """Note that the transaction certainly wasn't appended, or that no answer will come."""
         with self._lock:
             if self._decided is None or isinstance(error, OutcomeUnknown):
                 self._failure = error
@@ -216,7 +216,7 @@ class Ticket:
         return known is not None or self._failure is not None
 
     def _ask_for(self, wait: Wait) -> Callable[[], bool]:
-        """Ask the leader unless that was done; return what says whether the answer is there."""
+        """Ask the leader unless that was done; return a function that says whether it answered."""
         readable = wait == "readable"
         if not readable:
             check_wait(wait)
@@ -228,7 +228,7 @@ class Ticket:
         return partial(self._knows, readable)
 
     def _future(self, wait: Wait) -> Future[None]:
-        """Return what is done when the answer is there."""
+        """Return a future that ends when the answer is there."""
         future: Future[None] = Future()
         # One awaiting task may be cancelled; the answer still belongs to the others.
         future.set_running_or_notify_cancel()

@@ -1,13 +1,13 @@
-"""Deciding one transaction after the other, with all that is looked at, built and written for it.
+"""Decides one transaction after the other, with everything that is read, built and written for it.
 
-The order of effects for one transaction: what it wants to know is looked at; it is decided; files
-that the decision made (merged deletion vectors, large recordings) are written, whose paths follow
-from the transaction, so that doing it again writes them to the same place; then it is decided for
-good and appended.
+The order of effects for one transaction: what it wants to know is read; it is decided; the files
+that the decision made (merged deletion vectors, large recordings) are written. Their paths follow
+from the transaction, so repeating it writes them to the same place. Then it is decided
+finally and appended.
 
-Looks, builds and writes are jobs of workers. A transaction that waits for one, or for a store that
-fails, holds up its own tables and ids; all others pass. What comes behind it is looked at already
-while it waits.
+Workers do the reads, builds and writes. A transaction that waits for one, or for a failing
+store, delays only its own tables and ids. Transactions behind it are already read for while
+it waits.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from consumers.partition.undecided import LockQueues, Seen, Undecided, Written
 
 RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
-"""How long a build waits for the file of the version that it builds on, before it is asked
+"""How long a build waits for the file of the version that it builds on, before it is requested
 again."""
 LOOK_SECONDS = 30.0
 AWAITED_SECONDS = 10.0
-"""How long what a writer is about to write is waited for, and all who come after him at a table."""
+"""How long a decision, and all later ones at its table, wait for a file that a writer announced."""
 AWAITED_LOOK_SECONDS = 0.02
 WRITE_SECONDS = 60.0
 BUILD_SECONDS = 300.0
 BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
 QUICK_WRITE_SECONDS = 0.0005
-"""Who writes a file within that does so on the loop: to wake a worker takes as long."""
+"""Writes this quick happen on the loop: waking a worker takes as long."""
 PROOF_SECONDS = 0.002
-"""From one look to the next whether all that was appended is acknowledged."""
+"""The interval of checks whether all appended outcomes are acknowledged."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,11 @@ class Deciding:
         led_to: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
-        """Decide on `machine` and `append` what was decided, while that `may_decide`.
+        """Decide on `machine` and `append` outcomes, while it `may_decide`.
 
-        `fail` ends the term; `outside` calls what may take long after all. A worker asks where the
-        outcomes end (`end_offset`); all before `led_to()` is known to be this term's or older.
+        `fail` ends the term; `outside` makes calls that may take long after all. A worker asks
+        where the outcomes end (`end_offset`); all before `led_to()` is known to be this term's or
+        older.
         """
         self._machine, self._observer = machine, observer
         root = machine.genesis.tables_root
@@ -82,7 +83,7 @@ class Deciding:
         self._outside, self._clock = outside, clock
         self._end_offset, self._led_to = end_offset, led_to
         self.backlog = deque(undecided)
-        """What was read and not looked at."""
+        """Records that were read, but not handled."""
         self._queues = LockQueues()
         self._ready: OrderedDict[Undecided, None] = OrderedDict()
         """Transactions that can be tried now, in their order."""
@@ -98,7 +99,7 @@ class Deciding:
 
     @property
     def due_at(self) -> float:
-        """When something is to be done though nothing happens."""
+        """When something is due without any event."""
         due = [item.build_by if item.unbuilt else item.retry_at for item in self._late]
         if self._barrier is not None:
             due.append(self._barrier_until)
@@ -134,7 +135,7 @@ class Deciding:
         return self._barrier is None and self._may_decide()
 
     def _attempt(self, item: Undecided) -> None:
-        """Decide a transaction whose turn it is, or see to it that what it lacks comes."""
+        """Decide a transaction whose turn it is, or request what it lacks."""
         if item.error is not None:
             self._defer(item, item.error)
             return
@@ -152,14 +153,14 @@ class Deciding:
             self._ready.update(dict.fromkeys(o for o in self._queues.leave(item) if o.is_free))
 
     def _next_step(self, item: Undecided) -> Decision | Need:
-        """Decide, or take what was decided before its files were written, if it still holds."""
+        """Decide, or take the decision from before its files were written, if it still holds."""
         decided = item.decision
         if decided is not None and decided.outcome.sequence == self._machine.sequence + 1:
             return decided
         return next_step(self._machine, item.submitted, item.observed)
 
     def _look(self, item: Undecided, wanted: Iterable[Wanted]) -> bool:
-        """Have looked at what wasn't yet; return whether everything is known."""
+        """Request the reads that are missing; return whether everything is known."""
         for one in wanted:
             if (item.observed and one in item.observed) or isinstance(one, BuildWanted):
                 continue
@@ -188,13 +189,13 @@ class Deciding:
         return (location, next(tables, ()))
 
     def _is_quick(self, item: Undecided, wanted: Wanted) -> bool:
-        """Return True if a look may be taken from the loop itself."""
+        """Return True if the loop itself may read it."""
         if isinstance(wanted, BytesWanted) and wanted.is_awaited:
             return False
         return self._lanes.is_quick(self._lane(item.submitted, wanted.location))
 
     def _glance(self, item: Undecided, wanted: Wanted) -> Found | None:
-        """Look from the loop itself, where that takes less than to ask a worker.
+        """Read on the loop itself, where that is quicker than asking a worker.
 
         If it takes long all the same, another thread is the loop when it comes back.
         """
@@ -217,7 +218,7 @@ class Deciding:
         return None  # a worker looks again, and says what is wrong
 
     def flush_looks(self) -> None:
-        """Hand out what is to be looked at, as one job per place."""
+        """Hand out the requested reads, as one job per place."""
         looks, self._looks = self._looks, {}
         for lane, group in looks.items():
             location = group[0][1].location
@@ -249,7 +250,7 @@ class Deciding:
             self._came(item)
 
     def _is_awaited(self, item: Undecided, wanted: Wanted, found: Found) -> bool:
-        """Return True if a file isn't there yet, and is worth being waited for."""
+        """Return True if a file doesn't exist yet, and is worth waiting for."""
         if not isinstance(wanted, BytesWanted) or not wanted.is_awaited:
             return False
         item.awaits_until = item.awaits_until or self._clock() + AWAITED_SECONDS
@@ -268,7 +269,7 @@ class Deciding:
             self._fail(error or CommitLogError("a worker ended without a result"))
 
     def _begin_builds(self, item: Undecided) -> None:
-        """Have built what stands on versions that have their files."""
+        """Start the builds whose base versions have their files."""
         newest = self._readable.newest
         ready = [w for w in item.unbuilt if newest(w.incarnation) >= w.version - 1]
         item.unbuilt = [wanted for wanted in item.unbuilt if wanted not in ready]
@@ -292,11 +293,11 @@ class Deciding:
         self._came(item)
 
     def _write(self, item: Undecided, decision: Decision) -> bool:
-        """Have a decision's files written; return whether they all are there.
+        """Have a decision's files written; return whether all of them exist.
 
-        While they are written others may be decided, by which the log's time moves on, and with it
-        the content of some files. Then they are written again while no other transaction is
-        decided, for a time that grows until it is enough.
+        Meanwhile other decisions may advance the log's time, and with it change the content of some
+        files. Then they are written again while no other transaction is decided, for a time that
+        grows until it is enough.
         """
         if not decision.files and not decision.recordings:
             return True
@@ -361,7 +362,7 @@ class Deciding:
             self._barrier = None
 
     def _defer(self, item: Undecided, error: Exception) -> None:
-        """The store fails: try this one again later; its tables wait, others don't."""
+        """Try this one again later, since the store fails; its tables wait, others don't."""
         seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
         item.failures += 1
         item.retry_at = self._clock() + seconds
@@ -375,7 +376,7 @@ class Deciding:
         )
 
     def wake_late(self) -> None:
-        """See to those who wait for a time, or for a file to build on."""
+        """Continue with transactions that waited for a time, or for a file to build on."""
         now = self._clock()
         for item in list(self._late):
             if item.unbuilt:

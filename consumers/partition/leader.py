@@ -1,4 +1,4 @@
-"""One term of a partition's leader: prefetch, decide, write, append, and tell after Kafka has it.
+"""One term of a partition's leader: prefetch, decide, write, append, and answer once Kafka has it.
 
 The order of effects for one transaction:
 
@@ -10,14 +10,13 @@ The order of effects for one transaction:
    answered, and only now does the materializer see it.
 
 Anything else ends the term: a delivery error, an offset that holds a foreign record (the
-archive may append), another valid leader. What was decided and not acknowledged is forgotten; the
-next leader decides it again from the log.
+archive may append), another valid leader. Decisions without an acknowledgement are forgotten; the
+next leader decides these transactions again from the log.
 
-A transaction that waits for pylance, or for a store that fails, holds up its own tables and ids;
-all others pass.
+A transaction that waits for pylance, or for a failing store, delays only its own tables and ids.
 
 Everything here happens on the loop's thread, by events: records that were read, acknowledgements,
-builds that are done. Nothing waits.
+finished builds. Nothing waits.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from consumers.partition.others import OnlyRetained, Others
 from consumers.partition.readable import Readable
 
 IN_FLIGHT_MAX = 5_000
-"""Outcomes that Kafka hasn't acknowledged; more are not decided before some are."""
+"""How many outcomes may lack Kafka's acknowledgement; no more are decided until some have it."""
 RECORDS_PER_POLL = 500
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 PAUSE_SECONDS_MAX = 1.0
-"""How long a pause waits for what is in flight and for files; the next one may find more luck."""
+"""How long a pause waits for outcomes in flight and for files; the next one may find none."""
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +178,12 @@ class Leader:
 
     @property
     def silence_seconds(self) -> float:
-        """For how long Kafka has acknowledged nothing of what is in flight."""
+        """How long Kafka has acknowledged none of the outcomes in flight."""
         return self._clock() - self._heard_at if self._in_flight else 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was decided is acknowledged and passed on."""
+        """Whether every decision is acknowledged and passed on."""
         return not self._in_flight and not self._acknowledged
 
     @property
@@ -194,7 +193,7 @@ class Leader:
 
     @property
     def due_at(self) -> float:
-        """When something is to be done though nothing happens."""
+        """When something is due without any event."""
         pause_at = self._pause_at
         if self._paused_since is not None:
             # What it waits for are events.
@@ -208,24 +207,24 @@ class Leader:
         return bool(self._in_flight) or sent
 
     def poll(self, timeout_seconds: float = 0.0) -> None:
-        """Send what waits and have acknowledgements posted; wait for one at most so long."""
+        """Send waiting records and post acknowledgements; wait at most this long for one."""
         self.writer.poll(timeout_seconds if self._in_flight else 0.0)
         if self.appending.is_waiting:
             self.appending.poll(0.0 if self._in_flight else timeout_seconds)
 
     def finish(self) -> None:
-        """Decide nothing more; what is in flight lands."""
+        """Decide nothing more; outcomes in flight still complete."""
         self._is_ending = True
         self._paused_since = self._clock()
         self.appending.end("this committer ends its term; ask the next one")
 
     def close(self) -> None:
-        """Give up what is in flight."""
+        """Give up the outcomes in flight."""
         self.writer.close()
         self.appending.close()
 
     def hear(self, event: object) -> None:
-        """Take an event; what follows from it is done by `step`."""
+        """Take an event; `step` handles what follows from it."""
         if isinstance(event, RecordSent):
             self.appending.append(event, len(self._replica.undecided))
         elif isinstance(event, RecordLanded):
@@ -251,7 +250,7 @@ class Leader:
                 self._read_at[one.offset] = now
 
     def step(self) -> None:
-        """Decide what there is, and pass on what is acknowledged; a failure ends the term."""
+        """Decide new records, and pass on acknowledged outcomes; a failure ends the term."""
         try:
             self._pass_on()
             if self._failure is None:
@@ -268,7 +267,7 @@ class Leader:
         return self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX
 
     def _pass_on(self) -> None:
-        """Pass on what is acknowledged, as one group."""
+        """Pass on the acknowledged outcomes, as one group."""
         if self._acknowledged:
             group, self._acknowledged = self._acknowledged, []
             self._replica.outcomes_position = self._next_offset
@@ -282,7 +281,7 @@ class Leader:
         may_pause = self._may_pause()
         if self._paused_since is None:
             if not may_pause:
-                # To wait in vain would cost everybody.
+                # A wait in vain would delay all writers.
                 self._pause_at = now + PAUSE_SECONDS_MAX
                 return
             self._paused_since = now
@@ -362,7 +361,7 @@ class Leader:
             self._others.look(self._next_offset, end)
 
     def _go_on_at(self, offset: int) -> None:
-        """Continue behind what others may append, with the acknowledgements that came meanwhile."""
+        """Continue after records that others appended, with the acknowledgements since."""
         if self._failure is None:
             self._next_offset = offset
             held, self._others.held = self._others.held, []

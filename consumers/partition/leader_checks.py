@@ -1,9 +1,9 @@
-"""What a leader watches beside its work.
+"""Checks that a leader makes beside its work.
 
-Every second, on the loop: for how long has the oldest undecided transaction been waiting, and is
-some writer to pause? On threads of its own, so that it costs no commit, every second: was the log
-moved? Every minute: did somebody write versions around the log? Every hour: are the topics still
-set so that they keep what they get? If they are not, the term ends, and no other begins here before
+Every second, on the loop: how long has the oldest undecided transaction waited, and must
+some writer pause? On separate threads, so that no commit waits, every second: was the log
+moved? Every minute: did a program write versions around the log? Every hour: are the topics'
+settings still safe? If they are not, the term ends, and no other begins here before
 they are.
 """
 
@@ -40,20 +40,20 @@ from consumers.partition.session import Listener, Session
 PULSE_SECONDS = 1.0
 SCAN_SECONDS = 60.0
 TABLES_PER_SCAN = 1_000
-"""With more tables the scans take turns: on an object store each look is a request."""
+"""With more tables, each scan covers a part of them: on an object store each look is a request."""
 MOVED_SECONDS = 1.0
-"""How often a leader looks whether its log was moved to another cluster. From closing the old
-cluster to opening the new one a move takes longer, so no reader here sees outdated state."""
+"""How often a leader checks whether its log was moved to another cluster. A move takes longer from
+closing the old cluster to opening the new one, so no reader here sees outdated state."""
 SETTINGS_SECONDS = 3600.0
 SETTINGS_RETRY_SECONDS = 10.0
-"""How often settings are looked at again while they are wrong."""
+"""How often settings are checked again while they are wrong."""
 WAITING_PER_WRITER_MAX = 10_000
-"""Transactions of one writer that may wait for their answers; more are not let in."""
+"""How many transactions of one writer may wait for their answers."""
 WAITING_PER_WRITER_MIN = 100
 UNDECIDED_HIGH = 20_000
-"""With more undecided than this in all, each writer gets less: some seconds of work is enough."""
+"""With more undecided in total, each writer may have fewer: some seconds of work is enough."""
 PAUSE_SECONDS = 1.5
-"""A little longer than a pulse, so that a writer who is still over its quota stays paused."""
+"""A little longer than a pulse, so that a writer that is still over its quota stays paused."""
 NEWEST_RECORDS = 100
 INCIDENTS_MAX = 20
 END_SECONDS = 2.0
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that an operator has to know of."""
+    """Something that an operator must know."""
 
     time_ms: int
     kind: str
@@ -77,19 +77,19 @@ class Incident:
 
 @dataclass(slots=True)
 class Pulse:
-    """What the loop hasn't decided, as of the last second."""
+    """The loop's undecided transactions, as of the last second."""
 
     oldest_offset: int = -1
     oldest_since: float = 0.0
     """Since when that offset has been the oldest undecided one."""
 
     def lag_seconds(self, now: float) -> float:
-        """For how long the oldest undecided transaction has been the oldest one here."""
+        """How long the oldest undecided transaction has been the oldest one here."""
         return max(0.0, now - self.oldest_since) if self.oldest_offset >= 0 else 0.0
 
 
 def waiting_max(undecided: int) -> int:
-    """Return how many transactions of one writer may wait while so many are undecided in all."""
+    """Return how many transactions of one writer may wait, given the total undecided number."""
     if undecided <= UNDECIDED_HIGH:
         return WAITING_PER_WRITER_MAX
     share = WAITING_PER_WRITER_MAX * UNDECIDED_HIGH // undecided // 2
@@ -97,7 +97,7 @@ def waiting_max(undecided: int) -> int:
 
 
 class Pace(Protocol):
-    """Tells writers to send nothing for a while."""
+    """Asks writers to send nothing for a while."""
 
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
@@ -105,11 +105,11 @@ class Pace(Protocol):
         """Tell each session that has too many waiting transactions."""
 
     def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
-        """Tell everybody which principals are over their quotas."""
+        """Tell all writers which principals are over their quotas."""
 
 
 class LeaderChecks:
-    """One committer's watch over its partition."""
+    """One committer's checks of its partition."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class LeaderChecks:
         quotas: Quotas | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch nothing yet; `pace` tells writers to wait, by session and by principal."""
+        """Check nothing yet; `pace` tells writers to wait, by session and by principal."""
         self._pace, self._quotas = pace, quotas
         self._pauses: Mapping[str, Pause] = {}
         self._log, self._partition = log, partition
@@ -138,18 +138,18 @@ class LeaderChecks:
         self._scan_from = 0
         self._deep_at = 0.0
         self._begins: dict[str, int] = {}
-        """By incarnation: the first version that the log made, where older ones are missing."""
+        """By incarnation: the first version that the log made, if older ones are missing."""
         self.has_repaired = False
         """Whether each head of this term has its file, as far as it can be made."""
 
     def await_settings(self, stop: threading.Event) -> None:
-        """Return when the topics are set as they have to be."""
+        """Return once the topics' settings are safe."""
         while self.settings_problem and not stop.is_set():
             if not self.check_settings():
                 stop.wait(SETTINGS_RETRY_SECONDS)
 
     def check_settings(self) -> bool:
-        """Look at the topics' settings; return False if they are known to be wrong."""
+        """Check the topics' settings; return False if they are known to be wrong."""
         self._settings_due = self._clock() + SETTINGS_SECONDS
         try:
             self._log.check_settings()
@@ -169,7 +169,7 @@ class LeaderChecks:
 
     @contextmanager
     def during(self, session: Session) -> Iterator[None]:
-        """Watch while the body leads."""
+        """Run the checks while the body leads."""
         stop = threading.Event()
         self._pulse = Pulse()
         self.has_repaired = False
@@ -207,7 +207,7 @@ class LeaderChecks:
         }
 
     def quarantine(self, session: Session, table: tuple[str, ...]) -> list[str]:
-        """Move foreign versions of one table away, because a client met one."""
+        """Move foreign versions of one table away, because a client found one."""
         head = _look(session, lambda: session.catalogue.head(table))
         return quarantine_foreign(
             head,
@@ -216,7 +216,7 @@ class LeaderChecks:
         )
 
     def repair(self, session: Session, *, versions: int = 1) -> None:
-        """Make again what this machine lost of its tables' newest files."""
+        """Rebuild the tables' newest files that this machine lost."""
 
         def heads() -> list[tuple[Head, int]]:
             newest = session.readable.newest
@@ -232,7 +232,7 @@ class LeaderChecks:
         """Write files again that were deleted around the log: manifests under the policy `every`.
 
         Each look at a table in an object store is a request, so only a deep check does that. Only a
-        deep check restores files of transactions, too: finding them takes reading manifests.
+        deep check restores transaction files, too, since finding them takes reading manifests.
         """
         for head in heads:
             if not head.version or not (is_deep or local_path(head.location)):
@@ -268,7 +268,7 @@ class LeaderChecks:
             self._note("repair", f"{text}, and were written again")
 
     def come_by(self, session: Session) -> None:
-        """Come by on the loop: if a second is over, take its pulse."""
+        """Take the pulse on the loop, if a second is over."""
         now = self._clock()
         if now >= self.due_at:
             self.due_at = now + PULSE_SECONDS
@@ -361,7 +361,7 @@ class LeaderChecks:
     def _head_while_leading(self, session: Session, head: Head) -> Head:
         """Return a table's head now; raise Unavailable if another process leads by now."""
         epoch = _look(session, lambda: session.follower.replica.chain.epoch)
-        # Not the last one alone: that may be what a deposed leader sent late.
+        # Not only the last one, which a deposed leader may have sent late.
         for answered in self._log.last_outcome_records(self._partition, NEWEST_RECORDS):
             if getattr(answered.record, "epoch", 0) > epoch:
                 raise Unavailable("another committer leads; ask it")

@@ -1,17 +1,17 @@
-"""Writes what the log decided into Lance tables: canonical manifests, in version order per table.
+"""Writes decided versions into Lance tables: canonical manifests, in version order per table.
 
 Input is acknowledged outcomes only, so no canonical name exists before its outcome does. A manifest
-is a function of the log: writing it again gives the same bytes, which makes recovery a repetition
-and lets a standby do the leader's work without asking. Under policy `every` each version gets its
-file; under `latest` a group of versions gets one, and where that leaves a gap a version hint goes
-ahead of it: a reader may trust a hint that runs ahead but not one that stays behind a gap.
+is a function of the log: writing it again gives the same bytes. So recovery is a repetition,
+and a standby can do the leader's work without asking. Under policy `every` each version gets its
+file; under `latest` a group of versions gets one. Where that leaves a gap, a version hint goes
+ahead of it: a reader may trust a hint that runs ahead, but not one that stays behind a gap.
 
-Tables in object stores are written side by side, since each request takes its time, and so are
-local ones that were slow; other local files, which take next to none, one after another. If one of
-those hangs all the same, another thread continues with the others.
+Tables in object stores are written in parallel, since each request takes its time, and so are
+local ones that were slow. Other local files, which take almost no time, are written one after
+another. If one of those hangs, another thread continues with the others.
 
 A file under a canonical name that isn't ours was written around the log: it goes to `_quarantine/`
-with those after it. A table whose files cannot be written is tried again and again, alone.
+with those after it. A table whose files can't be written is retried separately.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from consumers.partition.table_files import (
 )
 
 GATHERING = 5.0
-"""Under `latest`, how many times as long as a manifest takes is waited for more versions before the
-next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
-leader's time. What counts of a local table is the processor's time: on a busy machine a manifest of
-one millisecond takes ten, for which nobody has to wait five times over."""
+"""Under `latest`, if several versions had gathered, the wait for more before the next manifest, as
+a multiple of the time that a manifest takes. A manifest grows with the table, and its writer must
+not take the leader's time. For a local table CPU time counts: on a busy machine a manifest of one
+millisecond takes ten, and nobody should wait five times that."""
 GATHERING_SECONDS_MAX = 0.1
-"""A store that is slow takes none of the leader's time, and writers are waiting."""
+"""The limit of that wait: a slow store takes none of the leader's time, and writers wait."""
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class Materializer:
-    """Writes manifests on a thread of its own and says when they can be read."""
+    """Writes manifests on its own thread and reports when they can be read."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Materializer:
         self._newest_in_log, self._heard_offset = newest_in_log, heard_offset
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, list[Event]]] = deque()
-        """What was taken from the queue and isn't due yet."""
+        """Items from the queue that aren't due yet."""
         self._by_incarnation: dict[str, TableFiles] = {}
         self._deletions = Deletions()
         self._dirty: dict[str, None] = {}
@@ -105,7 +105,7 @@ class Materializer:
         self._outside = Outside()
         """Whether its thread is in a local store."""
         self.on_outside: Callable[[], None] = lambda: None
-        """Hears that its thread has just gone there."""
+        """Called when its thread has just gone there."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._side_by_side: ThreadPoolExecutor | None = None
@@ -147,8 +147,7 @@ class Materializer:
         return bool(self._outside)
 
     def displace(self, after_seconds: float) -> None:
-        """Have another thread continue if this one is stuck in a local store for longer than
-        that."""
+        """Let another thread continue if this one is stuck in a local store for longer."""
         if self._outside.displace(after_seconds):
             self.start()
 
@@ -157,7 +156,7 @@ class Materializer:
         self._delay_seconds = 0.0
 
     def failing(self) -> tuple[str, ...]:
-        """Return the names of tables whose files cannot be written at present."""
+        """Return the names of tables whose files can't be written at present."""
         found = filter(None, (self._by_incarnation.get(i) for i in sorted(self._failing)))
         return tuple(format_table_id(files.table) for files in found)
 
@@ -275,13 +274,13 @@ class Materializer:
             return
         if self._side_by_side is None:
             self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
-        # One version at a time, so that each is told of when it stands.
+        # One version at a time, so that each is reported once it exists.
         files.writing = self._side_by_side.submit(self._write_timed, files, 1)
         # An empty group, so that the end is looked at when it comes.
         files.writing.add_done_callback(lambda _: self._queue.put((0.0, [])))
 
     def _write_here(self, files: TableFiles) -> None:
-        """Write on this thread, which takes less than to ask another one."""
+        """Write on this thread, which is cheaper than asking another one."""
         written: Future[None] = Future()
         files.writing = written
         self._outside.leave()

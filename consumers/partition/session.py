@@ -1,7 +1,8 @@
-"""One stay in a partition's log: recover, follow, stand for leader, lead, checkpoint.
+"""One stay in a partition's log: recover, follow, campaign, lead, checkpoint.
 
-A session owns the state that the records make. When a term ends, what was decided ahead of Kafka
-is in that state, so the whole session is thrown away and the next one begins at the checkpoint.
+A session owns the state that the records make. When a term ends, that state has decisions
+that Kafka may not have. So the whole session is discarded, and the next one begins at the
+checkpoint.
 
 Events (`consumers.partition.events`) come one after the other, on one thread: the loop's. Only the
 loop touches what it owns; other threads post to its mailbox and get replies.
@@ -52,15 +53,15 @@ CATCH_UP_SECONDS = 600.0
 CAMPAIGN_SECONDS = 30.0
 STANDBY_DELAY_SECONDS = 2.0
 SLOW_SECONDS = 5.0
-"""Tables whose files are late by this are named, also if no call has failed."""
+"""Tables whose files are this late are reported, even if no call has failed."""
 BEHIND_MAX = 1_000
-"""With more outcomes than this that lack files, no checkpoint is waited for."""
+"""With more outcomes than this that lack files, the leader doesn't wait for a checkpoint."""
 AHEAD_SECONDS = 0.02
-"""From one part that is written ahead of its checkpoint to the next; each takes milliseconds."""
+"""The interval between parts that are written ahead of a checkpoint; each takes milliseconds."""
 STILL_SECONDS = 0.25
-"""Files that get no further for so long are waited for by no checkpoint either: writing hangs."""
+"""If files make no progress for this long, no checkpoint waits for them either: writing hangs."""
 REPEAT_SECONDS = 600.0
-"""How long a duplicate's answer waits for the files of the first commit; who asks, asks again."""
+"""How long a duplicate's answer waits for the first commit's files; then the client asks again."""
 
 Listener = Callable[[list[Event]], None]
 
@@ -102,9 +103,9 @@ class Session:
         self.on_committed: Listener = lambda events: None
         self.on_readable: Listener = lambda events: None
         self.on_stranger: Callable[[str, int, str], None] = lambda table, version, target: None
-        """Told of a version written around the log, and where it was moved."""
+        """Called with a version written around the log, and where it was moved."""
         self.on_saved: Callable[[PreparedCheckpoint], None] = lambda prepared: None
-        """Told of each checkpoint that was saved; by now the state may be further."""
+        """Called with each saved checkpoint; by now the state may be further."""
         checkpoint = checkpoints.load()
         if checkpoint is not None:
             check_log_holds(log, genesis.partition, checkpoint)
@@ -130,7 +131,7 @@ class Session:
         """Up to this outcome, everything has its files, as the materializer said."""
         self.failing_tables: tuple[str, ...] = ()
         self._followed_at = clock()
-        """When files last followed as far as they could, or got further."""
+        """When files were last complete, or made progress."""
         self.catalogue = PartitionHeads(
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
@@ -150,11 +151,11 @@ class Session:
                 )
 
     def now(self) -> float:
-        """Return the time by which deadlines are kept."""
+        """Return the time on which deadlines are based."""
         return self._clock()
 
     def status(self) -> dict[str, Any]:
-        """Say how far files and acknowledgements are."""
+        """Return how far files and acknowledgements are."""
         lag = self._clock() - self._followed_at if self._behind() > 0 else 0.0
         tables = self.failing_tables
         if lag > SLOW_SECONDS and not tables:
@@ -169,7 +170,7 @@ class Session:
         }
 
     def measures(self) -> dict[str, Any]:
-        """Return what was counted, and how large the tables are that are counted by themselves."""
+        """Return the counters, and the sizes of the tables that are counted separately."""
         sizes: dict[str, dict[str, int]] = {}
         tables = self.follower.machine.tables
         for name in self.meters.tables:
@@ -197,7 +198,7 @@ class Session:
         self.meters.looked_on = self._clock()
 
     def step(self, events: Iterable[object]) -> None:
-        """Take what happened, and do what follows from it."""
+        """Handle events and everything that follows from them."""
         assert self.mailbox.is_loop(), "only the loop touches what it owns"
         for event in events:
             if isinstance(event, Filed):
@@ -221,7 +222,7 @@ class Session:
                 self.saving.go_ahead(self.follower.machine)
 
     def follow(self, timeout_seconds: float) -> None:
-        """Read what there is, waiting for something at most so long."""
+        """Read new records; wait at most this long for some."""
         self.publish(self.follower.step(timeout_seconds))
         self.step(self.mailbox.take(0))
 
@@ -322,13 +323,13 @@ class Session:
         return self.published - self.written_sequence
 
     def _files_follow(self) -> bool:
-        """Return True if what lacks files will have them soon."""
+        """Return True if files that are missing will exist soon."""
         if self.failing_tables or self._behind() > BEHIND_MAX:
             return False
         return not self._behind() or self._clock() < self._followed_at + STILL_SECONDS
 
     def _filed(self, filed: Filed) -> None:
-        """Take the materializer's word."""
+        """Handle a report of the materializer."""
         if filed.written_sequence > self.written_sequence:
             self.written_sequence, self._followed_at = filed.written_sequence, self._clock()
         self.failing_tables = filed.failing

@@ -1,15 +1,15 @@
-"""The leader's socket: writers are told their outcomes here, without reading a topic.
+"""The leader's socket: sends writers their outcomes, so that they needn't read a topic.
 
-The loop that decides reads the sockets itself, by `poll`, and writes answers as it comes to them:
-no other thread wakes on the way. The committer hands over events after Kafka acknowledged them, and
-again when their files can be read; a watch is answered from what is remembered, or when its
+The deciding loop reads the sockets itself, in `poll`, and writes answers as outcomes arise, so
+no other thread has to wake up. The committer passes events here after Kafka acknowledged them, and
+again when their files can be read. A watch is answered from memory, or when its
 transaction is decided. Ids that were decided long ago are looked up in the log.
 
-A second thread carries requests, and attends to the sockets while the loop doesn't come by: so a
-leader that is busy with something long still answers a ping, and one that doesn't lead says so.
+A second thread handles requests. It also serves the sockets while the loop is busy: so a
+leader in a long task still answers a ping, and a committer that doesn't lead says so.
 
-What it hears and says isn't encrypted. Beyond loopback it listens only where it asks for a token,
-in a network that the operator keeps to the log's own programs.
+The connection isn't encrypted. Beyond loopback the socket listens only if it requires a token,
+in a network that the operator restricts to the log's own programs.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from consumers.socket.remembered import Answer, Remembered
 from consumers.socket.watches import Watches
 
 ATTEND_SECONDS = 0.25
-"""After this long away from the sockets, another thread attends to them."""
+"""If the loop is away from the sockets for this long, another thread serves them."""
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Lookup = Callable[[str, dict[str, Any], Callable[..., None]], bool]
-"""Has a request answered by the loop, now or later; False if the handler has to answer it."""
+"""Lets the loop answer a request, now or later; False if the handler has to answer it."""
 Taker = Callable[[RecordSent], None]
-"""Has a record appended."""
+"""Appends a record."""
 Holder = Callable[[Event, Callable[[list[Any] | None], None]], bool]
-"""Has the function called once it is known what came of a transaction's rows, or with None after a
-while; False if it has none."""
+"""Calls the function with the results of a transaction's rows once they are known, or with None
+after a while; False if the transaction has no rows."""
 Finder = Callable[[str, int], None]
-"""Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
+"""Looks up an id's outcome up to a sequence; calls `found`, and again with its files."""
 
 
 class Answers:
@@ -70,10 +70,10 @@ class Answers:
         connections: Callable[..., Connections] = Connections,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
+        """Serve as `identity` (log, log_id, partition); `handler` computes the results of requests.
 
-        What `lookup` takes is answered without it; what `holder` takes is told by it, to those who
-        wait for rows. `connections` carries bytes, an event `loop` other requests.
+        `lookup` may answer a request first. `holder` answers writers that wait for rows.
+        `connections` carries bytes, an event `loop` other requests.
         """
         check_address(host, token)
         self._identity = identity
@@ -93,14 +93,14 @@ class Answers:
         self._remembered = Remembered()
         self._term: dict[str, Any] | None = None
         self._untold: deque[Event] = deque()
-        """Committed, and of no interest to anybody before they can be read."""
+        """Committed; nobody waits for them before they can be read."""
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls = 0
         self._is_attended = False
-        """Whether the loop waits for what comes."""
+        """Whether the loop waits on the sockets."""
         self.is_over: Callable[[], bool] = lambda: False
-        """Asked every `ATTEND_SECONDS`; True ends the loop's wait."""
+        """Called every `ATTEND_SECONDS`; True ends the loop's wait."""
 
     def start(self) -> str:
         """Listen; return `host:port`."""
@@ -110,7 +110,7 @@ class Answers:
         return f"{self._host}:{self.port}"
 
     def poll(self, timeout_seconds: float) -> None:
-        """Take what has come to the sockets, waiting for something at most so long."""
+        """Handle what has come to the sockets; wait at most this long for something."""
         self._is_attended = True
         try:
             self._connections.poll(timeout_seconds)
@@ -121,24 +121,24 @@ class Answers:
     def begin_term(
         self, epoch: int, node: str, sequence: int, version: str, *, appends: bool = False
     ) -> None:
-        """Welcome writers from now on, whose records are appended for them if it `appends`."""
+        """Welcome writers from now on; the leader appends their records if it `appends`."""
         term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
         with self._turn:
             self._set_term({**term, "appends": appends})
 
     def programs(self) -> Counter[tuple[str, int]]:
-        """Count what is connected now, by version and by the protocol that it knows."""
+        """Count the connected programs, by version and by the protocol that they know."""
         return Counter(one.program for one in self._connections.all() if one.welcome)
 
     def end_term(self) -> None:
-        """Send all writers away: another process leads, or none."""
+        """Disconnect all writers: another process leads, or none."""
         with self._turn:
             self._set_term(None)
 
     def committed(self, events: list[Event]) -> None:
-        """Tell of events that Kafka acknowledged.
+        """Answer for events that Kafka acknowledged.
 
-        Most writers wait for files, which follow at once: then there is nothing to say yet.
+        Most writers wait for files, which follow immediately; they get no answer yet.
         """
         with self._turn:
             self._untold.extend(events)
@@ -146,12 +146,12 @@ class Answers:
                 self._tell_committed()
 
     def readable(self, events: list[Event]) -> None:
-        """Tell of events whose files can be read."""
+        """Answer for events whose files can be read."""
         with self._turn:
             self._tell_readable(events)
 
     def found(self, outcome: Outcome, offset: int, record: bytes, *, readable: bool) -> None:
-        """Tell of an outcome of before this term, or of long ago, that somebody asked for."""
+        """Answer with an outcome that was looked up: from before this term, or long ago."""
         with self._turn:
             self._tell_found(Answer(outcome, offset, record, readable))
 
@@ -165,13 +165,13 @@ class Answers:
                 self._pace(late, waiting_max, retry_after_seconds)
 
     def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
-        """Ask every writer to send nothing for a while in the name of some principals."""
+        """Ask every writer to send nothing for a while on behalf of some principals."""
         if pauses:
             with self._turn:
                 self._pace_principals(pauses)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop listening and send everybody away."""
+        """Stop listening and disconnect all writers."""
         if self._thread is None:
             return
         with self._turn:
@@ -195,7 +195,7 @@ class Answers:
             self._loop.close()
 
     def _attend(self, polls: int) -> None:
-        """Serve the sockets while the loop, which had polled so often, is away from them."""
+        """Serve the sockets while the loop is away; `polls` is its number of polls so far."""
         self._loop.remove_reader(self._connections.fileno())
         if not self._is_attended and polls == self._polls:
             self._loop.add_reader(self._connections.fileno(), self._stand_in)
@@ -251,7 +251,7 @@ class Answers:
             self._write(connection, b"".join(frames))
 
     def _hold(self, connection: WriterConnection, event: Event, answer: Answer) -> bool:
-        """Return True if an outcome is told later, together with what came of its rows."""
+        """Return True if an outcome is sent later, together with the results of its rows."""
         transaction_id = event.outcome.transaction_id
         if transaction_id not in connection.awaits_rows:
             return False
@@ -350,7 +350,7 @@ class Answers:
     def _tell_found(self, answer: Answer) -> None:
         """Answer the watches of a transaction that was decided before this term or long ago.
 
-        What this term decides is told without a search, also if it is on its way to Kafka now.
+        Outcomes of this term need no search, even if they are still on their way to Kafka.
         """
         transaction_id = answer.outcome.transaction_id
         if self._remembered.of(transaction_id):

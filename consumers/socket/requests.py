@@ -1,7 +1,7 @@
-"""What a leader's socket is asked: descriptions, positions, versions, dry runs.
+"""Requests to a leader's socket: descriptions, positions, versions, dry runs.
 
-A request runs on the socket's thread and owns nothing. The loop looks up what it needs of the
-partition, and a worker does what takes long; the answer is dropped if the client has left by then.
+A request runs on the socket's thread and owns nothing. The loop looks up the partition's state,
+and a worker does anything slow. If the client has left by then, the answer is dropped.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ REQUEST_SECONDS = 30.0
 REACH_SECONDS = 10.0
 RULES_SECONDS = 25.0
 STATUS_SECONDS = 1.0
-"""The loop comes by at least so often, unless it hangs; then its last word is repeated."""
+"""The loop answers at least this often; if it hangs, its last status is repeated."""
 WORKER_SECONDS = 60.0
 FINDERS = 4
-"""How many outcomes of long ago are looked up at once."""
+"""How many old outcomes are looked up in parallel."""
 PAUSE_SECONDS = 0.01
 PYLANCE = package_version("pylance")
 
@@ -75,8 +75,8 @@ class Requests:
     ) -> None:
         """Ask the session that leads now, if any does.
 
-        A dry run looks by an `observer` of its own; `tell(outcome, offset, record, readable=…)`
-        hears what `find` found.
+        A dry run reads through its own `observer`; `tell(outcome, offset, record, readable=…)`
+        gets the results of `find`.
         """
         self._tell, self._programs = tell, programs
         self._workers = ThreadPoolExecutor(FINDERS, "finding")
@@ -103,9 +103,9 @@ class Requests:
         }
 
     def find(self, transaction_id: str, through: int) -> None:
-        """Have an outcome looked up that was decided at or before sequence `through`.
+        """Look up an outcome that was decided at or before sequence `through`.
 
-        It is told of, and again once its files are there if they aren't yet.
+        `tell` gets it, and again once its files exist if they don't yet.
         """
         session = self._session_now()
         if session is None:
@@ -134,9 +134,9 @@ class Requests:
             session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
 
     def lookup(self, method: str, params: Params, answer: Callable[..., None]) -> bool:
-        """Have a request answered right here, now or later; False if that isn't possible.
+        """Let the loop answer a request, now or later; False if that isn't possible.
 
-        The loop takes requests off the sockets itself: what it knows, or hears, wakes no thread.
+        The loop reads requests from the sockets itself, so answers that it knows wake no thread.
         """
         session = self._session_now()
         if session is None or not session.mailbox.runs_here():
@@ -182,13 +182,13 @@ class Requests:
         return session
 
     async def _ask(self, work: Callable[[Session], T], seconds: float | None = None) -> T:
-        """Have the loop look something up."""
+        """Let the loop look something up."""
         session = self._session()
         limit = REQUEST_SECONDS if seconds is None else seconds
         return await session.mailbox.ask(partial(work, session), limit)
 
     async def _until_newest_rules(self) -> None:
-        """Wait until the rules in force are those that the log, up to its present end, asks for.
+        """Wait until the rules in force are those of the log up to its current end.
 
         A leader that has just begun its term may still have to decide a record that changes them.
         """
@@ -230,7 +230,7 @@ class Requests:
             "node": self.node,
             "clock_ms": time.time_ns() // 1_000_000,
             "epoch": chain.epoch,
-            # What Kafka hasn't acknowledged another leader may decide otherwise.
+            # Another leader may decide differently what Kafka hasn't acknowledged.
             "sequence": chain.sequence - (leader.in_flight_count if leader else 0),
             "undecided": len(follower.replica.undecided),
             "voids": follower.replica.void_count,
@@ -256,7 +256,7 @@ class Requests:
         return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
 
     async def _iceberg_table(self, params: Params) -> dict[str, Any] | None:
-        """Return where an Iceberg table's metadata is; itself too, if it is asked for."""
+        """Return an Iceberg table's metadata location, and the metadata itself on request."""
         name = parse_table_id(params.get("table", ""))
         table = await self._ask(lambda session: session.catalogue.iceberg_table(name))
         if table is None:
@@ -280,7 +280,7 @@ class Requests:
         ]
 
     async def _transaction(self, params: Params) -> dict[str, Any] | None:
-        """Return the outcome of an id with its record; None if the log knows none by now."""
+        """Return the outcome of an id with its record; None if the log has none by now."""
         chosen = str(params.get("transaction_id", ""))
         known = await self._ask(lambda session: session.follower.machine.outcome_of(chosen))
         if known is None:
@@ -296,12 +296,12 @@ class Requests:
         return DecidedRecords(record, content).to_json()
 
     async def _quarantine(self, params: Params) -> dict[str, Any]:
-        """Move versions that were written around the log, ahead of a table's head, away."""
+        """Move versions away that were written around the log, ahead of a table's head."""
         session, table = self._session(), parse_table_id(params.get("table", ""))
         return {"quarantined": await _worker(lambda: self._checks.quarantine(session, table))}
 
     async def _maintained(self, params: Params) -> dict[str, Any]:
-        """Hear from maintenance how far it is."""
+        """Take the progress that maintenance reports."""
         told = params.get("tables")
         given = told.items() if isinstance(told, dict) else ()
         tables = {str(name): (int(version), int(size)) for name, (version, size) in given}
@@ -344,7 +344,7 @@ class Requests:
             return {"problem": f"it did not answer within {REACH_SECONDS:g} s."}
 
     async def _dry_run(self, params: Params) -> dict[str, Any]:
-        """Decide a transaction on the present head and tell, without appending anything."""
+        """Decide a transaction on the current head and return the outcome, without appending it."""
         key = f"{params.get('transaction_id', '')}/dry-run".encode()
         record = decode_log_record(key, base64.b64decode(str(params.get("transaction", ""))))
         outcome = await self._decide_dry(record)
@@ -352,7 +352,7 @@ class Requests:
         return DecidedRecords(encoded).to_json()
 
     async def _decide_dry(self, record: LogRecord) -> Outcome:
-        """Look with a worker, decide on the loop, until nothing more is wanted."""
+        """Read with a worker and decide on the loop, until nothing more is needed."""
         observer = self._observer()
         observed: dict[Wanted, Found] = {}
 
@@ -382,7 +382,7 @@ def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:
 
 
 async def _worker(work: Callable[[], T]) -> T:
-    """Do what may take long on a worker's thread."""
+    """Run slow work on a worker's thread."""
     return await asyncio.wait_for(
         asyncio.get_running_loop().run_in_executor(None, work), WORKER_SECONDS
     )

@@ -1,7 +1,8 @@
-"""What a leader says of writes of rows: which ones wait, and what came of one.
+"""The leader's answers about writes of rows: which ones wait, and the result of one.
 
-Who waits for a write is told when the transaction that applies it is acknowledged, or readable. Who
-asks later is told from the state, and, for what that holds no more, from the log.
+A client that waits for a write gets its result when the transaction that applies it is
+acknowledged, or readable. A client that asks later gets it from the state, or from the log if the
+state has forgotten it.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ from consumers.socket.row_states import (
 )
 
 PENDING_MAX = 5_000
-"""Writes of one table that are named at once; the next ones when these are applied."""
+"""How many writes of one table an answer names; it names the next ones when these are applied."""
 WAIT_SECONDS_MAX = 25.0
 HOLD_SECONDS = 1.0
-"""How long the outcome of a write of rows is held back at most, to be told with what came of it."""
+"""How long the outcome of a write of rows is held back at most, to be sent with its results."""
 HANDED_BYTES_MAX = 32 * 1024 * 1024
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Of rows that wait, so many are kept to be handed to row writers, and so many handed over at once;
-they read others from the log."""
+"""How many bytes of waiting rows are kept in memory for row writers, and how many one answer has;
+row writers read others from the log."""
 QUIET_SECONDS = 0.005
-"""If nothing was accepted for so long at least, those that come one after another have come."""
+"""If nothing was accepted for this long, a burst of writes is complete."""
 _RECORD_BYTES = 2_000
-"""What a record takes in memory beside its rows, about."""
+"""About how much memory a record takes besides its rows."""
 
 T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Has the loop look something up."""
+    """Makes the loop look something up."""
 
     def __call__(self, work: Callable[[Session], T], /) -> Awaitable[T]:
-        """Return what `work` gives."""
+        """Return the result of `work`."""
 
 
 class _Waiter(NamedTuple):
@@ -68,37 +69,37 @@ class _Waiter(NamedTuple):
 
 
 _Read = dict[tuple[tuple[str, ...], AppliedRange], "asyncio.Task[Sequence[AppliedWrite]]"]
-"""What was applied by ranges that one request is about, read once."""
+"""The results of ranges that one request is about, read once."""
 
 
 class RowAnswers:
     """Answers `rows_pending` and `rows_applied`.
 
-    Who waits is owned by the loop, which hears the events that end the wait; what has to be read
-    from the log is read by a worker, for a coroutine on the thread of the leader's socket.
+    The loop owns the waiting clients and gets the events that end their wait. A worker reads the
+    log, for a coroutine on the thread of the leader's socket.
     """
 
     def __init__(self, ask: Ask, transaction_at: Callable[[int], Submitted]) -> None:
-        """Ask the loop by `ask`; `transaction_at` reads one from the log, by its offset."""
+        """Query the loop by `ask`; `transaction_at` reads the log at an offset."""
         self._ask = ask
         self._transaction_at = transaction_at
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[tuple[str, int, int], list[_Waiter]] = {}
         self.due_at = inf
-        """When the first of those who wait has waited for long enough, or earlier."""
+        """When the first waiting client has waited long enough, or earlier."""
         self._now = 0.0
-        """When the loop came by last."""
+        """When the loop last called `tick`."""
         self._accepted = asyncio.Event()
         self._count = 0
         """Writes that were accepted since this process began."""
         self._wanted = inf
-        """At which count row writers are told."""
+        """The count at which row writers get an answer."""
         self._records: dict[int, tuple[Submitted, frozenset[str]]] = {}
         """By position, the newest of those that wait, with the incarnations that they write to."""
         self._records_bytes = 0
 
     def awaited(self) -> int:
-        """Return how many writes somebody waits for; on the loop."""
+        """Return how many writes clients wait for; on the loop."""
         return len(self._waiting)
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
@@ -108,7 +109,7 @@ class RowAnswers:
             self._tell(told, readable)
 
     def tick(self, now: float) -> None:
-        """Answer those who have waited for too long; on the loop."""
+        """Answer clients that have waited too long; on the loop."""
         self._now = now
         if now < self.due_at:
             return
@@ -121,16 +122,17 @@ class RowAnswers:
         self.due_at = min(left, default=inf)
 
     def end(self) -> None:
-        """Have everybody ask again: the term is over, and so is the loop."""
+        """Make all clients ask again: the term is over, and so is the loop."""
         waiting, self._waiting, self.due_at = self._waiting, {}, inf
         self._records, self._records_bytes = {}, 0
         for waiter in (waiter for waiters in waiting.values() for waiter in waiters):
             waiter.reply.give(None)
 
     def hold(self, event: Event, tell: Callable[[list[Any] | None], None]) -> bool:
-        """Have `tell` hear what came of a transaction's writes, or None after a while; on the loop.
+        """Call `tell` with the results of a transaction's writes, or None after a while.
 
-        Each is an operation's number and an answer. Returns False if it has none to wait for.
+        Runs on the loop. Each result is an operation's number and an answer. Returns False if there
+        is nothing to wait for.
         """
         outcome, came = event.outcome, dict[int, Answer | None]()
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
@@ -161,11 +163,11 @@ class RowAnswers:
         return not isinstance(found, AppliedRange)
 
     async def pending(self, params: Params) -> list[dict[str, Any]]:
-        """Return what waits for a row writer, by table; waits up to `seconds` for something.
+        """Return the writes that wait for a row writer, by table; wait up to `seconds` for some.
 
-        With `more`, so many writes are awaited at first for up to `age` seconds, unless some have
-        come and for `quiet` seconds no other one. The transactions `from_offset` on are handed
-        over, as far as they are in memory; of tables that are `busy` only those are named.
+        With `more`, first wait up to `age` seconds for that many writes, unless some have come and
+        then none for `quiet` seconds. The answer includes the transactions from `from_offset` on,
+        as far as they are in memory. Tables in `busy` are only named.
         """
         self._loop = asyncio.get_running_loop()
         quiet = max(QUIET_SECONDS, _seconds(params, "quiet"))
@@ -209,7 +211,7 @@ class RowAnswers:
                 return found
 
     def _hand_over(self, found: list[dict[str, Any]], from_offset: int) -> None:
-        """Add the records of what is pending, as far as they are known here."""
+        """Add the records of pending writes, as far as they are in memory here."""
         left = ANSWER_BYTES_MAX
         for one in found:
             one["records"] = []
@@ -235,9 +237,9 @@ class RowAnswers:
                 return
 
     async def applied(self, params: Params) -> Answer | dict[str, list[Answer | None]] | None:
-        """Return what came of a write; None if that isn't known within `seconds`.
+        """Return the result of a write; None if it isn't known within `seconds`.
 
-        Of `each` of a transaction's writes, if those are named.
+        With `each`, the results of these writes of the transaction.
         """
         each = params.get("each")
         read: _Read = {}

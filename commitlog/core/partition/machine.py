@@ -1,7 +1,7 @@
-"""One partition's state: what a transaction needs, how it is decided, what a committed one does.
+"""One partition's state: what a transaction needs, how it is decided, and the effect of a commit.
 
-`prefetch` names what a decision will look at outside; `decide` changes nothing and, told what was
-observed, always says the same; `apply` is the only change, and needs nothing but the record and
+`prefetch` names what a decision will read outside; `decide` changes nothing, and gives the same
+answer for the same observations; `apply` is the only change, and needs nothing but the record and
 its outcome. No clock, no randomness, no I/O: the same log makes the same state in every process.
 """
 
@@ -97,7 +97,7 @@ _NOT_REMEMBERED = frozenset({Code.ID_REUSED, Code.TOO_OLD, Code.MALFORMED_RECORD
 
 
 class Machine(PartitionState):
-    """The state of a partition, and what may be done with it."""
+    """The state of a partition, and the operations on it."""
 
     def __init__(self, genesis: Genesis, rules: Rules | None = None) -> None:
         """Start before the first record."""
@@ -112,7 +112,7 @@ class Machine(PartitionState):
         return locks_of(submitted.record, self.tables, self.iceberg.tables)
 
     def prefetch(self, submitted: Submitted) -> tuple[Wanted, ...]:
-        """Name what a decision will surely look at; it may ask for more."""
+        """Name what a decision will certainly read; it may ask for more."""
         record = submitted.record
         if not isinstance(record, Transaction) or self._is_decided(record):
             return ()
@@ -194,7 +194,7 @@ class Machine(PartitionState):
         return self._domains.partition(table_id) == self.genesis.partition
 
     def outcome_of(self, transaction_id: str) -> KnownId | None:
-        """Return what is remembered of an id, None if nothing is."""
+        """Return what is remembered about an id, or None."""
         return self.deduplication.get(transaction_id)
 
     def digest(self) -> bytes:
@@ -209,9 +209,9 @@ class Machine(PartitionState):
         return snapshot.to_parts(self)
 
     def settled_parts(self, since: int, until: int) -> Iterator[tuple[str, Part]]:
-        """Yield parts that get nothing new, of what changed after outcome `since`.
+        """Yield the parts changed after outcome `since` that won't change again.
 
-        They are those that are full, and tables that were left alone after outcome `until`.
+        They are full, or tables that were left alone after outcome `until`.
         """
         return snapshot.settled_parts(self, since, until)
 
