@@ -1,4 +1,4 @@
-"""What is due to one Lance table by its policy: compactions, indices, expiry, thinning."""
+"""Acts that a Lance table's policy requires: compactions, indices, expiry, thinning."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from consumers.tools.tiers import tier_due
 
 UNINDEXED_ROWS_LEAST = 1_000
 ANCHOR_EVERY = 1_000
-"""Thinning leaves each so many-th manifest: a version is made again of the one before it."""
+"""Thinning keeps every manifest of this number: a version is rebuilt from an earlier one."""
 MANIFEST_SHARE, MANIFEST_BYTES_LEAST = 16, 256 * 1024
-"""The newest manifests stay while they take less than so many times the newest one's bytes, or than
-this: before a burst of small commits is compacted, each manifest names all of its fragments."""
+"""The newest manifests stay while they take less than this multiple of the newest one's bytes, or
+less than these bytes: before a burst of small commits is compacted, each manifest names all of its
+fragments."""
 YOUNG_MS = 10_000
-"""Somebody may have listed a manifest that is as young as this, and be about to read it."""
+"""A reader may have listed a manifest this young, and be about to read it."""
 TURN_SECONDS = 60.0
-"""A compaction that takes longer lands what it has rewritten, and the other tables have a turn."""
+"""A compaction that takes longer commits what it has rewritten, and other tables get a turn."""
 BEHIND_FRAGMENTS = 4_000
-"""Who has to merge so many yields to nobody: the more there are, the more each commit costs."""
+"""With this many to merge, maintenance runs at normal priority: each commit costs more by then."""
 FRAGMENTS_AT_ONCE = 500
-"""A commit of a compaction replaces so many fragments, and the rest of the last group: deciding it
-takes 25 microseconds for each, while all writers wait."""
+"""How many fragments a commit of a compaction replaces, besides the rest of the last group:
+deciding it takes 25 microseconds for each, while all writers wait."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Act(NamedTuple):
     """`compact`, `optimize`, `expire`, `thin`, `remove` or `purge`."""
     reason: str
     do: Callable[[], str]
-    """Does it, and returns what came of it; empty: nothing was left to do."""
+    """Carries it out and returns a summary; empty: there was nothing left to do."""
 
 
 OnAct = Callable[[Act, str], None]
@@ -71,10 +72,10 @@ def done(
     results: list[str] | None = None,
     apart: bool = False,
 ) -> list[Act]:
-    """Do each act before the next one is looked for; return them.
+    """Carry out each act before looking for the next one; return them.
 
-    With `apart` an act that fails is left for later, and the others are done: each is of a table
-    of its own. Not if Kafka or a leader doesn't answer, since the others would wait for it, too.
+    With `apart`, each act concerns another table, so one that fails is left for later and the
+    others are done. If Kafka or a leader doesn't answer, none is: the others would wait for it too.
     """
     acts = []
     for act in due:
@@ -98,7 +99,7 @@ def done(
 
 
 def expire(log: CommitLog, info: TableInfo, reason: str, bounds: Mapping[str, Any]) -> str:
-    """Delete old versions of a table, those within bounds of `expire_versions`; say what did."""
+    """Delete old versions of a table within the bounds of `expire_versions`; return a summary."""
     outcome = log.expire_versions(info.table_id, **bounds, properties={REASON: reason})
     return "" if outcome is None else f"record {outcome.sequence}"
 
@@ -114,7 +115,7 @@ def rewrite_for_a_turn(
 
 
 class TableActs:
-    """Finds what is due to a table, and does it."""
+    """Finds the acts that are due for a table, and carries them out."""
 
     def __init__(
         self, log: CommitLog, rewrite: RewriteGroups, yields: Callable[[bool], object]
@@ -128,7 +129,7 @@ class TableActs:
         self.stop = threading.Event()
         """Set: nothing more is begun."""
         self.bytes: dict[str, int] = {}
-        """By incarnation: the bytes of its data files when it was opened last."""
+        """By incarnation: the bytes of its data files when it was last opened."""
         self.unripe: set[str] = set()
         """Incarnations of tables for which something will be due soon, without another commit."""
 
@@ -288,7 +289,7 @@ class TableActs:
 
 
 def tell_failed(log: CommitLog, info: TableInfo, error: Exception) -> None:
-    """Say that what was due for a table failed, and comes later, unless the table is gone."""
+    """Log that an act for a table failed and comes later, unless the table is gone."""
     stands = True
     try:
         stands = log.describe(info.table_id, fresh=True).incarnation == info.incarnation

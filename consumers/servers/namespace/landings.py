@@ -1,36 +1,35 @@
 """Commits that became another version than their clients asked for, until the clients know.
 
-A client stages version N; by the time its request is carried out others may have committed N. What
-it did (an append, an index, a compaction, other names of columns) commits all the same, as version
-M, for the leader builds it again over the head. The answer
-cannot be 200: Lance would keep the manifest that it staged, under M's name. Whatever else it is,
-Lance then describes version N twice: first to learn whether its staged manifest lost, which it
-removes, and again to compare the transaction at N with its own. If it finds its own, it continues
-with the manifest that it found. So the second time, and only for this client, N's description
-names M's manifest. With its staged manifest, Lance removes the file of its transaction, so M's
-manifest names a file of another name.
+A client stages version N, but another commit may take N first. The client's operation (an append,
+an index, a compaction, renamed columns) commits all the same, as version M: the leader builds it
+again over the head. The answer can't be 200, since Lance would then keep its staged manifest under
+M's name. After any other answer, Lance describes version N twice: first to learn whether its staged
+manifest lost, and then to compare the transaction at N with its own. If that is its own, it
+continues with the manifest that it found. So the second description of N, and only for this client,
+names M's manifest. With its staged manifest, Lance removes the transaction file, so M's manifest
+names another file.
 
-Clients are told apart by their connections. A client opens another one whenever its own isn't idle
-again yet. So the answer redirects it to a path with a token, and whichever connection that is shown
-on is its own, too; so are those on which one transaction was staged. A connection on which
-N was only asked for may be a reader's, who must not get M for N. A client that isn't recognized
-gets N described; an appending one comes back with the same transaction, seconds later, and is
-answered the same way again. With any other operation it finds its own commit in its way and fails.
+The server tells clients apart by their connections. A client opens another one if its own isn't
+idle again yet. So the answer redirects it to a path with a token, and any connection that brings
+the token is the client's. So are those on which one transaction was staged. A connection that only
+asked for N may be a reader's, who must not get M for N. A client that isn't recognized gets N
+described. An appending one sends the same transaction again, seconds later, and gets the same
+answer again. Any other operation conflicts with its own commit and fails.
 
-What a client with a single connection asks next may come on one that it just opened. Such a
-connection begins with the question for N; a reader's begins with the table. So its question is the
-client's if the staged manifest was there when it first asked and is gone when it asks again. If it
-was gone by the first question, the client may still ask on a known connection, which takes
-milliseconds; the server waits a moment for that. Several clients may have staged N, and then it
-can't be told which of them asks. So a client with a single connection is led on a few times: one
-that it opened meanwhile is nearly always used by then.
+A client with a single connection may ask next on one that it just opened. Such a
+connection begins with the question for N; a reader's begins with the table. So the question is the
+client's if the staged manifest existed at its first question and is gone at the next. If it
+was gone at the first question, the client may still ask on a known connection, within
+milliseconds; the server waits a moment for that. If several clients have staged N, the server can't
+tell which of them asks. So it redirects a client with a single connection a few more times; by then
+the client has nearly always used its new connection.
 
-An older connection that asks for an N whose client doesn't come back, once the staged manifest is
-gone, waits longer: if the client asks on a known connection, the other one is a reader. If no other
-connection asks, it is the client. If a second unknown one asks, it can't be told which is the
-client, and neither waits: however many readers ask, one thread of the server waits for one commit,
-and few for all. If an appending client asks for a version that doesn't exist yet, it is answered
-whichever client it seems to be: told that the version is missing, Lance would give up.
+An older connection waits longer if it asks for an N whose client doesn't come back, once the staged
+manifest is gone. If the client asks on a known connection, the other one is a reader's. If no other
+connection asks, it is the client's. If a second unknown one asks, the server can't tell which is
+the client's, and neither waits. So one server thread at most waits for one commit, and few for all,
+however many readers ask. If an appending client asks for a version that doesn't exist yet, it gets
+an answer whichever client it seems to be: if the version were missing, Lance would give up.
 """
 
 from __future__ import annotations
@@ -50,17 +49,17 @@ from consumers.servers.namespace.status import HttpError
 from consumers.servers.server_heads import REQUESTS
 
 ASKS_WITHIN_SECONDS = 5.0
-"""How long a client may take to ask; one that is later comes back with its transaction."""
+"""How long a client may take to ask; a later one comes back with its transaction."""
 LANDINGS_MAX = 10_000
 UNKNOWN_WAITS_SECONDS = 1.0
-"""How long an unknown connection waits for a known one to ask, which takes milliseconds."""
+"""How long an unknown connection waits for a known one to ask (normally milliseconds)."""
 NEW_WAITS_SECONDS = 0.1
-"""The same for one that was just opened, if the client comes back otherwise."""
+"""The same for a connection that was just opened, if the client comes back otherwise."""
 WAITING_MAX = 8
-"""So many unknown connections may wait at once; each holds a thread of the server."""
+"""How many unknown connections may wait at once; each occupies a thread of the server."""
 SHOWN_MAX = 6
-"""So often a client with one known connection is led on, until it shows another one. Lance's client
-follows ten answers at most."""
+"""How often a client with one known connection is redirected, until it shows another one. Lance's
+client follows ten redirects at most."""
 _CLIENT = "namespace.client"
 _FIRST = "namespace.first"
 
@@ -70,10 +69,10 @@ _Asked = tuple[str, int]
 
 
 class Landed(HttpError):
-    """The transaction is committed, as another version than was asked for: 303, and no failure."""
+    """The transaction is committed, but as another version than requested: 303, no failure."""
 
     def __init__(self, version: int, location: str = "") -> None:
-        """Say which version it is, and where its client is to go before it asks."""
+        """Take the version, and the path that the client requests before it asks."""
         headers = {"Location": location} if location else {}
         message = f"the transaction is committed as version {version}"
         super().__init__(303, message, ErrorCode.CONCURRENT_MODIFICATION, **headers)
@@ -91,15 +90,15 @@ class Landing:
     staged_path: str
     expires: float = field(default_factory=lambda: time.monotonic() + ASKS_WITHIN_SECONDS)
     is_open: bool = True
-    """Its client wasn't told of it yet."""
+    """Its client doesn't know of it yet."""
     comes_back: bool = True
-    """A client that isn't told sends the same transaction again."""
+    """Whether a client that gets no answer sends the same transaction again."""
     unknown: int = 0
-    """How many asked for it on connections that aren't known to be its client's."""
+    """How many requests for it came on connections that aren't known to be its client's."""
     client: Client = field(default_factory=lambda: Client())
-    """Who is told, once it is added."""
+    """The client that is to learn of it, once it is added."""
     token: str = ""
-    """What its client shows next, if anything."""
+    """The token that its client shows next, if any."""
     shown: int = 0
     """How many tokens it has shown."""
 
@@ -128,22 +127,22 @@ class _First:
 
     key: _Asked
     standing: set[Landing]
-    """Those whose staged manifests were there at the first question."""
+    """Those whose staged manifests existed at the first question."""
     asks: int = 0
 
 
 class Landings:
-    """What clients have to be told. Thread-safe."""
+    """Commits of which clients are still to learn. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing has landed."""
+        """Begin without commits."""
         self._lock = threading.Lock()
         self._is_told = threading.Condition(self._lock)
         self._known: OrderedDict[str, Landing] = OrderedDict()
         self._due: OrderedDict[_Asked, list[Landing]] = OrderedDict()
-        """Those of which clients weren't told yet, by what they ask for."""
+        """Those that their clients don't know yet, by the version that they ask for."""
         self._tokens: OrderedDict[str, Landing] = OrderedDict()
-        """Those whose tokens weren't shown."""
+        """Those whose tokens clients haven't shown yet."""
         self._waiting = 0
         """Connections that wait in `_of_unknown`."""
 
@@ -175,9 +174,9 @@ class Landings:
             self._due.move_to_end(landing.key)
 
     def show(self, connection: MutableMapping[str, Any], token: str) -> Landing | None:
-        """Note whose connection it is on which a token is shown; return what it is for.
+        """Note that a token's client uses this connection; return the token's commit.
 
-        That has another token if its client is to show one more.
+        If the client is to show one more token, the commit has it.
         """
         with self._lock:
             landing = self._tokens.pop(token, None)
@@ -198,7 +197,7 @@ class Landings:
     def awaited(
         self, connection: MutableMapping[str, Any] | None, asked: int | None
     ) -> Landing | None:
-        """Return the commit that this connection's client is to hear of when it asks."""
+        """Return the commit of which this connection's client is to learn when it asks."""
         client = client_of(connection)
         for landing in client.landings if client is not None else ():
             if landing.asked == asked and landing.is_due:
@@ -208,9 +207,9 @@ class Landings:
     def find(
         self, connection: MutableMapping[str, Any] | None, incarnation: str, asked: int, head: int
     ) -> int | None:
-        """Return the version that a client is to hear of when it asks for `asked`.
+        """Return the version that answers a client's question for `asked`.
 
-        None: of the one that it asks for.
+        None: the version `asked` itself.
         """
         client = client_of(connection)
         if connection is None or client is None:
@@ -245,7 +244,7 @@ class Landings:
         ahead = next((one for one in due if one.version < asked), None) if asked > head else None
         if ahead is None:
             return None
-        # No other client asks for a version before it is there; told that it isn't, Lance gives up.
+        # No other client asks for a version before it exists; if it got a 404, Lance would give up.
         ahead.is_open = _exists(ahead)
         return ahead.version
 
@@ -255,7 +254,7 @@ class Landings:
             self._is_told.notify_all()
 
     def _of_unknown(self, connection: MutableMapping[str, Any], landing: Landing) -> int | None:
-        """Return the version if who asks on an unknown connection can only be the client."""
+        """Return the version if an unknown connection can only be the client's."""
         seconds = NEW_WAITS_SECONDS if landing.comes_back else UNKNOWN_WAITS_SECONDS
         until = min(time.monotonic() + seconds, landing.expires)
         with self._is_told:
@@ -274,7 +273,7 @@ class Landings:
         return self._told(connection, landing)
 
     def _told(self, connection: MutableMapping[str, Any], landing: Landing) -> int:
-        """Note whose connection it is on which a client was told."""
+        """Note the connection on which a client got its version."""
         with self._lock:
             _join(connection, landing.client)
         return landing.version
@@ -291,7 +290,7 @@ def _join(connection: MutableMapping[str, Any], client: Client) -> Client:
 
 
 def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:
-    """Return who is behind a connection, None if that isn't known."""
+    """Return the client behind a connection, None if that isn't known."""
     if connection is None:
         return None
     found: Client = connection.setdefault(_CLIENT, Client())
@@ -299,5 +298,5 @@ def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:
 
 
 def _exists(landing: Landing) -> bool:
-    """Say whether a client hasn't removed yet what it staged."""
+    """Return True while a client hasn't removed its staged manifest."""
     return store_for(landing.location).size(landing.staged_path) >= 0
