@@ -1,16 +1,16 @@
-"""The leader's socket: how writers get their answers without reading a topic.
+"""The leader's socket: sends writers their answers, so that they needn't read a topic.
 
-A frame is its length as an unsigned 32-bit big-endian number, one byte that says its kind, and a
-body. Writers say HELLO first; then they WATCH transaction ids and get each outcome once, as the
-bytes that stand in the outcomes topic, and send REQUESTs (JSON) about tables. The socket answers
-outcomes, never absence: an undecided id is answered once it is decided.
+A frame is its length as an unsigned 32-bit big-endian number, one byte for its kind, and a
+body. Writers begin with HELLO. Then they WATCH transaction ids and get each outcome once, as the
+bytes of the outcomes topic, and send REQUESTs (JSON) about tables. The socket answers with
+outcomes, never with absence: an undecided id is answered once it is decided.
 
-A leader whose WELCOME says `appends` takes records too: what comes in an APPEND it appends to the
-transactions topic for the writer, or refuses in a reply that names the transaction. Until there is
-an outcome, the writer doesn't know whether it is in the log, and may append it by itself.
+A leader whose WELCOME has `appends` takes records too. It appends the record of an APPEND to the
+transactions topic for the writer, or refuses it in a reply that names the transaction. Until there
+is an outcome, the writer doesn't know whether the record is in the log, and may append it itself.
 
-Who waits until rows can be read says so with the APPEND. Such a leader holds the outcome back for a
-while, until the rows are applied, and says with ROWS, just before, what came of them.
+A writer that waits until rows can be read says so in the APPEND. The leader then holds the outcome
+back for a while, until the rows are applied, and sends their results in ROWS just before it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _IS_TOLD, _AWAITS_ROWS = 1, 2
 
 @cache
 def program() -> Mapping[str, Any]:
-    """Return what this program says of itself: its version, and the protocol it knows.
+    """Return this program's version, and the protocol that it knows.
 
-    Finding that reads files, once: it is part of a status, too, which is asked every second.
+    Finding them reads files, once: a status has them too, and is requested every second.
     """
     from importlib.metadata import version as package_version
 
@@ -71,27 +71,27 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A writer asks for the outcome of a transaction."""
+    """A writer's request for the outcome of a transaction."""
 
     transaction_id: str
     attempt: int
     readable: bool
     """Answer only once the versions can be opened by path."""
     payload_hash: bytes = b""
-    """Answer only for a transaction of this content; empty: whatever was decided for the id."""
+    """Answer only for a transaction with this content; empty: any decision for the id."""
 
 
 @made_fast
 @dataclass(frozen=True, slots=True)
 class AppendFrame:
-    """A writer has a record appended to the transactions topic."""
+    """A writer's request to append a record to the transactions topic."""
 
     transaction_id: str
     is_told: bool
-    """Whether the writer's session is told the outcome without a WATCH."""
+    """Whether the writer's session gets the outcome without a WATCH."""
     record: bytes
     awaits_rows: bool = False
-    """Whether it is told only once a version has its rows, which opens by path; with ROWS."""
+    """Whether it gets the outcome, with ROWS, only once a version with its rows opens by path."""
 
 
 def frame(kind: FrameKind, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What callers hand over, as operations of the log; what is surely wrong is refused here.
+"""Turns callers' requests into operations of the log; refuses what the leader would refuse.
 
 The leader checks everything again, and it alone decides. A check here costs no round trip, and
 leaves the log as it was: it compares the operation with itself, with the table's description, and
@@ -273,7 +273,7 @@ _OPERATION_NAMES = {
 
 
 def check(info: TableInfo, message: LanceMessage, read_version: int) -> None:
-    """Refuse what the leader would surely refuse."""
+    """Refuse what the leader would certainly refuse."""
     which, added, updated, removed = contents(message)
     _check(info, which, read_version, added, updated, removed)
 

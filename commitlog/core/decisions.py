@@ -1,7 +1,7 @@
-"""What the machine says and hears: wants, findings, decisions, changes.
+"""The machine's inputs and outputs: wants, findings, decisions, changes.
 
 A `Decision` is carried out in this order: write `files` and `recordings`, append `outcome`, apply
-it; only after Kafka's acknowledgement may anyone be told. Names of files follow from the
+it; no client gets an answer before Kafka's acknowledgement. Names of files follow from the
 transaction, so deciding again after a crash writes the same bytes to the same place.
 """
 
@@ -57,7 +57,7 @@ class BytesWanted:
     location: str
     path: str
     bytes_max: int = 0
-    """Of a larger file only the size is looked at; 0: of none."""
+    """For a larger file, only the size is read; 0: no limit."""
     is_awaited: bool = False  # Somebody is about to write it, so a leader looks again for a while.
 
 
@@ -66,7 +66,7 @@ class BuildWanted:
     """A manifest that only pylance can build."""
 
     index: int
-    """Which of the transaction's operations asks for it."""
+    """The number of the operation that needs it."""
     table: TableId
     incarnation: str
     location: str
@@ -81,22 +81,22 @@ class BuildWanted:
 
 @dataclass(frozen=True, slots=True)
 class PlaceWanted:
-    """Whether the leader's policy lets a table's files are in another place."""
+    """Whether the leader's policy allows a table's files in another place."""
 
     location: str
     """The table's."""
     path: str
-    """The place, as it is named: it need not have a clear meaning."""
+    """The place as the record names it, which may be unclear."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootWanted:
-    """Whether what is recorded below a place stays where it is once a named root says where."""
+    """Whether the files recorded below a place are where a named root would put them."""
 
     location: str
     """The place."""
     path: str
-    """The root's name; the place itself if none is to say where."""
+    """The root's name; the place itself if no root is to apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ Wanted = (
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was there."""
+    """The result of an observation."""
 
     observation: Observation
     vector: BitMap | None = None
@@ -179,7 +179,7 @@ class Found:
     transaction: bytes | None = None
     """The transaction found in the manifest; None: not looked for, or there is none."""
     files: tuple[bytes, ...] = ()
-    """What was made for ListsWanted and FilteredWanted; nothing where only the outcome is known."""
+    """The files for ListsWanted and FilteredWanted; empty if only the outcome is known."""
 
 
 Observed = Mapping[Wanted, Found]
@@ -203,7 +203,7 @@ class FileToWrite:
     digest: bytes = b""
     """SHA-256 of the bytes; made from them if it isn't given."""
     vector: BitMap | None = field(default=None, compare=False)
-    """The rows that a deletion file names, so that nobody has to decode it."""
+    """The rows that a deletion file names, to save decoding it."""
 
     def __post_init__(self) -> None:
         """Make the digest."""
@@ -216,14 +216,14 @@ INTERNAL = "commitlog."
 
 
 class Noted(NamedTuple):
-    """What a client said about a version that it offered: kept, and returned on request."""
+    """A client's e-tag and metadata of a version: kept, and returned on request."""
 
     e_tag: str
     metadata: Properties
 
 
 def noted(e_tag: str, metadata: Properties) -> Noted | None:
-    """Return what is to be kept, None if nothing was said."""
+    """Return what is to be kept, None if the client gave nothing."""
     said = tuple((name, value) for name, value in metadata if not name.startswith(INTERNAL))
     return Noted(e_tag, said) if said or e_tag else None
 
@@ -283,7 +283,7 @@ class Decision:
 
 
 class Refused(Exception):
-    """A transaction cannot commit: how, why, and what to do next. Never leaves the core."""
+    """A transaction can't commit: how, why, and what to do next. Never leaves the core."""
 
     def __init__(
         self, status: Status, code: Code, phrase: Phrase, conflict: Conflict | None = None
@@ -294,16 +294,16 @@ class Refused(Exception):
         self.phrase = phrase
         self.conflict = conflict
         self.operation = -1
-        """Which of the record's operations it is about; -1: the only one, or the whole record."""
+        """The number of the operation that it is about; -1: the only one, or the whole record."""
         self.observed: tuple[Observation, ...] = ()
-        """What was looked at before it was refused."""
+        """The observations before the refusal."""
         self.failed_requirements: tuple[FailedRequirement, ...] = ()
         self.is_of_all = False
         """Whether it is about the whole record, not about one of its operations."""
 
 
 class Wants(Exception):
-    """A decision cannot continue without these. Never leaves the core."""
+    """A decision can't continue without these. Never leaves the core."""
 
     def __init__(self, wanted: tuple[Wanted, ...]) -> None:
         super().__init__(f"{len(wanted)} things are wanted")

@@ -1,4 +1,4 @@
-"""What maintenance does to a table, as properties `commitlog.maintain.NAME` say."""
+"""The maintenance policy of a table, from its properties `commitlog.maintain.NAME`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from commitlog.model.limits import GRACE_DAYS
 
 PREFIX = "commitlog.maintain."
 COUNT_MAX, SHARE_MAX = 2**31 - 1, 1e9
-"""Larger numbers mean the same, but not all that can be written can be reckoned with."""
+"""Larger numbers mean the same, and some could not be computed with."""
 DAYS_MAX, HOURS_MAX = 36_500.0, 24 * 36_500.0
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePolicy:
-    """What is done to a table, as its properties `commitlog.maintain.NAME` say."""
+    """What maintenance does to a table, by its properties `commitlog.maintain.NAME`."""
 
     mode: str = "on"
     """`off` leaves the table alone."""
@@ -27,31 +27,31 @@ class MaintenancePolicy:
     small_fragments: int = 16
     """How many fragments of one size are merged."""
     deleted_share: float = 0.2
-    """Fragments with more dead rows than this are rewritten, once that many of the table's are."""
+    """Fragments with more dead rows are rewritten, once the table has this share of them."""
     unindexed_share: float = 0.1
-    """Indices are brought up to date when they miss more rows than this."""
+    """Indices are updated when they lack more rows than this share."""
     keep_manifests: int = 64
     """How many of the newest manifests stay under the policy `latest`; 0: all."""
     expire_days: float = 0.0
     """Versions older than this are deleted by a record; 0: none."""
     retain_versions: int = 0
-    """Versions behind so many newer ones are deleted by a record; 0: none."""
+    """Versions with this many newer ones are deleted by a record; 0: none."""
     expire_rows_days: float = 0.0
-    """Rows of applied writes leave the archive so many days after they came; 0: never."""
+    """Rows of applied writes leave the archive when they are this many days old; 0: never."""
     history_share: float = 10.0
-    """Old versions are thinned out once the files that only they need take so many times the bytes
-    of the newest version; 0: never."""
+    """Old versions are thinned out once the files that only they need take this many times the
+    bytes of the newest version; 0: never."""
     history_hours: float = 1.0
     """Versions younger than this are never thinned out."""
     history_versions: int = 256
-    """So many of the newest versions aren't thinned out, fewer if they take too much."""
+    """How many of the newest versions aren't thinned out; fewer if they take too much."""
     remove_after_days: float = GRACE_DAYS
-    """Files unneeded for that long are removed, by a record; 0: none."""
+    """Files unneeded for this many days are removed, by a record; 0: none."""
     remove_expired_after_hours: float = 6.0
-    """The same of files that only expired versions need; as `remove_after_days` says if that is
-    given and this isn't."""
+    """The same for files that only expired versions need; if only `remove_after_days` is set, that
+    applies to them too."""
     guard: str = "on"
-    """Whether a tag on the oldest version has Lance's own cleanup refuse to delete versions."""
+    """Whether a tag on the oldest version makes Lance's own cleanup refuse to delete versions."""
 
     @classmethod
     def of_properties(cls, whose: str, properties: Mapping[str, str]) -> MaintenancePolicy:

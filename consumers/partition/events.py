@@ -1,4 +1,4 @@
-"""What happened: a decided transaction on its way from the log to files, index and writers."""
+"""Events: a decided transaction on its way from the log to files, index and writers."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class RecordSent:
     """A writer sent a record through the socket, to be appended for it."""
 
     transaction_id: str
-    """As the writer says; the record says it again."""
+    """As the writer gave it; the record repeats it."""
     record: bytes
     session: str
-    """Whose transaction it is, if that is told the outcome without asking."""
+    """The session that gets the outcome unasked, if any."""
     refuse: Callable[[CommitLogError, bool | None], None]
     """Tells the writer why it wasn't appended, and whether it surely wasn't (False) or may have
     been (None)."""
@@ -135,6 +135,6 @@ class EndSeen:
 
 @dataclass(slots=True)
 class Ended:
-    """A thread ended that the term cannot do without, or somebody ends the term."""
+    """A thread that the term needs ended, or the term is to end."""
 
     error: BaseException

@@ -72,8 +72,9 @@ class Displaced(BaseException):
 class Outside:
     """The threads that are away from their work, in a call that may hang.
 
-    The place of one that is away for long may be taken. Whether it comes back first or is replaced
-    first, one of both takes its entry out, and the other one sees that it is gone: no lock.
+    Another thread may take the place of one that is away for long. Either the first one comes back,
+    or it is replaced: whichever comes first removes its entry, and the other one sees that. No lock
+    is needed.
     """
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class Outside:
 class Mailbox:
     """The loop's events, in the order in which they were posted.
 
-    One thread is the loop. What it calls outside must not take long; if it does all the same,
+    One thread is the loop. Its calls to the outside must not take long. If one does all the same,
     another thread takes its place, and this one leaves once it comes back.
     """
 
@@ -114,14 +115,14 @@ class Mailbox:
         self.wake: Callable[[], None] = lambda: None
         """Ends the wait of a loop that rests."""
         self.on_outside: Callable[[], None] = lambda: None
-        """Hears that the loop has just gone outside."""
+        """Called when the loop has just gone outside."""
 
     def begin(self) -> None:
-        """Make this thread the loop, in place of the one that was."""
+        """Make this thread the loop, in place of the former one."""
         self._owner = threading.get_ident()
 
     def outside(self, work: Callable[[], T]) -> T:
-        """Call something outside, on the loop; raise Displaced if it is the loop no more."""
+        """Call something outside, on the loop; raise Displaced if it is no longer the loop."""
         self._outside.leave()
         self.on_outside()
         value, raised = None, None
@@ -158,7 +159,7 @@ class Mailbox:
             self._refuse_all()
 
     def take(self, timeout_seconds: float) -> list[Any]:
-        """Return what was posted, waiting for the first event at most so long."""
+        """Return the posted events; wait at most this long for the first one."""
         self._owner = self._owner or threading.get_ident()
         assert self.is_loop()
         events = []
@@ -170,7 +171,7 @@ class Mailbox:
         return events
 
     def rest(self, wait: Callable[[float], None], timeout_seconds: float) -> None:
-        """Have `wait` wait for something else than events; one that is posted wakes it."""
+        """Let `wait` wait for something other than events; a posted event wakes it."""
         self._is_resting = True
         if self._events.empty():
             wait(timeout_seconds)
@@ -185,19 +186,19 @@ class Mailbox:
         return self._owner == threading.get_ident() and not self._outside
 
     def close(self) -> None:
-        """Refuse what was asked and not answered, and what will be asked."""
+        """Refuse all open requests, and all later ones."""
         self._is_closed = True
         self._refuse_all()
 
     def call(self, work: Callable[[], T]) -> LoopAnswer[T]:
-        """Have the loop run `work`, and wait for its result on this thread."""
+        """Run `work` on the loop, and wait for its result on this thread."""
         answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         reply: Reply[T] = Reply(lambda value, error: answers.put((value, error)))
         self.post(LoopRequest(work, reply))
         return LoopAnswer(answers)
 
     async def ask(self, work: Callable[[], T], timeout_seconds: float) -> T:
-        """Have the loop run `work`; await its result, TimeoutError if it doesn't come in time."""
+        """Run `work` on the loop; await its result, TimeoutError if it doesn't come in time."""
         pending = PendingReply[T]()
         self.post(LoopRequest(work, pending.reply))
         return await pending.result(timeout_seconds)
@@ -211,7 +212,7 @@ class Mailbox:
 
 
 class Loop:
-    """The threads that are the loop, one after the other: another one begins when one is stuck."""
+    """The threads that are the loop, one after the other: a stuck one is replaced."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         """Be the loop that takes from this mailbox."""
@@ -230,7 +231,7 @@ class Loop:
             raise self._error
 
     def begin(self) -> None:
-        """Have a new thread be the loop."""
+        """Make a new thread the loop."""
         threading.Thread(target=self._run, name="loop", daemon=True).start()
 
     def _run(self) -> None:

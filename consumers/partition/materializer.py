@@ -77,10 +77,10 @@ class Materializer:
         newest_in_log: NewestInLog = lambda incarnation, offset: 0,
         heard_offset: int = 0,
     ) -> None:
-        """Report what has its files, on the materializer's thread; `on_end` hears why it died.
+        """Report completed files, on the materializer's thread; `on_end` gets why it ended.
 
-        A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
-        finds most files written. What the log names beyond what is put here, from `heard_offset`
+        With a `delay_seconds`, it helps the leader: it looks at an event only after that, and
+        finds most files written. For records of the log beyond those put here, from `heard_offset`
         on, it asks `newest_in_log`.
         """
         self._report = report
@@ -168,7 +168,7 @@ class Materializer:
             self._thread.join(timeout_seconds)
 
     def step(self, timeout_seconds: float) -> bool:
-        """Write what is due, waiting for something at most so long; return whether to continue."""
+        """Write due files; wait at most this long for something. Return whether to continue."""
         ended = self._receive(timeout_seconds)
         now = self._clock() if self._delay_seconds and not self._stopped.is_set() else float("inf")
         while self._waiting and self._waiting[0][0] <= now:
@@ -188,7 +188,7 @@ class Materializer:
             self._on_end(error)
 
     def _patience(self) -> float:
-        """Return for how many seconds nothing needs to be done unless something comes."""
+        """Return for how many seconds nothing is due unless something comes."""
         if self._failing or self._waiting:
             return 0.05
         dirty = (self._by_incarnation[incarnation] for incarnation in self._dirty)
@@ -251,7 +251,7 @@ class Materializer:
             if max(files.retry_at, files.gather_until) > now and not self._stopped.is_set():
                 continue
             self._begin_write(files)
-        # A table that can't be written holds back its own answers only.
+        # A table that can't be written delays only its own answers.
         waiting, readable = deque[Event](), list[Event]()
         for event in self._unwritten:
             (waiting if event.unwritten else readable).append(event)
@@ -328,7 +328,7 @@ class Materializer:
                 del self._by_incarnation[files.incarnation]
 
     def _await_writes(self) -> None:
-        """Write what object stores still lack, and tell of it, as far as there is time."""
+        """Write the missing files in object stores, and report them, as far as there is time."""
         deadline = self._clock() + END_SECONDS
         while self._clock() < deadline:
             writing = [f.writing for f in self._by_incarnation.values() if f.writing is not None]
@@ -340,7 +340,7 @@ class Materializer:
             self._side_by_side.shutdown(wait=False, cancel_futures=True)
 
     def _write_table(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
-        """Write what a table has to come, as its policy says: under `every` only so many."""
+        """Write a table's pending versions by its policy: under `every` only this many."""
         if files.policy is Policy.EVERY:
             while files.pending and versions_max:
                 self._write_next(files, 1)

@@ -1,7 +1,7 @@
-"""Turns of tables: one that takes too long continues by itself, and the others have theirs.
+"""Turns of tables: one that takes too long continues alone, and the others get theirs.
 
-A store that hangs can't be interrupted. So each table is looked at in a thread of its own, which is
-waited for only so long.
+A hanging store can't be interrupted. So each table is handled in its own thread, and the others
+wait for it only for a limited time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commitlog.errors import Unavailable
 
 GLANCE_SECONDS = 0.25
 LAST_SECONDS = 2.0
-"""What is under way when the process is to end may land for so long."""
+"""How long running work may take to complete when the process is to end."""
 
 T = TypeVar("T")
 
@@ -24,15 +24,15 @@ class Turns:
     """Gives tables their turns, one after the other."""
 
     def __init__(self, seconds: float, stop: threading.Event | None = None) -> None:
-        """Wait so long for each; once `stop` is set, for a moment only."""
+        """Wait this long for each table; once `stop` is set, only for a moment."""
         self._seconds, self._stop = seconds, stop or threading.Event()
         self._late: dict[str, threading.Thread] = {}
-        """By incarnation: those that nobody waits for any more."""
+        """By incarnation: threads that are no longer waited for."""
 
     def take(self, incarnation: str, work: Callable[[], T]) -> T:
-        """Do a table's work and return what came of it.
+        """Do a table's work and return its result.
 
-        Raises Unavailable if it isn't done in time, or if an earlier turn's isn't yet.
+        Raises Unavailable if it isn't done in time, or if an earlier turn of the table isn't yet.
         """
         self._late = {name: one for name, one in self._late.items() if one.is_alive()}
         if incarnation in self._late:

@@ -1,12 +1,12 @@
 """A version's fragments by id, ascending, as bytes, with their joined wire form kept at hand.
 
-A fragment is a serialized `lance.table.DataFragment`, never taken apart to be stored. Adding one
-costs its own size, replacing or removing one the size of its block in the joined form, which
-exists only once somebody asked for it. A fork sees its parent's fragments and keeps what changes
-to itself; the parent must not change while it lives.
+A fragment is a serialized `lance.table.DataFragment`, stored without decoding it. Adding one
+costs its own size; replacing or removing one costs the size of its block in the joined form, which
+exists only after its first use. A fork sees its parent's fragments and keeps its changes
+to itself; the parent must not change while the fork lives.
 
 The joined form is kept because a manifest holds all fragments: joining 100,000 of them again for
-each version takes ten times as long as copying what was joined before.
+each version takes ten times as long as copying the joined form.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from commitlog.core.manifest.wire import varint
 from commitlog.lancepb.table_pb2 import DataFragment
 
 CHUNK_FRAGMENTS = 1024
-"""Fragments of so many neighbouring ids are a chunk."""
+"""How many neighbouring ids form a chunk."""
 _FRAGMENT_KEY = b"\x12"
 _BLOCK_FRAGMENTS = 256
 _FEATURES = (FLAG_DELETION_FILES, FLAG_DATA_OVERLAY_FILES, FLAG_SPILLED_ROW_LINEAGE)
 
 
 def features(fragment: DataFragment) -> int:
-    """Return the feature flags that a fragment by itself asks for."""
+    """Return the feature flags that a fragment requires."""
     flags = FLAG_DELETION_FILES if fragment.HasField("deletion_file") else 0
     if fragment.overlays:
         flags |= FLAG_DATA_OVERLAY_FILES
@@ -77,7 +77,7 @@ class Fragments(Mapping[int, bytes]):
         self.digests: dict[int, bytes] = {}
         """Hashes of chunks that didn't change since they were taken, by number."""
         self._chunks: Counter[int] | None = None
-        """How many fragments each chunk has, once somebody asked."""
+        """How many fragments each chunk has; None until the first use."""
         self._features: dict[int, int] = {}
         self._counts = dict.fromkeys(_FEATURES, 0)
         self._blocks: list[_Block] | None = None
@@ -102,11 +102,11 @@ class Fragments(Mapping[int, bytes]):
         return made
 
     def copy(self) -> Fragments:
-        """Return the same fragments, to change alone."""
+        """Return the same fragments, independent of these."""
         return Fragments.known(self.items(), self.features_by_id())
 
     def features_by_id(self) -> Mapping[int, int]:
-        """Return the feature flags of those fragments that ask for some."""
+        """Return the feature flags of those fragments that require some."""
         return self._features
 
     def __getitem__(self, fragment_id: int) -> bytes:
@@ -131,13 +131,13 @@ class Fragments(Mapping[int, bytes]):
         return self._last_id
 
     def fork(self) -> Fragments:
-        """Return fragments that start as these and change alone."""
+        """Return fragments that start as these and change independently."""
         return _Fork(self)
 
     def features_after(self, changes: Iterable[tuple[int, int | None]]) -> int:
-        """Return the feature flags asked for once each (id, features) is in place of what was.
+        """Return the required feature flags once each (id, features) has replaced its predecessor.
 
-        Features of None stand for a fragment that goes.
+        Features of None stand for a removed fragment.
         """
         counts = dict(self._counts)
         for fragment_id, after in changes:
@@ -149,13 +149,13 @@ class Fragments(Mapping[int, bytes]):
         return sum(feature for feature, count in counts.items() if count)
 
     def features(self) -> int:
-        """Return the feature flags that these fragments ask for."""
+        """Return the feature flags that these fragments require."""
         if not any(self._counts.values()):
             return 0
         return sum(feature for feature, count in self._counts.items() if count)
 
     def put(self, fragments: Iterable[tuple[int, bytes]]) -> None:
-        """Add fragments by id, or replace those that are there."""
+        """Add fragments by id, or replace existing ones."""
         is_sorted = True
         for fragment_id, encoded in fragments:
             asked = _features_in(encoded)

@@ -1,10 +1,10 @@
 """Shares the places for work on rows fairly between clients.
 
-Places are few, and one operation may take minutes. So no client gets all of them, and the client
-with the fewest is next: one that sends many operations waits for its own, and delays others little.
-The last place is kept from clients whose work takes long, so that short work waits for short work.
-A client whose work ended its process has one place at a time, and pauses after each such end: the
-processor that another process takes to start is everybody's.
+There are few places, and one operation may take minutes. So no client gets all of them, and the
+client with the fewest is next. A client that sends many operations waits for its own, and delays
+others little. Clients whose work takes long don't get the last place, so short work only waits for
+short work. A client whose work ended its process gets one place at a time, and pauses after each
+such end, since starting another process takes CPU from everybody.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from consumers.servers.security.budgets import LARGE_BYTES
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
 LONG_SECONDS, LONG_SHARE = 0.5, 20
-"""Work that takes longer is long, if it also takes as much as that part of what others are at: on a
-busy machine everything takes longer."""
+"""Work that takes longer than this counts as long, if it also takes that part of the others' time:
+on a busy machine everything takes longer."""
 LONG_REMEMBERED_SECONDS = 60.0
-"""For so long it is remembered that a client's work was long, whatever short work it had since."""
+"""How long a client's long work is remembered, even if it had short work since."""
 LOST_PAUSE_SECONDS, LOST_REMEMBERED_SECONDS = 5.0, 60.0
-"""For so long a client has no place, and one place, after its work ended a process."""
+"""After its work ended a process, how long a client has no place, and then only one."""
 _REMEMBERED_MAX = 10_000
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class RowTurns:
         wait_seconds: float = WAIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the number of places; if clients are told apart, none of them gets the last one."""
+        """Take the number of places; if clients are distinguished, no client gets the last one."""
         self._places = places
         self._tells_apart = tells_clients_apart
         self._client_max = max(1, places - 1) if tells_clients_apart else places
@@ -130,7 +130,7 @@ class RowTurns:
             left > 1
             or self._places == 1
             or not self._is_long(client)
-            # On a busy machine all work is long: who has none waits for nobody who has several.
+            # On a busy machine all work is long: clients without a place precede the others.
             or (self._tells_apart and not self._running[client] and max(self._running.values()) > 1)
         )
 
@@ -161,10 +161,10 @@ def _remember(known: OrderedDict[str, T], client: str, what: T) -> None:
 
 
 class LargeBodies:
-    """Has large bodies parsed one after another, whichever API they came to."""
+    """Parses large bodies one after another, across the APIs."""
 
     def __init__(self, *, tells_clients_apart: bool) -> None:
-        """Take whether clients are told apart."""
+        """Take whether clients are distinguished."""
         self._turns = RowTurns(1, tells_clients_apart=tells_clients_apart)
 
     def turn(self, body: bytes, client: str) -> AbstractAsyncContextManager[None]:

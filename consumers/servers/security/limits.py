@@ -1,8 +1,8 @@
-"""Limits on what a client may take: requests at a time, headers, bodies on their way, and time.
+"""Limits of what a client may use: concurrent requests, headers, arriving bodies, and time.
 
-A request takes a slot once it has arrived whole, so a client that sends slowly, or half, doesn't
-keep others out. The principal is identified before that, as far as the headers show it. How large a
-body may be is the APIs' own: it depends on what it is.
+A request takes a slot once it has arrived completely, so a client that sends slowly, or only half,
+doesn't keep others out. The principal is identified before that, as far as the headers show it. The
+APIs limit the size of a body themselves, by its kind.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from consumers.servers.security.identity import Security, credentials_of_headers
 
 RETRY_AFTER_SECONDS = 1
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
-"""What has to answer when nothing else does."""
+"""Paths that must always answer."""
 IN_MEMORY_BYTES_MAX = 8 * 1024 * 1024
-"""Of rows, more than this is kept in files."""
+"""Rows beyond this size are kept in files."""
 SMALL_BYTES = 64 * 1024
-"""Bodies up to this have room in memory beside the large ones: their number is bounded."""
+"""Bodies up to this size always have room in memory, since their number is bounded."""
 SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
-"""Of the disk for those files so much stays free, or that part of it if that is less."""
+"""These bytes of the disk for those files stay free, or that part of it if it is less."""
 _ROWS = "application/vnd.apache.arrow"
 
 
@@ -43,49 +43,49 @@ class LimitSettings:
     """How much a client may take."""
 
     requests_max: int = 256
-    """Requests that are carried out at the same time; more are told to come again."""
+    """How many requests may run at the same time; further clients are asked to retry."""
     header_bytes_max: int = 32 * 1024
     pause_seconds_max: float = 60.0
     """How long the next piece of a body may take to arrive."""
     body_seconds_max: float = 60.0
-    """How long a whole body may take, and a second more for each `body_bytes_per_second`."""
+    """How long a whole body may take, plus a second for each `body_bytes_per_second`."""
     body_bytes_per_second: int = 64 * 1024
     arriving_max: int = 2048
-    """Bodies that are on their way at the same time."""
+    """How many bodies may be arriving at the same time."""
     arriving_bytes_max: int = 128 * 1024 * 1024
-    """Their bytes in memory, together with those of the requests that are carried out."""
+    """Their bytes in memory, together with those of running requests."""
     spooled_bytes_max: int = 16 * 1024**3
     """Bytes of rows in files, of all requests."""
     unidentified_bytes_max: int = 1024 * 1024
-    """A body in which a client may show who it is, having shown nothing in the headers."""
+    """The largest body that may carry credentials, if the headers have none."""
 
     @property
     def client_requests_max(self) -> int:
-        """The slots that one client may have: some are left for the others."""
+        """How many slots one client may have: some are left for others."""
         return share_of(self.requests_max)
 
 
 def share_of(most: int) -> int:
-    """Return what one client may take: some is left for the others."""
+    """Return how much one client may use; the rest is left for others."""
     return max(1, most * 3 // 4)
 
 
 def count(taken: Counter[str], client: str, more: int) -> None:
-    """Note that a client takes so many more; nothing is kept of one who takes nothing."""
+    """Add to a client's use; a client that uses nothing isn't kept."""
     taken[client] += more
     if not taken[client]:
         del taken[client]
 
 
 def is_disk_full(more: int) -> bool:
-    """Return True if too little of the disk for passing files were free with so many bytes more."""
+    """Return True if too little of the temporary files' disk would be free after more bytes."""
     disk = os.statvfs(tempfile.gettempdir())
     spared = min(SPARED_BYTES_MAX, disk.f_blocks * disk.f_frsize // SPARED_SHARE)
     return disk.f_bavail * disk.f_frsize - more < spared
 
 
 class OverLimit(BaseException):
-    """A request is over a limit; no API takes it for a failure of its own."""
+    """A request exceeds a limit; no API takes this for a failure of its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -94,7 +94,7 @@ class OverLimit(BaseException):
 
 
 class Limits:
-    """Refuses what is over the limits."""
+    """Refuses requests that exceed the limits."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Limits:
             return ""  # the next check refuses it
 
     def take(self, client: str) -> None:
-        """Begin to carry a request out, if there is room."""
+        """Begin a request, if there is room."""
         settings = self._settings
         total = self._running.total()
         if total >= settings.requests_max:
@@ -177,7 +177,7 @@ class Limits:
         count(self._running, client, 1)
 
     def give_back(self, client: str) -> None:
-        """Note that a request was carried out."""
+        """End a request."""
         count(self._running, client, -1)
 
     def arrive(self, client: str, more: int) -> None:
@@ -208,7 +208,7 @@ class Limits:
         count(self._spooled_bytes, client, more)
 
     def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
-        """Refuse what is too much for all clients, or for one of those who are told apart."""
+        """Refuse more than all clients, or one identified client, may use."""
         if taken.total() + more > most:
             raise OverLimit(503, f"{what}; nothing was done, try again in a while")
         if self._security.is_on and taken[client] + more > share_of(most):
@@ -217,12 +217,12 @@ class Limits:
 
     @property
     def settings(self) -> LimitSettings:
-        """What is allowed."""
+        """The limits."""
         return self._settings
 
 
 class _Request:
-    """What one request takes, given back at its end."""
+    """The resources of one request, given back at its end."""
 
     def __init__(self, limits: Limits, headers: Headers, receive: Receive) -> None:
         self._limits = limits

@@ -1,8 +1,8 @@
-"""What a lost log had beyond its backup, as far as what is left of its root can tell.
+"""What a lost log had beyond its backup, as far as the remains of its root show.
 
-The log itself is gone, with the disk of its broker. What it decided last has left traces: rows in
-the version index, manifests and metadata files among the tables, and a checkpoint. What they name
-was committed, and isn't in the backup. Nothing is changed.
+The log itself is gone, with its broker's disk. Its last decisions have left traces: rows in
+the version index, manifests and metadata files among the tables, and a checkpoint. Whatever these
+name was committed, and isn't in the backup. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Lost:
     """One version that was committed and isn't in the backup."""
 
     table: str
-    """Its name, or what its folder says of that where only files tell of it."""
+    """Its name, or the one derived from its folder if only files show it."""
     version: int = 0
-    """0: it made none, or only a file tells of it."""
+    """0: it made none, or only a file shows it."""
     transaction_id: str = ""
     """Empty if nothing names it."""
     partition: int = -1
     position: int = 0
-    """0: only a file tells of it."""
+    """0: only a file shows it."""
     at: str = ""
     file: str = ""
     """The manifest or metadata file among the remains that has its rows."""
@@ -54,17 +54,17 @@ class Lost:
 
 @dataclass(slots=True)
 class Remains:
-    """What is left of a log."""
+    """The remains of a log."""
 
     lost: list[Lost] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
-    """The last position of each partition that anything tells of."""
+    """The last position of each partition that the remains show."""
     unread: list[str] = field(default_factory=list)
-    """What could not be read, and why: it may tell of more."""
+    """What couldn't be read, and why: it may have more."""
 
 
 def look_at(place: str, heads: Heads, ends: Mapping[int, int], tables_root: str) -> Remains:
-    """Name what a root, or a place of tables, has beyond a backup that ends at `ends`.
+    """Return what a root, or a place of tables, has beyond a backup that ends at `ends`.
 
     Raises RootUnusable if there is nothing at all.
     """
@@ -95,7 +95,7 @@ def look_at(place: str, heads: Heads, ends: Mapping[int, int], tables_root: str)
 
 
 def _name_of(folder: str) -> str:
-    """Return the name of a table by its folder, as a new table's is made of its name."""
+    """Derive a table's name from its folder, which was derived from the name."""
     parts = [part.removesuffix(".ns") for part in folder.split("/")]
     return "$".join([*parts[:-1], _INCARNATION.sub("", parts[-1])])
 
@@ -144,7 +144,7 @@ def _index(
 
 
 def _files(place: str, heads: Heads, tables_root: str, found: Remains) -> Iterator[Lost]:
-    """Yield what manifests and metadata files tell of that the backup's outcomes don't."""
+    """Yield the manifests and metadata files that the backup's outcomes don't have."""
     root = plain(tables_root)
     # What is looked at is the old place, even if that is bound to where the backup was put.
     store: Store = LocalStore(Path(place)) if "://" not in place else store_for(place)
