@@ -25,6 +25,8 @@ class World:
     read: Callable[[str], bytes]
     root: str = "s3://bucket"
     """What stands for `s3://bucket`."""
+    copies_files: bool = False
+    """Whether a copy has files of its own, as `rewrite_table_path` makes them, or all one."""
 
     def placed(self, value: Any) -> Any:
         """Return a part of the cases with locations of this world."""
@@ -33,7 +35,12 @@ class World:
 
 def _register(world: World, fixture: str, name: str = "") -> None:
     server = world.server
-    given = world.placed(DATA["fixtures"][fixture])
+    text = json.dumps(DATA["fixtures"][fixture])
+    if name and world.copies_files:
+        text = text.replace(f"s3://bucket/{fixture}/", f"s3://bucket/{name}/").replace(
+            f'"s3://bucket/{fixture}"', f'"s3://bucket/{name}"'
+        )
+    given = world.placed(json.loads(text))
     location = given["metadata-location"]
     world.put(location, json.dumps(given["metadata"]).encode())
     body = {"name": name or fixture, "metadata-location": location}

@@ -7,6 +7,7 @@ and files behind; if one refuses, all of it is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import eq
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -30,9 +31,17 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.manifest.plain_appends import KIND, read_plain_append
 from commitlog.core.tables.iceberg_tables import IcebergTables
-from commitlog.core.tables.lance_tables import Locations, Place, Table, no_such_table
+from commitlog.core.tables.lance_tables import (
+    LocationParts,
+    Locations,
+    Place,
+    Table,
+    location_parts,
+    no_such_table,
+    normalize_location,
+)
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import Rules
+from commitlog.model.limits import ICEBERG_COPIES_ELSEWHERE_SINCE, Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Properties
 from commitlog.model.records import Code, Observation, OperationResult, Transaction
 from commitlog.model.table import TableId, format_table_id
@@ -211,7 +220,7 @@ class Draft:
         self.places: Locations | None = None
         self.iceberg_views: dict[TableId, IcebergTable | None] = {}
         self.iceberg_places = Locations()
-        self._iceberg_made: dict[str, TableId] = {}
+        self._iceberg_made: dict[str, list[TableId]] = {}
         """By uuid, the tables that this record makes or moves."""
         self.read_only_made: set[TableId] = set()
         """The second names of tables that this record makes."""
@@ -294,15 +303,27 @@ class Draft:
         )
 
     def clash_in_iceberg(self, location: str) -> Iterator[TableId]:
-        """Yield the Iceberg tables that exist and have such a location."""
+        """Yield the Iceberg tables that exist and have such a location, or had it."""
+        parts = location_parts(location)
+        by_uuid = self.rules.protocol < ICEBERG_COPIES_ELSEWHERE_SINCE
         for places in (self.iceberg_places, self._iceberg.locations):
             for place in places.clashes(location):
-                yield from self.iceberg_named(place.incarnation)
+                for name in self.iceberg_named(place.incarnation):
+                    # Copies have one uuid, and each a place of its own.
+                    if by_uuid or name == place.table_id or self._is_around(name, parts):
+                        yield name
+
+    def _is_around(self, name: TableId, parts: LocationParts) -> bool:
+        """Return True if an Iceberg table is at a location, in it or around it."""
+        table = self.iceberg(name)
+        assert table is not None
+        own = location_parts(normalize_location(table.location))
+        return all(map(eq, own, parts))
 
     def iceberg_named(self, uuid: str) -> Iterator[TableId]:
         """Yield the names of the Iceberg tables that exist and have a uuid."""
-        made = self._iceberg_made.get(uuid)
-        for name in dict.fromkeys((*self._iceberg.names(uuid), *([made] if made else []))):
+        made = self._iceberg_made.get(uuid, ())
+        for name in dict.fromkeys((*self._iceberg.names(uuid), *made)):
             table = self.iceberg(name)
             if table is not None and table.uuid == uuid:
                 yield name
@@ -335,7 +356,7 @@ class Draft:
     def take_for_iceberg(self, location: str, place: Place) -> None:
         """Note a location that an Iceberg table of this record takes."""
         self.iceberg_places.take(location, place)
-        self._iceberg_made[place.incarnation] = place.table_id
+        self._iceberg_made.setdefault(place.incarnation, []).append(place.table_id)
 
     def take(self, location: str, place: Place) -> None:
         """Note a location that this record takes."""

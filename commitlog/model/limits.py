@@ -212,6 +212,9 @@ ICEBERG_REBASE_SINCE = 4
 ICEBERG_PLACES_SINCE = 4
 """The protocol under which an Iceberg table shares neither its place nor its uuid with another."""
 
+ICEBERG_COPIES_ELSEWHERE_SINCE = 6
+"""The protocol under which it may share its uuid with one at another place, as a copy does."""
+
 ICEBERG_READ_ONLY_SINCE = 4
 """The protocol under which metadata may be registered under a second name, read only."""
 

@@ -13,6 +13,7 @@ from commitlog.core.iceberg.named_places import named_places
 from commitlog.core.iceberg.requests import registers_read_only
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
 from commitlog.model.limits import (
+    ICEBERG_COPIES_ELSEWHERE_SINCE,
     ICEBERG_COPIES_SINCE,
     ICEBERG_NAMED_PLACES_SINCE,
     ICEBERG_PLACES_SINCE,
@@ -107,31 +108,38 @@ def checked_place(
         raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_location_not_allowed", **refused)
     taken = None if is_shared else draft.clash_with_others(place)
     if taken is not None:
-        owner = format_table_id(taken.table_id)
-        refused = {"table": name, "location": location, "owner": owner}
-        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **refused)
+        raise place_taken(table, location, taken.table_id)
     return place
+
+
+def place_taken(table: TableId, location: str, owner: TableId) -> Refused:
+    """Return the refusal of a place that is another table's."""
+    named = {"table": format_table_id(table), "location": location}
+    return _not_at_all(
+        Code.LOCATION_TAKEN, "iceberg_location_taken", **named, owner=format_table_id(owner)
+    )
 
 
 def check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
     """Refuse metadata or a place of another table: each would change the other's files.
 
     Copies of one metadata file may be registered under many names as long as no commit changes
-    them, if no log wrote it.
+    them, if no log wrote it. A copy at a place of its own is a table like any other.
     """
     if draft.rules.protocol < ICEBERG_PLACES_SINCE:
         return
-    after = result.after
-    named = {"table": format_table_id(result.table)}
     for place in places:
         for owner in draft.clash_in_iceberg(place):
             if owner != result.table and not _is_copy(draft, result, owner):
-                named |= {"location": place, "owner": format_table_id(owner)}
-                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **named)
-    if result.before is None or result.before.uuid != after.uuid:
-        for owner in draft.iceberg_named(after.uuid):
+                raise place_taken(result.table, place, owner)
+    if draft.rules.protocol >= ICEBERG_COPIES_ELSEWHERE_SINCE:
+        return
+    uuid = result.after.uuid
+    if result.before is None or result.before.uuid != uuid:
+        for owner in draft.iceberg_named(uuid):
             if owner != result.table and not _is_copy(draft, result, owner):
-                named |= {"uuid": after.uuid, "owner": format_table_id(owner)}
+                named = {"table": format_table_id(result.table), "uuid": uuid}
+                named["owner"] = format_table_id(owner)
                 raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", **named)
 
 
