@@ -25,8 +25,8 @@ from consumers.commands.bench_maintenance import bench_maintain, bench_rag, benc
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
-_ASK = Group("Ask", sort_key=2)
-_CARE = Group("Look after", sort_key=3)
+_ASK = Group("Query", sort_key=2)
+_CARE = Group("Operate", sort_key=3)
 _JOBS = Group("Try", sort_key=4)
 _SHELL = Group("Shell", sort_key=5)
 
@@ -37,7 +37,7 @@ def _exit_codes() -> str:
 
 app = App(
     name="commitlog",
-    help="An event-sourced commit log on Kafka for Lance tables.",
+    help="An event-sourced commit log on Kafka for Lance and Iceberg tables.",
     help_epilogue=_exit_codes(),
     help_format="plaintext",
     version_flags=["--version"],

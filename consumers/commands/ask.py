@@ -138,7 +138,7 @@ def show(
     partition: int = 0,
     as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> ExitCode:
-    """Show all that is known of one transaction.
+    """Show everything that the log has about a transaction.
 
     Parameters
     ----------

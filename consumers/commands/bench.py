@@ -86,7 +86,7 @@ def bench_commit(
 ) -> None:
     """Measure commits per second and latencies beside pylance, lancedb and delta-rs, in turns.
 
-    Uses the given cluster, or starts a temporary service of its own.
+    Uses the given cluster, or starts its own temporary service.
     """
     sizes = {"writers": writers, "rounds": rounds, "seconds": seconds}
     _measure_log(where, "commit", as_json=as_json, **sizes)
@@ -103,7 +103,7 @@ def bench_merge(
 ) -> None:
     """Measure deletes and merges of one fragment's rows beside pylance's own, in turns.
 
-    Uses the given cluster, or starts a temporary service of its own.
+    Uses the given cluster, or starts its own temporary service.
     """
     sizes = {"writers": writers, "rounds": rounds, "seconds": seconds}
     _measure_log(where, "merge", as_json=as_json, **sizes)
@@ -124,7 +124,7 @@ def bench_rows(
 ) -> None:
     """Measure small upserts of many processes beside merge_insert, MemWAL and LanceDB, in turns.
 
-    Uses the given cluster, or starts a temporary service of its own.
+    Uses the given cluster, or starts its own temporary service.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def bench_growth(
 ) -> None:
     """Measure a lone writer's commits as tables grow and age, and over many tables at once.
 
-    Uses the given cluster, or starts a temporary service of its own.
+    Uses the given cluster, or starts its own temporary service.
     """
     _measure_log(where, "growth", as_json=as_json, commits=commits)
 
@@ -168,7 +168,7 @@ def bench_spark(
 ) -> None:
     """Measure Spark's micro-batches beside plain Lance, and its reads beside Parquet, in turns.
 
-    Uses the given cluster, or starts a temporary service of its own.
+    Uses the given cluster, or starts its own temporary service.
 
     Parameters
     ----------
@@ -194,8 +194,8 @@ def bench_iceberg(
 ) -> None:
     """Measure Iceberg commits beside pyiceberg's SqlCatalog on SQLite, in turns.
 
-    Then one transaction over 100 tables, and what deciding costs as a table's history grows. Runs
-    a service of its own in a temporary folder, unless an address is given.
+    Then measure one transaction over 100 tables, and the cost of decisions as a table's history
+    grows. Runs its own service in a temporary folder, unless an address is given.
 
     Parameters
     ----------
@@ -215,9 +215,9 @@ def bench_server(
     seconds: Seconds = 5.0,
     as_json: AsJsonReport = False,
 ) -> None:
-    """Measure commits and questions over HTTP beside pylance's reference server, in turns.
+    """Measure commits and queries over HTTP beside pylance's reference server, in turns.
 
-    Without an address it starts a temporary service of its own.
+    Without an address it starts its own temporary service.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def bench_against(
 ) -> None:
     """Compare the cost of a commit in this tree and in another one, in turns.
 
-    Each round has a service and writers of its own tree. Takes about a minute for a pair.
+    Each round runs a service and writers of one tree. A pair takes about a minute.
 
     Parameters
     ----------
@@ -322,9 +322,9 @@ def bench_all(
     suites: Annotated[tuple[str, ...], Parameter(name="--suite", negative="")] = (),
     keep: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run every suite in turn, with a service of their own; `bench report` makes a page of it.
+    """Run every suite in turn, on its own service; `bench report` makes a page of the results.
 
-    Give it the machine to itself: about an hour, or ten minutes with --quick.
+    Needs an otherwise idle machine for about an hour, or ten minutes with --quick.
 
     Parameters
     ----------

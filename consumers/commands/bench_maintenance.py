@@ -24,8 +24,8 @@ def bench_maintain(
 ) -> None:
     """Measure the CPU of a compaction through the log beside pylance's own, in turns.
 
-    With --writers 8 measure instead what eight writers at full speed notice of maintenance, and how
-    often compactions beside them are tried. Runs a service of its own in a temporary folder.
+    With --writers 8, measure instead how maintenance affects eight writers at full speed, and how
+    many attempts its compactions need. Runs its own service in a temporary folder.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def bench_maintain(
     rounds
         How often both are measured.
     writers
-        How many writers commit beside maintenance.
+        How many writers commit during maintenance.
     seconds
         How long each round of writers takes.
     """
@@ -52,9 +52,9 @@ def bench_maintain(
 def bench_soak(
     *, seconds: float = 3600.0, into: Path = Path("soak.html"), as_json: AsJsonReport = False
 ) -> int:
-    """Write at full speed for long with maintenance on; do disk, memory and times stay flat?
+    """Write at full speed with maintenance on; measure whether disk, memory and times stay flat.
 
-    Runs a service of its own in a temporary folder, and verifies the log and its tables at the end.
+    Runs its own service in a temporary folder, and verifies the log and its tables at the end.
 
     Parameters
     ----------
@@ -77,10 +77,9 @@ def bench_rag(
     readers: Annotated[int, Parameter(help="Processes that search.")] = 8,
     as_json: AsJsonReport = False,
 ) -> int:
-    """Search, write and embed again by LanceDB's client with maintenance on; is every row right?
+    """Search, write and re-embed by LanceDB's client with maintenance on, and check every row.
 
-    Runs a service of its own in a temporary folder. Ends with 1 if a row is wrong or a request
-    failed.
+    Runs its own service in a temporary folder. Exits with 1 if a row is wrong or a request failed.
     """
     sizes = {"writers": writers, "readers": readers, "seconds": seconds}
     with suite("service").own_service() as own:

@@ -21,7 +21,7 @@ def demo(*, root: Path = Path("demo-data"), stay: Flag = False) -> int:
     """Run the main job on real data: the New York flights of 2013.
 
     Spark streams the flights into one table while eight processes change two more; at the end every
-    row is compared with the source, and writers are measured beside Lance alone. An interrupted run
+    row is compared with the source, and writers are measured beside plain Lance. An interrupted run
     is continued by starting it again.
 
     Parameters

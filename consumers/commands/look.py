@@ -31,7 +31,7 @@ def diff(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show how a table's version differs from another one, and who did it.
+    """Show the difference between two versions of a table, and who made it.
 
     Parameters
     ----------
@@ -205,8 +205,8 @@ def plot(
 def top(
     *,
     where: Where = HERE,
-    interval: Annotated[float, Parameter(help="Seconds from one look to the next.")] = 1.0,
-    seconds: Annotated[float, Parameter(help="Rates are over so many last seconds.")] = 10.0,
+    interval: Annotated[float, Parameter(help="Seconds between updates.")] = 1.0,
+    seconds: Annotated[float, Parameter(help="Compute rates over this many seconds.")] = 10.0,
     once: Flag = False,
     as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:

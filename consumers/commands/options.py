@@ -101,7 +101,7 @@ class Where:
     """The log's name (commitlog, if not set). [COMMITLOG_LOG]"""
 
     tables_root: str | None = None
-    """Where new tables are created (ROOT/tables), or a moved root is. [COMMITLOG_TABLES_ROOT]"""
+    """Where new tables are created, or a moved root is (ROOT/tables). [COMMITLOG_TABLES_ROOT]"""
 
     kafka: Annotated[
         tuple[str, ...],

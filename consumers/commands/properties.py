@@ -30,20 +30,20 @@ def properties(
 ) -> None:
     """List properties of a Lance table or a namespace, or set some, by a record.
 
-    The properties commitlog.maintain.* say what maintenance does to the table, or to the tables of
-    the namespace that don't say otherwise.
+    The properties commitlog.maintain.* control maintenance of the table, or of the namespace's
+    tables that don't set their own.
 
     Parameters
     ----------
     name
-        The table, for example shop$orders (quote the $). None, with --namespace: the root of all
-        namespaces, whose properties hold for the whole log.
+        The table, for example shop$orders (quote the $). With --namespace and no name: the root of
+        all namespaces, whose properties apply to the whole log.
     set
         Set a property, for example commitlog.maintain.expire-days=30.
     unset
         Remove a property.
     namespace
-        The name is a namespace's.
+        The name is that of a namespace.
     """
     values: dict[str, str | None] = dict.fromkeys(unset)
     for pair in set:

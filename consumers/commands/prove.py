@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STATE = "verify"
 """In a root: where an interrupted verification continues."""
 
-OnePartition = Annotated[int | None, Parameter(help="Check only this partition (all).")]
+OnePartition = Annotated[int | None, Parameter(help="Only this partition (all).")]
 
 
 def verify(
@@ -290,15 +290,15 @@ def archive(
     older_than_days
         Archive only what was decided at least this many days ago.
     give_up
-        Then let Kafka's compaction remove the archived transactions from their topic, of segments
-        that are wholly within --through and --older-than-days. Reading the log from its beginning
-        needs the archive from then on. Outcomes are kept.
+        Then let Kafka's compaction remove the archived transactions from their topic, for segments
+        entirely within --through and --older-than-days. From then on, reading the log from its
+        beginning needs the archive. Outcomes are kept.
     expire_rows
-        Then take the rows of applied writes out of segments that were given up, by a record in the
-        log, once they are as old as their table's policy says
-        (`commitlog.maintain.expire-rows-days`). Their hashes and all else are kept.
+        Then remove the rows of applied writes from segments that were given up, once the rows are
+        as old as their table's policy says (`commitlog.maintain.expire-rows-days`). A record in the
+        log names them. Their hashes and everything else are kept.
     by
-        Who had rows expire, for the record (the current user).
+        Who removes rows, for that record (the current user).
     """
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.archive.writer import archive as copy

@@ -26,7 +26,7 @@ def rows(
 ) -> None:
     """Apply accepted writes of rows to their tables, in groups.
 
-    Any number may run for one log; `commitlog up` runs one by itself.
+    Any number may run for one log; `commitlog up` runs one.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def up(
     maintain
         Keep tables fast unattended (yes); see `commitlog maintain`. [COMMITLOG_MAINTAIN]
     quotas
-        Transactions per second by principal: NAME=RATE,... ("*" is every other one).
+        Transactions per second by principal: NAME=RATE,... ("*": all others).
         [COMMITLOG_QUOTAS]
     """
     from consumers.commands.up import up as run
@@ -208,7 +208,7 @@ def committer(
         Its port; 0 picks one. With several partitions, partition N gets port + N.
         [COMMITLOG_SOCKET_PORT]
     quotas
-        Transactions per second by principal: NAME=RATE,... ("*" is every other one).
+        Transactions per second by principal: NAME=RATE,... ("*": all others).
         [COMMITLOG_QUOTAS]
     allowed_locations
         Prefixes, separated by commas: base paths of tables must be below one of them or below the
