@@ -1,7 +1,7 @@
-"""How Kafka's clients are set, and what their errors mean here.
+"""Settings of Kafka's clients, and what their errors mean here.
 
-Callers pass librdkafka's own settings (SASL, TLS, timeouts); the ones that the log's promises rest
-on are not theirs to change. Values may be secrets: they are in no message, log line or repr.
+Callers pass librdkafka's own settings (SASL, TLS, timeouts). They can't change the settings on
+which the log's promises rest. Values may be secrets: no message, log line or repr contains them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _NOT_YOURS = {
 } - {"group.id"}
 _ALIASES = {"delivery.timeout.ms": "message.timeout.ms", "queue.buffering.max.ms": "linger.ms"}
 _UNDERSCORED = {"ssl_ca", "ssl_certificate", "ssl_key", "ssl_engine_callback_data"}
-"""Names that have an underscore of their own."""
+"""Names that contain an underscore."""
 _ADDRESS = re.compile(
     r"(?:(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
     r"(?:\[[0-9a-f:.%]+\]|[^\s\x00-\x1f:/,;\[\]]+)(?::(?P<port>\d{1,5}))?",
@@ -105,7 +105,7 @@ _ADDRESS = re.compile(
 )
 _PORT_MAX = 65_535
 _TIMEOUT_SECONDS_MAX = 3600
-"""What Kafka's client can wait for."""
+"""The longest wait of Kafka's client."""
 
 
 _NO_TOPIC = {
@@ -142,13 +142,13 @@ _REFUSED_FOR_WHAT_IT_IS = {
 
 
 class ClientSettings:
-    """What the clients of one connection are set to; shows no value that the caller passed."""
+    """The settings of one connection's clients; shows no value that the caller passed."""
 
     def __init__(self, bootstrap_servers: str, passed: Mapping[str, Any]) -> None:
-        """Check address and names; a `kafka.` before a name and `_` for `.` are fine.
+        """Check address and names; a `kafka.` before a name and `_` for `.` are allowed.
 
         Raises:
-            InvalidSettings: an address that leads nowhere, or a setting that is not to be changed.
+            InvalidSettings: an invalid address, or a setting that may not be changed.
         """
         self.address = _checked_address(bootstrap_servers)
         self._passed = {_name(name): value for name, value in passed.items()}
@@ -164,7 +164,7 @@ class ClientSettings:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether the cluster is shown who connects."""
+        """Whether clients authenticate to the cluster."""
         protocol = str(self._passed.get("security.protocol", "plaintext"))
         return protocol.lower() != "plaintext"
 
@@ -249,25 +249,25 @@ class ClientSettings:
 
 
 def appended_of(error: KafkaError) -> Literal[False] | None:
-    """Return False if a record that failed so is surely not in the log, else None.
+    """Return False if a record that failed so is certainly not in the log, else None.
 
-    Surely not: what the broker refuses for what it is, since it refuses every copy. Everything
-    else may hide an earlier send that was appended while its acknowledgement was lost: the record
+    Certain are only refusals of the record itself, since the broker refuses every copy. Any other
+    error may hide an earlier send that was appended while its acknowledgement was lost: the record
     went back to the queue, and there it was purged, or refused for rights withdrawn meanwhile, or
-    for a topic that a broker just started doesn't know yet. Timed out says nothing at all.
+    for a topic that a just started broker doesn't know yet. A timeout says nothing at all.
     """
     return False if error.code() in _REFUSED_FOR_WHAT_IT_IS else None
 
 
 def ends_reading(error: KafkaError) -> bool:
-    """Return True if reading can't continue; of everything else the client gets over by itself."""
+    """Return True if reading can't continue; the client recovers from all other errors itself."""
     code = error.code()
     ends = code in _NO_TOPIC or code in _OUT_OF_RANGE or code in _NOT_ALLOWED or code in _BROKEN
     return ends or bool(error.fatal())
 
 
 def is_passing(error: KafkaError | KafkaException) -> bool:
-    """Return True if a partition may merely have no leader, or none known, just now."""
+    """Return True if a partition may merely have no known leader just now."""
     code = error_of(error).code()
     return code in _LEADER_CHANGES or code in _NO_TOPIC
 
@@ -280,7 +280,7 @@ def error_of(error: KafkaError | KafkaException) -> KafkaError:
 
 
 def check_timeout(seconds: object) -> None:
-    """Refuse what Kafka's client can't wait for."""
+    """Refuse timeouts that Kafka's client can't handle."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= _TIMEOUT_SECONDS_MAX:
         raise InvalidSettings(
             f"timeout cannot be {seconds!r}: give seconds, above 0 and at most"
@@ -289,7 +289,7 @@ def check_timeout(seconds: object) -> None:
 
 
 def _checked_address(servers: object) -> str:
-    """Return what names a cluster; librdkafka takes anything and waits for it."""
+    """Return a valid address of a cluster; librdkafka takes anything and waits for it."""
     if not isinstance(servers, str):
         raise InvalidSettings(
             f"bootstrap_servers cannot be {servers!r}: name the cluster as text, HOST:PORT,..."

@@ -1,8 +1,8 @@
-"""What is awaited from the leader of one partition: outcomes and answers, over one socket.
+"""A client's open requests to the leader of one partition: outcomes and answers, over one socket.
 
-Callers register what they wait for and send it; `LeaderSocket` sees to it that a leader hears it,
+Callers register what they wait for and send it; `LeaderSocket` makes sure that a leader gets it,
 whichever leads. Watches are kept by transaction id. An outcome goes to every watch of its id that
-it satisfies, and then the watch is over. A watch of an id that may have been used before names the
+it satisfies, which ends the watch. A watch of an id that may have been used before names the
 content.
 """
 
@@ -53,7 +53,7 @@ class _Request:
 
 
 class LeaderConnection:
-    """What is awaited from one partition's leader."""
+    """The open requests to one partition's leader."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class LeaderConnection:
         session: str = "",
         home: str = "",
     ):
-        """Take the log's identity; nothing is connected before somebody waits.
+        """Take the log's identity; nothing is connected before a caller waits.
 
-        `home` is where the log is: a leader of a copy elsewhere won't do.
-        A leader tells the `session` of its transactions, once they can be read, without a watch.
+        `home` is where the log is; a leader of a copy elsewhere is refused. A leader sends the
+        `session` the outcomes of its transactions, once they can be read, without a watch.
         """
         hello = {
             "protocol": WIRE_VERSION,
@@ -123,7 +123,7 @@ class LeaderConnection:
     ) -> Awaited:
         """Ask for an outcome; `is_new` says that nothing was sent under this id before.
 
-        With `is_told` the record that is sent names this session, which its leader then tells.
+        With `is_told` the record names this session, and its leader sends the outcome unasked.
         """
         awaited = Awaited(watch, deliver, fail, self._newest if is_new else None)
         with self._lock:
@@ -135,9 +135,9 @@ class LeaderConnection:
         return awaited
 
     def append(self, append: AppendFrame, sent: SentRecord, patience_seconds: float) -> bool:
-        """Have the leader append a record; False if none is there that does, and it was not sent.
+        """Let the leader append a record; return False if no leader takes it, and it wasn't sent.
 
-        Until it is known whether a leader greets, wait so long.
+        Until it is known whether a leader greets, wait for `patience_seconds`.
         """
         if (leader := self._socket).opened is None and not leader.was_tried.is_set():
             leader.start()
@@ -171,16 +171,16 @@ class LeaderConnection:
                     del self._awaited[awaited.watch.transaction_id]
 
     def outstanding(self) -> list[Awaited]:
-        """Return who waits for an outcome now."""
+        """Return the requests for outcomes that are open now."""
         with self._lock:
             return [awaited for group in self._awaited.values() for awaited in group]
 
     def request(self, method: str, params: Mapping[str, Any], timeout: float) -> Any:
-        """Ask the leader something that may be asked twice; raise the error it answers."""
+        """Send the leader a request that may be repeated; raise the error of its answer."""
         return self.ask(method, params, timeout)()
 
     def ask(self, method: str, params: Mapping[str, Any], timeout: float) -> Callable[[], Any]:
-        """Ask the leader as `request` does; return what waits for its answer."""
+        """Send a request as `request` does; return a function that waits for the answer."""
         number = next(self._request_numbers)
         body = {"request": number, "method": method, "params": dict(params)}
         entry = _Request(json_frame(FrameKind.REQUEST, body), Future())
@@ -237,7 +237,7 @@ class LeaderConnection:
             )
 
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
-        """Give an outcome to those who wait for it, wherever it was read."""
+        """Give an outcome to its watches, wherever it was read."""
         if outcome.hash and (self._newest is None or offset > self._newest[1]):
             self._newest = (outcome, offset)
         transaction_id = outcome.transaction_id
@@ -268,7 +268,7 @@ class LeaderConnection:
                 self._sent[transaction_id] = left
 
     def on_lost(self) -> None:
-        """Tell of all records that the leader may not have appended."""
+        """Report all records that the leader may not have appended."""
         with self._lock:
             sent, self._sent = self._sent, {}
         error = DeliveryFailed("the leader's socket ended before its answer", appended=None)
@@ -278,11 +278,11 @@ class LeaderConnection:
                     one.failed(error)
 
     def is_wanted(self) -> bool:
-        """Return True if anybody waits for anything."""
+        """Return True if any caller waits for anything."""
         return bool(self._awaited) or bool(self._requests)
 
     def open_frames(self) -> bytes:
-        """Return the frames of all that is awaited."""
+        """Return the frames of all open requests."""
         with self._lock:
             frames = [watch_frame(a.watch) for group in self._awaited.values() for a in group]
             frames += [request.frame for request in self._requests.values()]
@@ -306,7 +306,7 @@ class LeaderConnection:
             raise CorruptLog(f"the leader sent an unexpected {kind.name} frame")
 
     def on_refusal(self, error: CommitLogError) -> None:
-        """Tell who asks that there is no use in waiting."""
+        """Fail the callers for whom waiting is pointless."""
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()

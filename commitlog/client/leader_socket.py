@@ -40,11 +40,11 @@ SILENCE_SECONDS = 2.0
 _DEAD_AFTER_SECONDS = 3 * SILENCE_SECONDS
 _RECEIVE_BYTES = 1 << 16
 _SLICE_SECONDS = 0.25
-"""How long a caller reads before it looks whether its answer came another way."""
+"""How long a caller reads before it checks whether its answer came another way."""
 _WRITERS_ASKED_MAX = 8
-"""Of the nodes that wrote the newest outcomes, so many are asked whether they lead."""
+"""How many nodes that wrote the newest outcomes are asked whether they lead."""
 _RECORDS, _LATE_RECORDS, _LATE_EVERY = 32, 6_000, 8
-"""To find the leader, so many of the newest records are read; every eighth failed attempt reads as
+"""How many of the newest records are read to find the leader; every eighth failed attempt reads as
 many as a deposed leader may have had in flight."""
 _UNATTENDED_SECONDS = 0.05
 """How often the thread polls for answers that no caller waits for; while callers read, it does so
@@ -54,7 +54,7 @@ _log = logging.getLogger("commitlog")
 
 
 class TailOfOutcomes(Moving, Protocol):
-    """The part of the log that names the leader."""
+    """The end of the outcomes topic, which names the leader."""
 
     def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
         """Return the newest records of the outcomes topic."""
@@ -67,16 +67,16 @@ class Listener(Protocol):
         """Return True if an answer is awaited."""
 
     def open_frames(self) -> bytes:
-        """Return the frames that a new leader must hear: what is awaited and not answered."""
+        """Return the frames that a new leader must get: open requests."""
 
     def on_frame(self, kind: FrameKind, body: bytes) -> None:
-        """Handle a frame that came after the greeting; what this raises ends the socket."""
+        """Handle a frame after the greeting; an exception ends the socket."""
 
     def on_refusal(self, error: CommitLogError) -> None:
         """Handle an error that no retry can mend."""
 
     def on_lost(self) -> None:
-        """Hear that the socket ended: what was sent may have been heard, or not."""
+        """Handle the end of the socket: the leader may have got the sent frames, or not."""
 
 
 class LeaderSocket:
@@ -93,9 +93,9 @@ class LeaderSocket:
         self.disconnected_since = time.monotonic()
         self.last_error = ""
         self.knows_session = False
-        """Whether the leader that greeted tells a session of its transactions by itself."""
+        """Whether the leader that greeted sends a session its outcomes unasked."""
         self.takes_records = False
-        """Whether it appends records for those who send them."""
+        """Whether it appends records for their senders."""
         self.was_tried = threading.Event()
         """Set once it is known whether a leader greets."""
         self._wake = threading.Condition()
@@ -109,16 +109,16 @@ class LeaderSocket:
         self._asked_in_vain = 0
         """Failed attempts to find the leader since the last greeting."""
         self._broken: Exception | None = None
-        """What a caller met while it read; the thread carries on from there."""
+        """The error of a caller that read; the thread continues from there."""
         self._attending: dict[object, Callable[[], bool]] = {}
-        """What says of those who wait and don't read whether they know."""
+        """For each caller that waits without reading, a function that says whether it knows."""
         self._has_callers = False
         """Whether a caller read since the thread looked last."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def start(self) -> None:
-        """Have a socket soon, if none is up."""
+        """Connect soon, if no socket is open."""
         if self.opened is not None:
             return
         with self._wake:
@@ -145,7 +145,7 @@ class LeaderSocket:
     def read_until(self, is_known: Callable[[], bool], deadline: float) -> bool:
         """Read on the calling thread until something is known or the time is over.
 
-        Returns at once where somebody else reads, or no socket is up; returns whether it is known.
+        Returns at once if another thread reads, or no socket is open; returns whether it is known.
         """
         while True:
             opened, remaining = self.opened, deadline - time.monotonic()
@@ -171,7 +171,7 @@ class LeaderSocket:
 
     @contextlib.contextmanager
     def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
-        """Have the thread read until something is known: the caller waits for it elsewhere."""
+        """Let the thread read until something is known: the caller waits for it elsewhere."""
         waiter = object()
         with self._wake:
             self._attending[waiter] = is_known
@@ -231,7 +231,7 @@ class LeaderSocket:
 
     @contextlib.contextmanager
     def _heeding_errors(self) -> Iterator[None]:
-        """Note an error that ends the socket; refuse what waits if no retry can mend it."""
+        """Note an error that ends the socket; fail open requests if no retry can help."""
         try:
             yield
         except (OSError, Unavailable, CorruptLog) as error:
@@ -245,7 +245,7 @@ class LeaderSocket:
             self.last_error = repr(error)
 
     def _open(self) -> socket.socket:
-        """Connect to the leader and send it what is awaited."""
+        """Connect to the leader and send it the open requests."""
         opened, rest = self._find_leader()
         self._heard = time.monotonic()
         # From here callers send what they register, so nothing that is awaited goes unsaid.
@@ -257,17 +257,17 @@ class LeaderSocket:
         return opened
 
     def _see_whether_it_moved(self) -> None:
-        """Refuse what waits if the log was moved to another cluster."""
+        """Fail open requests if the log was moved to another cluster."""
         moved = where_moved(self._log)
         if moved is not None:
             self.last_error = str(moved)
             self._listener.on_refusal(moved)
 
     def _find_leader(self) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
-        """Return a socket on which the leader has greeted, and the frames that came at once.
+        """Return a socket on which the leader has greeted, and the frames that came with that.
 
-        The newest record names the leader, unless it is void: a campaign that was lost, or what a
-        deposed leader sent late. So the writers of older records are asked too.
+        The newest record names the leader, unless it is void: from a lost campaign, or sent late by
+        a deposed leader. So the writers of older records are asked too.
         """
         refusals: list[Exception] = []
         for address in self._addresses():
@@ -282,7 +282,7 @@ class LeaderSocket:
         raise refusals[0] if refusals else Unavailable("no leader has started yet")
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Return where the leader may be, the likeliest first."""
+        """Return possible addresses of the leader, the likeliest first."""
         count = _RECORDS if self._asked_in_vain else 1
         if self._asked_in_vain % _LATE_EVERY == _LATE_EVERY - 1:
             count = _LATE_RECORDS
@@ -355,7 +355,7 @@ class LeaderSocket:
         return any(not is_known() for is_known in self._attending.values())
 
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
-        """Take what comes within a time (with `_reading` held); OSError when the socket ended."""
+        """Handle frames within a time (with `_reading` held); OSError when the socket ended."""
         # For a slice `recv` waits by itself, which saves a call to the system per answer.
         is_due = timeout_seconds == _SLICE_SECONDS or self._is_readable(opened, timeout_seconds)
         try:

@@ -98,7 +98,7 @@ class RowsTicket:
     ) -> None:
         """Take the ticket of the transaction that has the rows.
 
-        `on_stale` is called if the table turns out to be another than the writer knew.
+        `on_stale` is called if the table turns out to differ from what the writer knew.
         """
         self._runtime = runtime
         self._ticket = ticket
@@ -147,9 +147,9 @@ class RowsTicket:
 
 
 def accepted(ticket: Ticket, timeout: float, *, is_held: bool = True) -> Outcome:
-    """Wait until the rows of a transaction are in the log, or can be read if the outcome `is_held`.
+    """Wait until the rows of a transaction are in the log, or readable if the outcome `is_held`.
 
-    Who waits until files can be read is told unasked, and where there are none that is at once.
+    A caller that waits for files gets the outcome unasked; without files, that is at once.
     """
     if not is_held or timeout < HELD_SECONDS_MIN:
         ticket.ask_at_once()
@@ -165,7 +165,7 @@ def writes_rows(outcome: Outcome) -> bool:
 
 
 def settled_if_rows(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> Outcome:
-    """Return an outcome, with what came of its rows if it has any."""
+    """Return an outcome, with the results of its rows if it has any."""
     return settled(runtime, outcome, wait, deadline) if writes_rows(outcome) else outcome
 
 
@@ -176,9 +176,9 @@ def settled(
     deadline: float,
     applied: list[Any] | None = None,
 ) -> RowsOutcome:
-    """Return an outcome with what came of its rows, once a row writer has applied them.
+    """Return an outcome with the results of its rows, once a row writer has applied them.
 
-    The leader is asked for that if it hasn't said it.
+    The leader is asked for them if it hasn't sent them.
     """
     if wait == "accepted" and outcome.status is Status.COMMITTED:
         return RowsOutcome(*_VALUES(outcome))

@@ -1,7 +1,7 @@
-"""What a client holds in one process: the writer, its connections to the leaders, its threads.
+"""A client's resources in one process: the writer, its connections to the leaders, its threads.
 
 Nothing here survives a fork; `CommitLog` makes a new runtime in a child. All threads are daemons:
-a program ends without closing anything, and what was submitted gets a moment to reach Kafka.
+a program can end without closing anything, and submitted records get a moment to reach Kafka.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ OVERLOAD_PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """How a client behaves, apart from Kafka's own settings."""
+    """A client's settings, apart from Kafka's own."""
 
     token: str = ""
     fallback_after_seconds: float = 3.0
     by_leader: bool = True
-    """Whether records go to the leader, while one takes them, and not to Kafka."""
+    """Whether records go to the leader, if it takes them, instead of Kafka."""
     request_timeout_seconds: float = 30.0
 
 
@@ -74,7 +74,7 @@ class Runtime:
         )
         flush_at_exit(self)
         self.readable_hint = True
-        """What the last wait was for: the leader is asked for that as soon as one submits."""
+        """Whether the last wait was for the readable version; the next submit requests the same."""
         self.rows_hint = True
         """Whether the last wait for rows was until they can be read."""
 
@@ -127,7 +127,7 @@ class Runtime:
         return self.ask(partition, method, **params)()
 
     def ask(self, partition: int, method: str, **params: Any) -> Callable[[], Any]:
-        """Ask a partition's leader; return what waits for its answer."""
+        """Send a request to a partition's leader; return a function that waits for the answer."""
         timeout = self._settings.request_timeout_seconds
         return self.connection(partition).ask(method, params, timeout)
 
@@ -140,12 +140,12 @@ class Runtime:
         is_first: bool = False,
         awaits_rows: bool = False,
     ) -> Ticket:
-        """Append a transaction; what is wrong with it raises before anything is sent.
+        """Append a transaction; if it is invalid, raise before anything is sent.
 
-        With `any_content` a commit under this id counts, whatever its content. `is_first` says that
-        this process has sent nothing under the id, though another one may have: whatever came of
-        that, this record's own outcome says it. A caller that `awaits_rows` has the leader hold the
-        outcome of writes of rows back until they can be read, which spares it a question.
+        With `any_content`, a commit under this id counts whatever its content. `is_first` says that
+        this process has sent nothing under the id. Another process may have, but then this record's
+        own outcome says what became of that. With `awaits_rows`, the leader holds back the
+        outcome of writes of rows until they can be read, which saves a request.
         """
         if transaction.principal:
             transaction = attributed(transaction)
@@ -209,7 +209,7 @@ class Runtime:
             raise
 
     def watch(self, transaction_id: str) -> Ticket:
-        """Return a ticket for a transaction that somebody submitted before."""
+        """Return a ticket for a transaction that was submitted before, here or elsewhere."""
 
         connections = [self.connection(partition) for partition in range(self.partitions)]
 
@@ -237,7 +237,7 @@ class Runtime:
                     connection.forget(awaited)
 
     def close(self, timeout_seconds: float) -> None:
-        """Let what is on its way reach Kafka, and end the threads."""
+        """Let records on their way reach Kafka, and end the threads."""
         self.flush(timeout_seconds)
         self._closed.set()
         with self._lock:
@@ -250,7 +250,7 @@ class Runtime:
         self.log.close()
 
     def flush(self, timeout_seconds: float) -> None:
-        """Wait until Kafka has what was submitted."""
+        """Wait until Kafka has all submitted records."""
         with self._lock:
             connections = list(self._connections.values())
         hint = self.readable_hint
@@ -294,7 +294,7 @@ class Runtime:
 
 
 def flush_at_exit(runtime: Runtime) -> None:
-    """Give what was submitted a moment to leave, when the program ends without a close."""
+    """Give submitted records a moment to leave, when the program ends without a close."""
     reference = weakref.ref(runtime)
     owner = os.getpid()
 

@@ -1,4 +1,4 @@
-"""What a client knows of tables: asked of the leader, kept until it turns out to be old."""
+"""A client's knowledge of tables: descriptions from the leader, kept until they are outdated."""
 
 from __future__ import annotations
 
@@ -106,19 +106,19 @@ class Tables:
         self._known: dict[TableId, _Learnt] = {}
 
     def known(self, table: TableId) -> TableInfo | None:
-        """Return what was learnt lately, without asking."""
+        """Return a recent description, without asking."""
         found = self._known.get(table)
         if found is None or time.monotonic() - found.at > MAX_AGE_SECONDS:
             return None
         return found.info
 
     def settled(self, table: TableId) -> TableInfo | None:
-        """Return what was learnt lately, and twice: likely it is still so."""
+        """Return a description that was the same twice recently: it is likely still valid."""
         found = self._known.get(table)
         return self.known(table) if found is not None and found.is_said_again else None
 
     def at_location(self, table: TableId) -> TableInfo | None:
-        """Return what was ever learnt of a table."""
+        """Return any former description of the table at a location."""
         found = self._known.get(table)
         return found.info if found else None
 
@@ -128,14 +128,14 @@ class Tables:
             self._known.pop(table, None)
 
     def ask(self, runtime: Runtime, table: TableId, *, readable: bool = False) -> TableInfo:
-        """Ask the leader; raise NoSuchTable naming tables that are called alike.
+        """Ask the leader; raise NoSuchTable with similar names.
 
-        With `readable` it answers once its present head, or a later version, opens by path.
+        With `readable` it answers once the current head, or a later version, opens by path.
         """
         return self.asked(runtime, table, **({"readable": True} if readable else {}))()
 
     def asked(self, runtime: Runtime, table: TableId, **more: Any) -> Callable[[], TableInfo]:
-        """Ask the leader as `ask` does; return what waits for its answer."""
+        """Ask the leader as `ask` does; return a function that waits for the answer."""
         partition = runtime.domains.partition(table)
         answer = runtime.ask(partition, "table", table=list(table), **more)
         return partial(self._learn, runtime, table, answer)

@@ -1,9 +1,9 @@
 """Which files of Lance tables are needed, and since when the others are not.
 
-Read off one partition of the log: each version names the files that it reads, and a file is needed
-as long as a version that exists does. What stands is what no record deleted or dropped, and what a
-tag, a branch or a hold names. A file that no committed transaction names was written for a
-transaction that was refused, for one that isn't decided yet, or for none.
+Read from one partition of the log: each version names the files that it reads, and a file is needed
+while a version that reads it exists. A version exists unless a record deleted or dropped it; tags,
+branches and holds keep versions too. A file that no committed transaction names was written for a
+refused transaction, for an undecided one, or for none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
 REASON = "commitlog.maintenance"
-"""In a transaction's properties: why maintenance asked for it."""
+"""In a transaction's properties: why maintenance submitted it."""
 DATA, INDICES = "data", "_indices"
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
 """Folders in which a file that the log doesn't name is unneeded."""
@@ -68,12 +68,12 @@ class Why(StrEnum):
     APPLIED = "applied"
     """Its rows are in a version, or were refused."""
     FOREIGN = "foreign"
-    """A manifest names it that somebody wrote past the log."""
+    """A manifest that was written around the log names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that ended something: what, when, and by whom."""
+    """A record that ended something: what, when, and by which principal."""
 
     what: str
     time_ms: int
@@ -98,7 +98,7 @@ class _Use:
 
 @dataclass(slots=True)
 class LifeFiles:
-    """One incarnation of a table, as far as its files go."""
+    """One incarnation of a table: its files."""
 
     table: TableId
     incarnation: str
@@ -132,7 +132,7 @@ class LifeFiles:
         return f"{root}/{folder}/{path}" if in_folder else f"{root}/{path}"
 
     def standing(self, properties: Properties, now_ms: int) -> VersionRanges:
-        """Return the versions that may still be read."""
+        """Return the versions that readers may still read."""
         if not self.is_live or not self.version:
             return ()
         gone = merged(*(ranges for ranges, _ in self.deleted))
@@ -155,7 +155,7 @@ class FileLedger:
         self._rows_applied: dict[str, Record] = {}
 
     def take(self, event: Event) -> None:
-        """Note what an outcome did."""
+        """Note the effects of an outcome."""
         outcome = event.outcome
         record = event.submitted.record
         principal = record.principal if isinstance(record, Transaction) else ""
@@ -180,7 +180,7 @@ class FileLedger:
             self._refused.update(dict.fromkeys(self._named_by(record), why))
 
     def undecided(self, records: Iterable[object]) -> set[str]:
-        """Return the files that transactions name which aren't decided yet."""
+        """Return the files that undecided transactions name."""
         return {
             path
             for record in records
@@ -242,13 +242,13 @@ class FileLedger:
         return None if refused is None else (Why.REFUSED, refused)
 
     def of_live_tables(self) -> set[str]:
-        """Return the files that are known of tables that exist: no longer needed ones, too."""
+        """Return the known files of existing tables, including unneeded ones."""
         below = tuple(f"{life.location}/" for life in self.lives.values() if life.is_live)
         known = (self._uses, self._refused, self._rows_applied)
         return {path for paths in known for path in paths if path.startswith(below)}
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget unneeded files that are gone."""
+        """Forget unneeded files that were removed."""
         for path in paths:
             for known in (self._uses, self._refused, self._rows_applied):
                 known.pop(path, None)

@@ -1,14 +1,14 @@
-"""Files of Iceberg tables that nothing leads to: named by no outcome or snapshot; or not purged.
+"""Unneeded files of Iceberg tables: no outcome or snapshot names them, or a purge left them.
 
 A metadata file is written before its outcome, under a name that follows from the transaction. If
 the leader died in between, the next one decides the transaction again and the file gets its
-outcome, so a file is an orphan only as of the log's present end. A table that was dropped with its
-files keeps its last metadata file until all others are gone; what that still leads to is left.
+outcome. So a file is an orphan only as of the log's current end. A table that was dropped with its
+files keeps its last metadata file until all others are gone; the files that it refers to remain.
 
-Of a table that exists, each metadata file that is there leads to snapshots, of the past too, and
-these to manifests and data. What else is in its `data` and `metadata` was written for a commit
-that was refused, or that was never made; or its snapshots are gone with the metadata that had them.
-What somebody else had put in the way of the log's own files is beside them, under another name.
+Each metadata file of an existing table refers to snapshots, past ones too, and
+these to manifests and data. Other files in its `data` and `metadata` were written for a commit
+that was refused, or never made; or their snapshots are gone with the metadata that had them.
+Files of other programs in the way of the log's own are beside them, under another name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OURS = re.compile(
     r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"(\.gz)?\.metadata\.json"
 )
-"""The names that the log gives (uuid version 5); others' metadata files are not looked at."""
+"""The names that the log gives (uuid version 5); metadata files of others are ignored."""
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(r".*\.metadata\.json(\.gz)?(\.gone)?|" + _ASIDE.pattern)
 ENDINGS = frozenset({"DropTable", "DropNamespace"})
@@ -57,9 +57,9 @@ class Orphan:
     reason: str
     why: Why
     since_ms: int = 0
-    """When what needed it was superseded; 0: nothing needed it since it was written."""
+    """When the file that needed it was superseded; 0: nothing ever needed it."""
     table: TableId = ()
-    """The table that it belongs to; empty: none that exists."""
+    """Its table; empty: no existing one."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """That table's."""
 
@@ -71,13 +71,13 @@ class _Named:
     all: dict[str, TableId]
     """With their tables, in the order of the log."""
     ended: set[str]
-    """Those whose table was dropped, with or without its files."""
+    """Those of tables that were dropped, with or without their files."""
     purged: dict[str, None]
     """The last ones of tables that were dropped with their files."""
     heads: dict[TableId, str]
     """Those of the tables that exist, second names included."""
     missing: set[str] = field(default_factory=set)
-    """Those that weren't there when they were looked for; if they come back, they are listed."""
+    """Those that were missing when they were looked for; if they come back, they are listed."""
 
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
@@ -103,7 +103,7 @@ class IcebergOrphans:
             reader.close()
 
     def rest(self) -> None:
-        """Let go of all connections until the next look."""
+        """Release all connections until the next search."""
         for reader, _ in self._outcomes:
             reader.rest()
 
@@ -133,7 +133,7 @@ class IcebergOrphans:
         return list({one.location: one for one in found}.values())
 
     def _fell_out(self) -> Iterator[Orphan]:
-        """Yield old metadata files of the tables that have their locations for themselves."""
+        """Yield old metadata files of tables that share their locations with no other."""
         heads = self._named.heads
         for name, head in heads.items():
             try:
@@ -156,9 +156,9 @@ class IcebergOrphans:
                 )
 
     def _unreachable(self, there: Collection[str]) -> list[Orphan]:
-        """Return files of the tables that exist to which none of their metadata leads.
+        """Return files of existing tables to which none of their metadata refers.
 
-        None if something can't be read: it may lead to any file.
+        None if something can't be read: it may refer to any file.
         """
         named = self._named
         standing = [place for place in named.all if self._is_there(place, there)]
@@ -212,7 +212,7 @@ def _read_outcomes(reader: Reader[Answered], chain: Chain, named: _Named) -> Non
 
 
 def metadata_named(outcome: Outcome) -> Iterator[tuple[str, OperationResult]]:
-    """Yield the metadata files that a commit names, each with what came of its table."""
+    """Yield the metadata files that a commit names, each with the change of its table."""
     if outcome.status is Status.COMMITTED and outcome.answers is None:
         for result in outcome.results:
             if result.metadata_location:
@@ -255,8 +255,8 @@ def _left(files: IcebergFiles, last: str) -> list[Orphan]:
 def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[tuple[str, int]]:
     """Yield the log's own metadata files that are older than all that a table lists.
 
-    Only where its properties say so, and only in its own location. Each comes with the time in
-    milliseconds at which another one took its place: until then its snapshots were the table's.
+    Only if its properties allow it, and only in its own location. Each comes with the time in
+    milliseconds at which the next one replaced it: until then its snapshots were the table's.
     """
     if table.properties.get(DELETE_AFTER_COMMIT, "").lower() != "true":
         return
