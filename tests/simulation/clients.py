@@ -166,9 +166,9 @@ class SimulatedFallback(Fallback):
         """Read on, if that is due."""
         if self._world.scheduler.now < self._due:
             return False
-        was_active = self.is_active
+        was_active = self._following is not None
         pause = self._step()
-        if self.is_active and not was_active:
+        if self._following is not None and not was_active:
             self._world.count("client fell back to the log")
         self._due = self._world.scheduler.now + pause
         return False
