@@ -70,9 +70,14 @@ class DataOverlayOperation(LanceOperation[Transaction.DataOverlay]):
         history, state = view.table.history, view.state
         assert state is not None
         moved: dict[int, tuple[str, str]] = {}
+        emptied: set[int] = set()
         for fragment_id in candidate.fragments:
             if history.first("Update.moved", fragment_id, read_version):
-                fragment = DataFragment.FromString(state.fragments[fragment_id])
+                encoded = state.fragments.get(fragment_id)
+                if encoded is None:
+                    emptied.add(fragment_id)
+                    continue
+                fragment = DataFragment.FromString(encoded)
                 moved[fragment_id] = (
                     deletion_file_read(history, fragment, read_version),
                     deletion_file_of(fragment),
@@ -82,8 +87,9 @@ class DataOverlayOperation(LanceOperation[Transaction.DataOverlay]):
         for group in candidate.operation.groups:
             before, after = moved.get(group.fragment_id, ("", ""))
             gone = vector_in(view, after, vectors) - vector_in(view, before, vectors)
-            both = gone & coverage(group.overlays)
-            if both:
+            overlaid, is_emptied = coverage(group.overlays), group.fragment_id in emptied
+            both = overlaid if is_emptied else gone & overlaid
+            if both or is_emptied:
                 version = history.first("Update.moved", group.fragment_id, read_version)
                 refuse_overlaid(view, candidate, version, group.fragment_id, both, read_version)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
-from commitlog.core.decisions import FileToWrite, Found, Refused
+from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.deletion_vectors import (
     MergedDeletions,
@@ -27,7 +27,8 @@ from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, wri
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.model.records import FileWritten, FragmentImage
+from commitlog.model.records import Code, FileWritten, FragmentImage
+from commitlog.model.table import format_table_id
 
 _ROWS_MAX = 2**32
 """Of a group of fragments: positions in it have 32 bits."""
@@ -82,7 +83,8 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
         gone, start = _positions_gone(view, group, vectors), 0
         for fragment in group.new:
             end = start + fragment.physical_rows
-            rows = (gone & BitMap(range(start, end))).shift(-start)
+            # Where nothing is gone, nobody compared the counts of rows.
+            rows = (gone & BitMap(range(start, end))).shift(-start) if gone else gone
             fragment_id = fragment.id or next(fragment_ids)
             merged = _without(draft, view, fragment, fragment_id, rows)
             images.append(FragmentImage(fragment_id, merged.fragment))
@@ -92,7 +94,8 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
                 to_write.append(content)
             start = end
     if all(image.image is None for image in images):
-        raise _refused(view, candidate, groups[0], read_version, "no_row_left")
+        emptied = next(group for group in groups if group.is_changed)
+        raise _refused(view, candidate, emptied, read_version, "no_row_left")
     images += [FragmentImage(old.fragment.id, None) for old in changed if old.latest is None]
     return Rebased(tuple(images), tuple(files), tuple(to_write))
 
@@ -126,13 +129,18 @@ def _positions_gone(view: View, group: _Group, vectors: Mapping[str, Found]) -> 
         if old.is_changed:
             read = vector_in(view, old.read, vectors)
             if old.latest is None:
-                gone |= BitMap(range(start, start + old.live_rows))
+                gone |= BitMap(range(_position(start), _position(start + old.live_rows)))
             else:
                 newly = vector_in(view, old.latest, vectors) - read
                 ranks = newly if not read else BitMap(_ranks(newly, read))
-                gone |= ranks.shift(start)
+                gone |= ranks.shift(_position(start) - _position(-start))
         start += old.live_rows
     return gone
+
+
+def _position(number: int) -> int:
+    """Return a number as a position: a record may claim more deleted rows than there are rows."""
+    return min(max(number, 0), _ROWS_MAX)
 
 
 def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
@@ -180,5 +188,15 @@ def _refused(
     changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
     history = view.table.history
     version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
+    if not version:
+        # Nobody changed them: it names fragments, or deletion files of theirs, that never were.
+        raise rejected(
+            Code.UNKNOWN_FRAGMENT,
+            "fragments_unknown",
+            kind=candidate.kind,
+            fragments=changed[:5],
+            table=format_table_id(view.table.table_id),
+            version=view.version,
+        )
     finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
     return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
