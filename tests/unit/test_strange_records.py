@@ -15,9 +15,10 @@ from commitlog.model.operations import (
     ROW_ORDER,
     ROW_ORDER_KEPT,
     AffectedRows,
+    CreateTable,
     LanceCommit,
 )
-from tests.core_world import World, append, commit, delete, new_fragment
+from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete, new_fragment
 
 Groups = Iterable[tuple[list[DataFragment], list[DataFragment]]]
 
@@ -97,3 +98,16 @@ def test_an_overlay_of_a_fragment_out_of_which_an_update_moved_all_rows(world: W
     outcome = world.ask("o", commit(overlaying))
     assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
     assert "overlaid_rows" in outcome.message
+
+
+def test_two_tables_of_one_incarnation_in_a_record(world: World) -> None:
+    """Clients choose incarnations, and each table has its own version of it."""
+    fields = (column("c0", 0),)
+    makers = [
+        CreateTable((name,), "i", f"{ROOT}/{name}", fields, data_storage_version=FORMAT)
+        for name in "ab"
+    ]
+    assert world.ask("make", *makers).status == "committed"
+    both = [append(1, f"{name}.lance", table=(name,)) for name in "ab"]
+    assert world.ask("both", *both).status == "committed"
+    assert world.replayed().digest() == world.machine.digest()

@@ -73,7 +73,7 @@ def carry_out(
     recordings: Mapping[bytes, bytes],
 ) -> tuple[Change, ...]:
     """Do what a committed outcome says; return its changes."""
-    known = {(c.incarnation, c.version): c for c in changes} if changes is not None else {}
+    known = {(c.table, c.incarnation, c.version): c for c in changes or ()}
     done: list[Change] = []
     iceberg: Callable[[TableId], IcebergTable] | None = None
     each = zip(record.operations, parsed, outcome.results, strict=True)
@@ -99,7 +99,7 @@ def carry_out(
         if isinstance(operation, WriteRows | ApplyRows):
             _carry_out_rows(machine, operation, index, outcome)
             continue
-        change = known.get((result.incarnation, result.version))
+        change = known.get((result.table, result.incarnation, result.version))
         if message is None:
             delta = partial(_delta_of, change, recordings)
             release = machine.rules.lance_release
