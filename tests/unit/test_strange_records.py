@@ -8,7 +8,10 @@ import pytest
 from pyroaring import BitMap
 
 from commitlog.core.manifest.deletion_vectors import portable
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.partition.machine import Found
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (
@@ -17,7 +20,9 @@ from commitlog.model.operations import (
     AffectedRows,
     CreateTable,
     LanceCommit,
+    RegisterTable,
 )
+from commitlog.model.records import Observation
 from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete, new_fragment
 
 Groups = Iterable[tuple[list[DataFragment], list[DataFragment]]]
@@ -111,3 +116,33 @@ def test_two_tables_of_one_incarnation_in_a_record(world: World) -> None:
     both = [append(1, f"{name}.lance", table=(name,)) for name in "ab"]
     assert world.ask("both", *both).status == "committed"
     assert world.replayed().digest() == world.machine.digest()
+
+
+@pytest.mark.timeout(60)
+def test_a_manifest_with_a_column_that_is_its_own_parent(world: World) -> None:
+    manifest = Manifest.FromString(world.state().header.encoded)
+    manifest.fields.add(name="x", id=5, parent_id=5, logical_type="int64")
+    state = world.state().copy()
+    state.version, state.header = 1, ManifestHeader.of(manifest)
+    path = "_versions/1.manifest"
+    found = Found(Observation(path, 10, bytes(32)), state=state)
+    world.manifests[f"{ROOT}/r", path] = found
+    outcome = world.ask("r", RegisterTable(("r",), "ir", f"{ROOT}/r", 1, path))
+    assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
+
+
+@pytest.mark.timeout(60)
+def test_a_schema_of_thousands_of_levels_is_no_work(world: World) -> None:
+    count = 20_000
+    kinds = ["struct"] * (count - 1) + ["int64"]
+    fields = tuple(
+        Field(name="a", id=i, parent_id=i - 1, logical_type=kind).SerializeToString()
+        for i, kind in enumerate(kinds)
+    )
+    key = (".".join("a" * count),)
+    deep = CreateTable(
+        ("d",), "i", f"{ROOT}/d", fields, primary_key=key, data_storage_version=FORMAT
+    )
+    assert world.ask("deep", deep).status == "committed"
+    appended = append(1, "d.lance", fields=range(count), table=("d",))
+    assert world.ask("rows", appended).status == "committed"

@@ -188,7 +188,7 @@ def _check_required_fields(header: ManifestHeader, stored: set[int]) -> None:
     present: set[int] = set()
     for field_id in stored:
         field = header.fields.get(field_id)
-        while field is not None:
+        while field is not None and field.id not in present:
             present.add(field.id)
             field = header.fields.get(field.parent_id)
     roots = (f for f in header.fields.values() if f.parent_id == -1 and not f.nullable)

@@ -6,7 +6,8 @@ Overwrite that pylance would have made, under an id that follows from the table'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -98,19 +99,40 @@ def _checked_fields(operation: CreateTable) -> list[Field]:
 
 def check_primary_key(primary_key: tuple[str, ...], fields: list[Field]) -> None:
     """Refuse a key of columns that the schema doesn't have."""
-    by_id = {field.id: field for field in fields}
-    paths = set()
-    for field in fields:
-        path, node = field.name, by_id.get(field.parent_id)
-        while node is not None:
-            path, node = f"{node.name}.{path}", by_id.get(node.parent_id)
-        paths.add(path)
-    unknown = [name for name in primary_key if name not in paths]
+    known = _paths_among(primary_key, fields)
+    unknown = [name for name in primary_key if name not in known]
     if unknown or len(set(primary_key)) != len(primary_key):
         key = list(primary_key)
         if unknown:
             raise _wrong("primary_key_unknown", primary_key=key, unknown=unknown)
         raise _wrong("primary_key_twice", primary_key=key)
+
+
+def _paths_among(paths: Iterable[str], fields: list[Field]) -> set[str]:
+    """Return those of some paths that lead to a field.
+
+    Whatever the fields are like: a manifest that somebody registers may have one that is its own
+    parent, and a schema of thousands of levels costs no more than one of as many columns.
+    """
+    places: dict[Any, Any] = {}
+    for path in paths:
+        place = places
+        for part in path.split("."):
+            place = place.setdefault(part, {})
+        place[None] = path
+    by_id = {field.id: field for field in fields}
+    below: defaultdict[int | None, list[Field]] = defaultdict(list)
+    for field in fields:
+        below[field.parent_id if field.parent_id in by_id else None].append(field)
+    found, left = set(), [(places, field) for field in below[None]]
+    while left:
+        place, field = left.pop()
+        for part in field.name.split("."):
+            place = place.get(part, {})
+        found.add(place.get(None))
+        if place and by_id[field.id] is field:
+            left.extend((place, child) for child in below[field.id])
+    return found
 
 
 def _wrong(problem: str, **arguments: Any) -> Exception:
