@@ -170,8 +170,12 @@ class History:
         return known[1][bisect_right(known[0], version)]
 
     def committed(self, version: int) -> VersionAuthor:
-        """Return who made `version`; it must be known."""
-        return VersionAuthor(*self._versions[version - self.floor - 1])
+        """Return who made `version`; nobody, if it isn't known.
+
+        A fragment that never was differs from what a record read of it, and no version did that.
+        """
+        at, known = version - self.floor - 1, len(self._versions)
+        return VersionAuthor(*self._versions[at]) if -known <= at < known else VersionAuthor("", "")
 
     def prune(self, versions_max: int) -> None:
         """Forget what is older than `versions_max` versions, when that is worth it."""

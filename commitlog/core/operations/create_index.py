@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.history import Aspect, History
@@ -75,7 +76,7 @@ class CreateIndexOperation(LanceOperation[Transaction.CreateIndex]):
         notes: list[tuple[Aspect, Any]] = []
         for index in body.new_indices:
             if index.name == MEM_WAL_INDEX:
-                details = MemWalIndexDetails.FromString(index.index_details.value)
+                details = _mem_wal_details(index)
                 notes.extend(generations("CreateIndex", details.compacted_sstables))
         aspects.extend(aspect for aspect, _ in notes)
         if created and FRAGMENT_REUSE_INDEX not in created:
@@ -203,7 +204,7 @@ def _took_overlay(
 
 
 def _take_generations(index: IndexMetadata, history: History, read_version: int) -> None:
-    details = MemWalIndexDetails.FromString(index.index_details.value)
+    details = _mem_wal_details(index)
     for kind in ("UpdateMemWalState", "Update"):
         how = f"{kind}.compacted"
         for version in history.all_after(how, "", read_version):
@@ -211,3 +212,11 @@ def _take_generations(index: IndexMetadata, history: History, read_version: int)
             compacted = Transaction.UpdateMemWalState.FromString(encoded).compacted_sstables
             raise_generations(details, compacted)
     index.index_details.value = details.SerializeToString(deterministic=True)
+
+
+def _mem_wal_details(index: IndexMetadata) -> MemWalIndexDetails:
+    """Return an entry's details; none if they can't be read, which old protocols don't refuse."""
+    try:
+        return MemWalIndexDetails.FromString(index.index_details.value)
+    except DecodeError:
+        return MemWalIndexDetails()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
-from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
+from commitlog.core.decisions import FileToWrite, Found, Refused
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.deletion_vectors import (
     MergedDeletions,
@@ -27,8 +27,7 @@ from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, wri
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.model.records import Code, FileWritten, FragmentImage
-from commitlog.model.table import format_table_id
+from commitlog.model.records import FileWritten, FragmentImage
 
 _ROWS_MAX = 2**32
 """Of a group of fragments: positions in it have 32 bits."""
@@ -188,15 +187,5 @@ def _refused(
     changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
     history = view.table.history
     version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
-    if not version:
-        # Nobody changed them: it names fragments, or deletion files of theirs, that never were.
-        raise rejected(
-            Code.UNKNOWN_FRAGMENT,
-            "fragments_unknown",
-            kind=candidate.kind,
-            fragments=changed[:5],
-            table=format_table_id(view.table.table_id),
-            version=view.version,
-        )
     finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
     return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
