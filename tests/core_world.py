@@ -17,6 +17,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState,
 from commitlog.core.partition.driving import drive
 from commitlog.core.partition.machine import (
     BuildWanted,
+    BytesWanted,
     Change,
     Decision,
     FileWanted,
@@ -162,6 +163,8 @@ class World:
         if isinstance(wanted, RootWanted):
             stays = wanted.location in (wanted.path, self.roots.get(wanted.path))
             return Found(Observation(wanted.path, 0)) if stays else gone
+        if isinstance(wanted, BytesWanted):
+            return gone
         if isinstance(wanted, FileWanted):
             return gone if wanted.path in self.missing else Found(Observation(wanted.path, 100))
         if isinstance(wanted, VectorWanted):

@@ -348,6 +348,11 @@ class Draft:
         view = self.find(place.table_id) if place is not None else None
         return view if view is not None and view.table.location == location else None
 
+    def place_of(self, incarnation: str) -> tuple[LocationParts, Place] | None:
+        """Return the place of the table that has, or had, an incarnation."""
+        own = self.places.of(incarnation) if self.places is not None else None
+        return own or self._locations.of(incarnation)
+
     def is_above_tables(self, location: str) -> bool:
         """Return True if a location is, or contains, that of a table which is or was."""
         known = (self.places, self._locations, self.iceberg_places, self._iceberg.locations)

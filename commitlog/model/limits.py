@@ -90,6 +90,16 @@ TABLES_IN_CHUNKS_SINCE = 6
 """The protocol under which the state's hash is taken over chunks of tables, so that a change costs
 its own size."""
 
+NESTING_SINCE = 6
+"""The protocol under which a schema has `NESTING_MAX` levels at most."""
+
+NESTING_MAX = 63
+"""Levels of a schema, lists of fixed size among them: Arrow hands no more over from Lance to
+Python, and Lance's native code ends its process at thousands."""
+
+INCARNATION_OF_ONE_SINCE = 6
+"""The protocol under which no two tables have one incarnation: checkpoints keep tables by it."""
+
 INCARNATIONS_SINCE = 6
 """The protocol under which a record that deletes versions may say of which incarnation."""
 

@@ -84,6 +84,10 @@ WORDS: dict[str, str] = {
         "this root, or with one at another place. Start it with --places {root}=WHERE, where the "
         "files of {place} are now (the root 'tables' is --tables-root, or ROOT/tables)"
     ),
+    "incarnation_taken": (
+        "{table} cannot have the incarnation {incarnation}, which is that of {owner}; give it one "
+        "of its own, a new UUID"
+    ),
     "place_not_there": (
         "the leader would look for the files of {place} there, but they are elsewhere. Start it "
         "with --places {place}=WHERE first, or move the files back"
@@ -105,6 +109,7 @@ WORDS: dict[str, str] = {
     "column_name_twice": "has the name of another column",
     "column_id_unusable": "has the id {id}; ids are distinct, from 0 to 2**30",
     "column_before_parent": "comes before its parent {parent}",
+    "column_too_deep": "is at level {level} of the schema; Lance reads {level_max} at most",
     "struct_empty": "is a struct without fields in another field",
     "struct_empty_before_others": "is a struct without fields before other columns, which Lance"
     " would read wrongly; put it last, or leave it out",

@@ -13,17 +13,37 @@ from commitlog.core.partition.machine import Found
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import (
+    INCARNATION_OF_ONE_SINCE,
+    NESTING_MAX,
+    NESTING_SINCE,
+    PROTOCOL_SUPPORTED,
+    Rules,
+)
 from commitlog.model.operations import (
+    COLUMNS,
+    COLUMNS_AWAITED,
     ROW_ORDER,
     ROW_ORDER_KEPT,
     AffectedRows,
     CreateTable,
+    DropTable,
     LanceCommit,
     RegisterTable,
 )
 from commitlog.model.records import Observation
-from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete, new_fragment
+from tests.core_world import (
+    FORMAT,
+    ROOT,
+    World,
+    append,
+    column,
+    commit,
+    delete,
+    new_fragment,
+    replayed_from_parts,
+)
+from tests.properties.test_arbitrary_transactions import Unbuilt
 
 Groups = Iterable[tuple[list[DataFragment], list[DataFragment]]]
 
@@ -64,7 +84,17 @@ def test_a_rewrite_of_a_fragment_that_never_was() -> None:
     world.create()
     world.ask("first", append(1, "a.lance"))
     outcome = world.ask("r", rewrite(1, [([old(7)], [new_fragment("n.lance", 3)])]))
-    assert (outcome.status, outcome.code) == ("rejected", "UNKNOWN_FRAGMENT")
+    assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
+
+
+def test_a_merge_that_lacks_fragments_behind_a_version_of_its_own_record(world: World) -> None:
+    config = LanceTransaction(read_version=2, uuid="c")
+    config.update_config.config_updates.update_entries.add(key="a", value="1")
+    merge = LanceTransaction(read_version=2, uuid="m")
+    merge.merge.schema.extend(world.state().header.message.fields)
+    merge.transaction_properties[COLUMNS] = COLUMNS_AWAITED
+    outcome = world.ask("both", commit(config), commit(merge))
+    assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
 
 
 @pytest.mark.parametrize("rows", [2**63, 2**64 - 1])
@@ -105,17 +135,37 @@ def test_an_overlay_of_a_fragment_out_of_which_an_update_moved_all_rows(world: W
     assert "overlaid_rows" in outcome.message
 
 
-def test_two_tables_of_one_incarnation_in_a_record(world: World) -> None:
-    """Clients choose incarnations, and each table has its own version of it."""
+def of_one_incarnation() -> list[CreateTable]:
     fields = (column("c0", 0),)
-    makers = [
+    return [
         CreateTable((name,), "i", f"{ROOT}/{name}", fields, data_storage_version=FORMAT)
         for name in "ab"
     ]
-    assert world.ask("make", *makers).status == "committed"
+
+
+def test_two_tables_of_one_incarnation_in_a_record() -> None:
+    """Clients choose incarnations, and each table has its own version of it."""
+    world = World(rules=Rules(INCARNATION_OF_ONE_SINCE - 1))
+    assert world.ask("make", *of_one_incarnation()).status == "committed"
     both = [append(1, f"{name}.lance", table=(name,)) for name in "ab"]
     assert world.ask("both", *both).status == "committed"
     assert world.replayed().digest() == world.machine.digest()
+
+
+def test_no_two_tables_have_one_incarnation(world: World) -> None:
+    """A checkpoint would hold one of them."""
+    first, second = of_one_incarnation()
+    outcome = world.ask("make", first, second)
+    assert (outcome.status, outcome.code) == ("rejected", "INVALID_OPERATION")
+    assert world.ask("one", first).status == "committed"
+    assert "is that of a; give it one" in world.ask("two", second).message
+    assert world.ask("drop", DropTable(("a",))).status == "committed"
+    assert world.ask("again", second).code == "INVALID_OPERATION"
+    state, path = world.state().copy(), "_versions/2.manifest"
+    world.manifests[f"{ROOT}/a", path] = Found(Observation(path, 10, bytes(32)), state=state)
+    back = RegisterTable(("b",), "i", f"{ROOT}/a", 2, path)
+    assert world.ask("back", back).status == "committed"
+    assert replayed_from_parts(world.machine).digest() == world.machine.digest()
 
 
 @pytest.mark.timeout(60)
@@ -132,17 +182,69 @@ def test_a_manifest_with_a_column_that_is_its_own_parent(world: World) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_schema_of_thousands_of_levels_is_no_work(world: World) -> None:
+def test_a_schema_of_thousands_of_levels_is_no_work() -> None:
+    """Nobody reads it, as protocol 6 says: Lance's native code ends its process at 10,000."""
     count = 20_000
-    kinds = ["struct"] * (count - 1) + ["int64"]
+    world = World(rules=Rules(NESTING_SINCE - 1))
+    assert world.ask("deep", deep_table(count)).status == "committed"
+    appended = append(1, "d.lance", fields=range(count), table=("d",))
+    assert world.ask("rows", appended).status == "committed"
+
+
+@pytest.mark.parametrize(
+    ("lists", "innermost"), [(0, "int64"), (3, "fixed_size_list:" * 3 + "int8" + ":2" * 3)]
+)
+def test_a_schema_is_as_deep_as_lance_reads(lists: int, innermost: str) -> None:
+    world = World(rules=Rules(NESTING_SINCE))
+    sound = deep_table(NESTING_MAX - lists, innermost)
+    for count, name in [(0, "plain"), (1, "deeper")]:
+        made = deep_table(NESTING_MAX - lists + count, innermost)
+        outcome = world.ask(name, made)
+        assert (outcome.status == "committed") == (made == sound), outcome.message
+    assert (outcome.code, outcome.reason is not None) == ("WRONG_SCHEMA", True)
+    replaced = LanceTransaction(read_version=1, uuid="o")
+    replaced.overwrite.schema.extend(map(Field.FromString, made.fields))
+    outcome = world.ask("o", commit(replaced, table=("d",)))
+    assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
+    state = world.state(("d",)).copy()
+    manifest = Manifest.FromString(state.header.encoded)
+    del manifest.fields[:]
+    manifest.fields.extend(map(Field.FromString, made.fields))
+    state.header, path = ManifestHeader.of(manifest), "_versions/1.manifest"
+    found = Found(Observation(path, 10, bytes(32)), state=state)
+    world.manifests[f"{ROOT}/r", path] = found
+    outcome = world.ask("r", RegisterTable(("r",), "ir", f"{ROOT}/r", 1, path))
+    assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
+
+
+@pytest.mark.timeout(60)
+def test_a_list_of_lists_of_lists_is_no_work(world: World) -> None:
+    count = 300_000
+    kind = "fixed_size_list:" * count + "int8" + ":1" * count
+    outcome = world.ask("deep", deep_table(1, kind))
+    assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
+
+
+def deep_table(count: int, innermost: str = "int64") -> CreateTable:
+    """Return a table of one column of so many levels, which is its key."""
+    kinds = ["struct"] * (count - 1) + [innermost]
     fields = tuple(
         Field(name="a", id=i, parent_id=i - 1, logical_type=kind).SerializeToString()
         for i, kind in enumerate(kinds)
     )
     key = (".".join("a" * count),)
-    deep = CreateTable(
+    return CreateTable(
         ("d",), "i", f"{ROOT}/d", fields, primary_key=key, data_storage_version=FORMAT
     )
-    assert world.ask("deep", deep).status == "committed"
-    appended = append(1, "d.lance", fields=range(count), table=("d",))
-    assert world.ask("rows", appended).status == "committed"
+
+
+@pytest.mark.parametrize("protocol", [3, PROTOCOL_SUPPORTED])
+def test_a_mem_wal_whose_details_cannot_be_read(protocol: int) -> None:
+    world = Unbuilt(rules=Rules(protocol))
+    world.create()
+    world.ask("first", append(1, "a.lance"))
+    made = LanceTransaction(read_version=1, uuid="i")
+    index = made.create_index.new_indices.add(name="__lance_mem_wal")
+    index.uuid.uuid, index.index_details.value = bytes(16), b"\xff"
+    index.index_details.type_url = "/lance.table.MemWalIndexDetails"
+    assert world.ask("i", commit(made)).status == "rejected"

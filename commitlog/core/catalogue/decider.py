@@ -34,7 +34,12 @@ from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
 from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
-from commitlog.model.limits import LOG_TAGS_SINCE, NAMED_ROOTS_SINCE, NAMES_CHECKED_SINCE
+from commitlog.model.limits import (
+    INCARNATION_OF_ONE_SINCE,
+    LOG_TAGS_SINCE,
+    NAMED_ROOTS_SINCE,
+    NAMES_CHECKED_SINCE,
+)
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -175,6 +180,17 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
             raise rejected(
                 Code.LOCATION_NOT_ALLOWED, "location_of_log", location=location, root=root
             )
+    known = draft.place_of(operation.incarnation)
+    is_new = known is None or known[0] == location_parts(location)
+    if not is_new and draft.rules.protocol >= INCARNATION_OF_ONE_SINCE:
+        assert known is not None
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "incarnation_taken",
+            table=format_table_id(operation.table),
+            incarnation=operation.incarnation,
+            owner=format_table_id(known[1].table_id),
+        )
     place = draft.clash(location, home_of(draft, operation.table, location))
     if place is None:
         return
@@ -220,9 +236,10 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
         )
     check_primary_key(operation.primary_key, list(message.fields))
     empty = empty_state()
-    if draft.rules.protocol >= NAMES_CHECKED_SINCE:
+    protocol = draft.rules.protocol
+    if protocol >= NAMES_CHECKED_SINCE:
         name = format_table_id(operation.table)
-        check_header(empty.header, state.header, name, renumbers_fields=False)
+        check_header(empty.header, state.header, name, protocol, renumbers_fields=False)
     delta = diff(empty, state)
     check_bases(draft, operation.table, location, None, delta.header)
     return delta

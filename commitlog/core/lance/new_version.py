@@ -31,12 +31,13 @@ from commitlog.core.schema_check.index_entries import index_problem, section_pro
 from commitlog.core.schema_check.schema import (
     FIELD_ID_END,
     format_problem,
+    nesting_problem,
     schema_key_problem,
     schema_problem,
 )
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
-from commitlog.model.limits import NAMES_CHECKED_SINCE
+from commitlog.model.limits import NAMES_CHECKED_SINCE, NESTING_SINCE
 from commitlog.model.names import NameProblem, first_problem, key_problem
 from commitlog.model.operations import Operation, target
 from commitlog.model.reasons import Phrase
@@ -59,7 +60,8 @@ def check_operation(draft: Draft, operation: Operation, parsed: Parsed | None) -
     """Refuse an operation that brings what Lance can't open, whatever the table is like."""
     if draft.rules.protocol < NAMES_CHECKED_SINCE:
         return
-    problem = operation_problem(operation, parsed.transaction if parsed is not None else None)
+    message = parsed.transaction if parsed is not None else None
+    problem = operation_problem(operation, message, draft.rules.protocol)
     if problem is not None:
         raise problem_refused(problem, format_table_id(target(operation)))
 
@@ -80,6 +82,7 @@ def check_version(
             state.header,
             header,
             format_table_id(view.table.table_id),
+            draft.rules.protocol,
             renumbers_fields=of_kind.renumbers_fields and not _keeps_files(state, delta),
         )
     if not of_kind.only_adds or built_by is not Builder.HERE:
@@ -97,7 +100,12 @@ def check_version(
 
 
 def check_header(
-    before: ManifestHeader, after: ManifestHeader, name: str, *, renumbers_fields: bool
+    before: ManifestHeader,
+    after: ManifestHeader,
+    name: str,
+    protocol: int,
+    *,
+    renumbers_fields: bool,
 ) -> None:
     """Refuse a schema, metadata or format that Lance can't open."""
     old, new = before.message, after.message
@@ -108,6 +116,8 @@ def check_header(
         problem = schema_problem(new.fields)
         problem = problem or format_problem(new.fields, new.data_format.version)
     problem = problem or _new_keys(old, new)
+    if problem is None and has_other_fields and protocol >= NESTING_SINCE:
+        problem = nesting_problem(new.fields)
     if problem is not None:
         raise problem_refused(problem, name)
     if has_other_fields:

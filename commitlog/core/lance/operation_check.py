@@ -7,29 +7,53 @@ append, and by the machine of every record. What takes the table's state is in `
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
 from commitlog.core.operations.registry import operation_of
-from commitlog.core.schema_check.schema import format_problem, schema_key_problem, schema_problem
+from commitlog.core.schema_check.schema import (
+    format_problem,
+    nesting_problem,
+    schema_key_problem,
+    schema_problem,
+)
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import NESTING_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.names import NameProblem, first_problem, key_problem, part_problem, problem_of
 from commitlog.model.operations import CreateTable, IcebergChange, LanceCommit, Operation
 
 _JSON_NUL = "\\u0000"
 
 
-def operation_problem(operation: Operation, message: Transaction | None) -> NameProblem | None:
+def operation_problem(
+    operation: Operation, message: Transaction | None, protocol: int = PROTOCOL_SUPPORTED
+) -> NameProblem | None:
     """Return what an operation brings that Lance couldn't open, None if nothing.
 
     `message` is Lance's own, if the operation carries one.
     """
+    try:
+        fields = _schema(operation, message)
+    except DecodeError:
+        return None  # refused where the fields are read
+    problem = _problem(operation, message, fields)
+    return problem or (nesting_problem(fields) if protocol >= NESTING_SINCE else None)
+
+
+def _schema(operation: Operation, message: Transaction | None) -> Sequence[Field]:
+    """Return the fields that an operation brings."""
     if isinstance(operation, CreateTable):
-        try:
-            fields = [Field.FromString(encoded) for encoded in operation.fields]
-        except DecodeError:
-            return None  # refused where the fields are read
+        return [Field.FromString(encoded) for encoded in operation.fields]
+    of_kind = operation_of(message) if message is not None else None
+    return getattr(of_kind.body(message), "schema", ()) if of_kind is not None else ()
+
+
+def _problem(
+    operation: Operation, message: Transaction | None, fields: Sequence[Field]
+) -> NameProblem | None:
+    if isinstance(operation, CreateTable):
         return (
             problem_of(operation)
             or schema_problem(fields)

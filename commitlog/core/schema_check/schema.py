@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.limits import NESTING_MAX
 from commitlog.model.names import NameProblem, column_problem, first_problem, key_problem
 from commitlog.model.reasons import Phrase, cut
 
@@ -26,6 +27,7 @@ _PLAIN = re.compile(
 )
 _DICTIONARY = re.compile(r"dict:([^:]+):.*")
 _FIXED_SIZE_LIST = "fixed_size_list:"
+_NESTED = re.compile(f"(?:{_FIXED_SIZE_LIST})*")
 _SIZE = re.compile(r"[0-9]{1,10}")
 _UNSIZED = re.compile(r"struct|(?:large_)?(?:string|binary)|json|blob|dict:.+")
 """Elements that Lance can't write in lists of fixed size, or can't read again."""
@@ -111,6 +113,18 @@ def format_problem(fields: Sequence[Field], storage_version: str) -> NameProblem
     return None
 
 
+def nesting_problem(fields: Iterable[Field]) -> NameProblem | None:
+    """Return the first column of a sound schema that lies too deep, None if there is none."""
+    levels: dict[int, int] = {}
+    for field in fields:
+        own = 1 + field.logical_type.count(_FIXED_SIZE_LIST)
+        level = levels[field.id] = levels.get(field.parent_id, 0) + own
+        if level > NESTING_MAX:
+            problem = Phrase("column_too_deep", {"level": level, "level_max": NESTING_MAX})
+            return NameProblem("column", field.name, problem)
+    return None
+
+
 def schema_key_problem(key: str) -> Phrase | None:
     """Return why a key can't be in a schema's own metadata, None if it can."""
     return Phrase("key_of_columns") if key == _EXTENSION else key_problem(key)
@@ -132,25 +146,26 @@ def _type_problem(
         pair = children.get(items[0].id, []) if len(items) == 1 else []
         is_map = len(items) == 1 and items[0].logical_type == "struct" and len(pair) == 2
         return None if is_map else Phrase("map_without_pair")
-    if kind.startswith(_FIXED_SIZE_LIST) and _UNSIZED.fullmatch(_innermost(kind)):
+    if kind.startswith(_FIXED_SIZE_LIST) and _UNSIZED.fullmatch(_unwrapped(kind)[0]):
         return Phrase("list_of_unsized", named)
     if items:
         return Phrase("type_holds_no_fields", named)
     return None if _is_leaf(kind) else Phrase("type_unknown", named)
 
 
-def _innermost(kind: str) -> str:
-    while kind.startswith(_FIXED_SIZE_LIST):
-        kind = kind.removeprefix(_FIXED_SIZE_LIST).rpartition(":")[0]
-    return kind
+def _unwrapped(kind: str) -> tuple[str, list[str]]:
+    """Return the type in lists of fixed size, and their sizes; of a broken type, anything."""
+    whole = _NESTED.match(kind)
+    assert whole is not None  # of nothing, if need be
+    count = len(whole[0]) // len(_FIXED_SIZE_LIST)
+    inner, *sizes = kind[whole.end() :].rsplit(":", count)
+    return (inner, sizes) if len(sizes) == count else ("", sizes)
 
 
 def _is_leaf(kind: str) -> bool:
-    while kind.startswith(_FIXED_SIZE_LIST):
-        kind = kind.removeprefix(_FIXED_SIZE_LIST)
-        kind, _, size = kind.rpartition(":")
-        if not (_SIZE.fullmatch(size) and 0 < int(size) < 2**31):
-            return False
+    kind, sizes = _unwrapped(kind)
+    if not all(_SIZE.fullmatch(size) and 0 < int(size) < 2**31 for size in sizes):
+        return False
     if dictionary := _DICTIONARY.fullmatch(kind):
         value = dictionary[1]
         return _PLAIN.fullmatch(kind) is not None and _PLAIN.fullmatch(value) is not None

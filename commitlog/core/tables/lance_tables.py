@@ -134,6 +134,7 @@ class Locations:
 
     def __init__(self) -> None:
         self._places: dict[LocationParts, Place] = {}
+        self._of: dict[str, LocationParts] = {}
         self._below: dict[LocationParts, dict[LocationParts, None]] = {}
 
     def clash(self, location: str, home: str = "") -> Place | None:
@@ -164,6 +165,11 @@ class Locations:
         """Return who has exactly this location."""
         return self._places.get(location_parts(location))
 
+    def of(self, incarnation: str) -> tuple[LocationParts, Place] | None:
+        """Return the place that an incarnation took last, None if it took none."""
+        parts = self._of.get(incarnation)
+        return (parts, self._places[parts]) if parts is not None else None
+
     def is_above(self, location: str) -> bool:
         """Return True if this is, or contains, a location that is taken, and is in none."""
         parts = location_parts(location)
@@ -184,6 +190,7 @@ class Locations:
                 parts = (*next(iter(beside))[:length], *parts[length:])
                 break
         self._places[parts] = place
+        self._of[place.incarnation] = parts
         for length in range(1, len(parts)):
             self._below.setdefault(parts[:length], {})[parts] = None
 
