@@ -17,7 +17,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlog.adapters import disk
@@ -58,6 +58,9 @@ class FileFound(NamedTuple):
 
 class ObjectStore(Protocol):
     """Bytes by relative path under one location."""
+
+    renames: ClassVar[bool]
+    """Whether `move` takes the same time however large the file is."""
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError."""
@@ -169,6 +172,7 @@ class LocalStore:
     """Files below a folder of this machine."""
 
     has_put_if_absent = True
+    renames: ClassVar[bool] = True
 
     def __init__(self, root: Path) -> None:
         """Take a folder, which is made when the first file is put."""

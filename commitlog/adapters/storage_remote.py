@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from commitlog.adapters.storage import CHUNK_BYTES, FileFound, LocalStore, sha256_of
 from commitlog.adapters.storage_options import storage_options
@@ -70,6 +70,8 @@ def _sorted_out(options: Mapping[str, str]) -> _SortedOut:
 
 class RemoteStore:
     """Objects below a URI."""
+
+    renames: ClassVar[bool] = False
 
     def __init__(self, location: str) -> None:
         """Open the store of a URI; no request is made yet."""

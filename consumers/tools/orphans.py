@@ -5,6 +5,11 @@ that ended it, and from when the file was written. A client that reads an old ve
 to name a file that it wrote, has that long. Removing begins with a record, and looks at the log
 once more after it. It may be killed at any moment: the next run finds what is left.
 
+A client that is late may name a file at that very moment. So the file gets another name first, with
+which the leader refuses it, and then the log is looked at: what was decided before is there by now,
+and its file gets its name back. An object store has no names to change, only copies to make: there
+the time of a look and of some removals stays in which such a client loses its file.
+
 A dropped table may come back until its files go. So its newest manifest goes first, under another
 name: registering the table again needs that manifest, so once it is gone that is impossible.
 """
@@ -16,7 +21,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -53,9 +58,11 @@ from consumers.tools.turns import Turns
 CATCH_UP_SECONDS = 600.0
 LIST_SECONDS = 600.0
 """A store that hasn't listed a table's files by then holds up no other's."""
+AT_ONCE = 1_000
+"""Files that are removed after one look at the log."""
 BLOCK_BYTES = 4096
 GONE = ".gone"
-"""Ends the name of a dropped table's newest manifest once its files go."""
+"""Ends the names of what is put aside: files to be removed, a dropped table's newest manifest."""
 _SIDECAR_PARTS = 3
 
 logger = logging.getLogger(__name__)
@@ -77,6 +84,13 @@ class Leftover:
     """Of a Lance table; empty: it is of an Iceberg table."""
     path: str = ""
     """Below the table's location."""
+    is_aside: bool = False
+    """Whether it was put aside to be removed."""
+
+    @property
+    def file(self) -> str:
+        """Where it is now, below the table's location."""
+        return self.path + GONE if self.is_aside else self.path
 
     def to_json(self, now_ms: int) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -196,11 +210,41 @@ class Leftovers:
         properties = {REASON: said(leftovers)}
         ticket = log.submit(None, AlterProperties(life.table), properties=properties)
         ticket.result(CATCH_UP_SECONDS).raise_for_conflict()
-        self._read()
-        needed = self._needed([life]) | _of_branches(life)
+        for start in range(0, len(leftovers), AT_ONCE):
+            some = self._unneeded(life, leftovers[start : start + AT_ONCE])
+            with self._aside(life, some) as unneeded:
+                if not self._delete(life, unneeded, on_removed, go_on):
+                    return False
+        return True
+
+    def _unneeded(self, life: LifeFiles, leftovers: Sequence[Leftover]) -> list[Leftover]:
+        """Return those that are unneeded by the branches and the log as they are now."""
+        of_branches = _of_branches(life)
         branches = branch_names(store_for(life.location))
-        gone = [one for one in leftovers if owner(life, one.path, branches) not in {*needed, ""}]
-        return self._delete(life, gone, on_removed, go_on)
+        self._read()
+        needed = {*self._needed([life]), *of_branches, ""}
+        return [one for one in leftovers if owner(life, one.path, branches) not in needed]
+
+    @contextlib.contextmanager
+    def _aside(self, life: LifeFiles, leftovers: Sequence[Leftover]) -> Iterator[list[Leftover]]:
+        """Put aside what a late transaction could name; yield what none names.
+
+        What is aside at the end gets its name back.
+        """
+        store = store_for(life.location)
+        moved = [one for one in leftovers if one.why is Why.ABANDONED and not one.is_aside]
+        if not moved or not store.renames:
+            yield list(leftovers)
+            return
+        aside = {one.path: replace(one, is_aside=True) for one in moved}
+        try:
+            for one in aside.values():
+                with contextlib.suppress(FileNotFoundError):
+                    store.move(one.path, one.file)
+            yield [aside.get(one.path, one) for one in self._unneeded(life, leftovers)]
+        finally:
+            for path in aside:
+                _name_again(life, path)
 
     def _is_out_of_reach(self, life: LifeFiles) -> bool:
         """Keep a dropped table from being registered again; return False if it was."""
@@ -225,7 +269,7 @@ class Leftovers:
         for one in (one for one in leftovers if not one.path.endswith(GONE)):
             if not go_on():
                 return False
-            store.delete(one.path)
+            store.delete(one.file)
             on_removed(one)
         for folder in {one.path.rpartition("/")[0] for one in leftovers}:
             if folder.startswith(("data/", "_indices/")):
@@ -265,9 +309,12 @@ class Leftovers:
         for file in files:
             if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
-            named = owner(life, file.path, branches)
+            path, is_aside = _put_aside(file.path)
+            named = owner(life, path, branches)
             there.add(named)
             is_needed = named in needed or named in of_branches
+            if is_needed and is_aside:
+                _name_again(life, path)  # who put it aside was killed
             if life.is_live and (is_needed or file.path in manifests):
                 is_newest = named in life.readers or manifests.get(file.path) == life.version
                 self.taken[life.incarnation, is_newest] += _on_disk(file.size)
@@ -322,6 +369,21 @@ def _bring_back(life: LifeFiles) -> None:
             store.move(
                 f"{VERSIONS_DIRECTORY}/{name}", f"{VERSIONS_DIRECTORY}/{name.removesuffix(GONE)}"
             )
+
+
+def _put_aside(path: str) -> tuple[str, bool]:
+    """Return a file's name, and whether it was put aside to be removed."""
+    plain = path.removesuffix(GONE)
+    is_aside = plain != path and not path.startswith(f"{VERSIONS_DIRECTORY}/")
+    return (plain, True) if is_aside else (path, False)
+
+
+def _name_again(life: LifeFiles, path: str) -> None:
+    """Give what was put aside its name back, if it is still there."""
+    store = store_for(life.location)
+    if store.size(path + GONE) >= 0:  # else `move` would make the folder again
+        with contextlib.suppress(FileNotFoundError):
+            store.move(path + GONE, path)
 
 
 def _on_disk(size: int) -> int:
@@ -380,6 +442,7 @@ def _foreign(life: LifeFiles, files: Sequence[FileFound]) -> Iterator[str]:
 def _leftover(
     life: LifeFiles, file: FileFound, why: Why, reason: str, since_ms: int = 0
 ) -> Leftover:
+    path, is_aside = _put_aside(file.path)
     return Leftover(
         table=life.name,
         location=f"{life.location}/{file.path}",
@@ -388,5 +451,6 @@ def _leftover(
         size=file.size,
         since_ms=max(since_ms, file.modified_ms),
         incarnation=life.incarnation,
-        path=file.path,
+        path=path,
+        is_aside=is_aside,
     )

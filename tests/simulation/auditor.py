@@ -242,6 +242,10 @@ class Auditor:
                     is_there = self._stands(change.incarnation, change.version)
                     self.expect(is_there, f"I10 {path} was told, and isn't there")
 
+    def stores(self, path: str) -> bool:
+        """Say whether a file is there."""
+        return path in self._objects.bytes
+
     def _stands(self, incarnation: str, version: int) -> bool:
         """Say whether a version has its file, or was deleted by a record."""
         path = manifest_path(self.tables[incarnation].location, version)

@@ -12,6 +12,7 @@ import errno
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
 from commitlog.adapters.storage import FileFound, sha256_of
 from tests.simulation.scheduler import Killed, Process, Scheduler
@@ -78,6 +79,8 @@ def hash_of(data: bytes) -> str:
 
 class SimulatedStore:
     """One location as one process sees it; see `commitlog.adapters.storage.ObjectStore`."""
+
+    renames: ClassVar[bool] = True
 
     def __init__(self, objects: Objects, process: Process, location: str) -> None:
         """Open a location."""

@@ -16,6 +16,7 @@ from commitlog.model.records import Transaction
 from commitlog.model.table import Policy
 from consumers.partition.events import Event
 from consumers.tools.file_ledger import REASON
+from consumers.tools.orphans import GONE
 from tests.simulation.disk import STALE_SECONDS
 from tests.simulation.rows import Intent
 
@@ -87,6 +88,9 @@ class Standing:
         location, folder, _ = path.rsplit("/", 2)
         if folder not in REMOVED:
             return
+        aside, path = path.endswith(GONE), path.removesuffix(GONE)
+        if self._auditor.stores(path if aside else path + GONE):
+            return  # it has its other name
         expect = self._auditor.expect
         self._auditor.follow()
         incarnation = self._auditor.by_location[location]

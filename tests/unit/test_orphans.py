@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import lance
 import pytest
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.errors import NoSuchTable, NoSuchVersion, TransactionRejected
+from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools.file_ledger import REASON, Why
+from consumers.tools.file_ledger import REASON, LifeFiles, Why
 from consumers.tools.orphans import GONE, Leftover, Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
@@ -432,3 +433,65 @@ def test_quarantined_files_are_foreign(world: Service) -> None:
     shutil.copy(foreign, place / "_quarantine" / foreign.name)
     assert {why for why, _ in found(world).values()} == {Why.FOREIGN}
     assert len(found(world)) == 2
+
+
+class Interrupted(Leftovers):
+    """Does something else between two looks at the log of a removal."""
+
+    at: int
+    then: Callable[[], object]
+    looks = 0
+
+    def _unneeded(self, life: LifeFiles, leftovers: Sequence[Leftover]) -> list[Leftover]:
+        found = super()._unneeded(life, leftovers)
+        self.looks += 1
+        if self.looks == self.at:
+            self.then()
+        return found
+
+
+def interrupted(world: Service, at: int, then: Callable[[], object]) -> list[str]:
+    """Remove all, and do something else after the first or second look; return what went."""
+    removed: list[str] = []
+    leftovers = Interrupted(world.log, 0)
+    leftovers.at, leftovers.then = at, then
+    with closing(leftovers):
+        found = list(leftovers.find(TABLE))
+        leftovers.remove(found, world.client, on_removed=lambda one: removed.append(one.path))
+    return removed
+
+
+def test_a_late_commit_keeps_the_file_that_was_about_to_go(world: Service) -> None:
+    operation = lance.LanceOperation.Append([written(world, 1)])
+    removed = interrupted(
+        world, 1, lambda: world.client.submit(TABLE, operation).result(60).raise_for_conflict()
+    )
+    assert removed == []
+    assert ids_of(world) == [1]
+    assert found(world) == {}
+    is_proven(world)
+
+
+def test_a_commit_that_is_later_still_is_refused(world: Service) -> None:
+    operation = lance.LanceOperation.Append([written(world, 1)])
+
+    def late() -> None:
+        with pytest.raises(MissingDataFile):
+            world.client.submit(TABLE, operation)
+
+    assert len(interrupted(world, 2, late)) == 1
+    assert ids_of(world) == []
+
+
+def test_what_a_killed_removal_put_aside_is_named_again_or_removed(world: Service) -> None:
+    needed, unneeded = written(world, 1), written(world, 2)
+    operation = lance.LanceOperation.Append([needed])
+    world.client.submit(TABLE, operation).result(60).raise_for_conflict()
+    paths = [f"data/{one.files[0].path}" for one in (needed, unneeded)]
+    for path in paths:
+        (world.location(TABLE) / path).rename(world.location(TABLE) / f"{path}{GONE}")
+    assert found(world) == {paths[1]: (Why.ABANDONED, "no transaction names it")}
+    assert ids_of(world) == [1]
+    assert remove(world) == [paths[1]]
+    assert [f"data/{one.name}" for one in (world.location(TABLE) / "data").iterdir()] == paths[:1]
+    is_proven(world)
