@@ -148,7 +148,7 @@ class Subscription:
 
 
 class _Idle:
-    """Ends a feed to which nothing comes any more: the log holds none that it hasn't looked at."""
+    """Ends a feed without new events, once it has read the whole log."""
 
     def __init__(self, feeds: Sequence[PartitionFeed], seconds: float | None) -> None:
         self._feeds = feeds
@@ -179,7 +179,7 @@ class PartitionFeed:
         """Open the readers at a start."""
         self.partition = partition
         self.told = start.place
-        """Behind the last outcome that was told, or left out."""
+        """The offset after the last outcome that was returned, or left out."""
         self._after = start.told
         self._outcomes = ValidOutcomes(log, partition, start.place, patient=PATIENT_SECONDS)
         self._transactions = TransactionsByOffset(log, partition, patient=PATIENT_SECONDS)
@@ -192,7 +192,7 @@ class PartitionFeed:
         events_max: int,
         until: int | None = None,
     ) -> Iterator[tuple[Outcome, Submitted]]:
-        """Yield what is selected, up to a sequence; `told` moves along with it."""
+        """Yield the selected outcomes up to a sequence; `told` moves along."""
         if not self._waiting:
             for valid in self._outcomes.poll(timeout_seconds):
                 self._waiting.append((valid.outcome, valid.place))
@@ -212,7 +212,7 @@ class PartitionFeed:
 
     @property
     def reached(self) -> Start:
-        """Where a feed continues that is to tell what this one hasn't."""
+        """Where a feed continues that returns what this one hasn't."""
         return Start(self.told, max(self._after, self.told.sequence))
 
     def end_offset(self) -> int:
@@ -220,7 +220,7 @@ class PartitionFeed:
         return self._outcomes.end_offset()
 
     def is_at(self, end: int) -> bool:
-        """Return True if everything before an offset was told, or left out."""
+        """Return True if everything before an offset was returned, or left out."""
         return not self._waiting and self._outcomes.is_at(end)
 
     def close(self) -> None:

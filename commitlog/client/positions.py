@@ -23,11 +23,11 @@ from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Outcome
 
 When = int | str | datetime | Mapping[int, int] | None
-"""What names a position; None is now."""
+"""A name of a position; None is now."""
 
 NOW = "now"
 TAG = "commitlog.tag."
-"""What the property of the log begins with that a tag is."""
+"""The prefix of the log's properties that hold tags."""
 TIMEOUT_SECONDS = 60.0
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 _SEQUENCES = re.compile(r"\d{1,18}(?:,\d{1,18})*")
@@ -37,7 +37,7 @@ _TOKEN_LENGTH_MIN = 65
 
 
 def positions_of(runtime: Runtime, folds: Folds, when: When, deadline: float) -> dict[int, int]:
-    """Return the sequence in each partition that is named.
+    """Return the sequence in each partition at a named position.
 
     Raises InvalidRequest for what names none.
     """

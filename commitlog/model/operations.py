@@ -1,4 +1,4 @@
-"""What a transaction may ask for: the union of operations, one frozen class each.
+"""The operations that a transaction may contain, one frozen class each.
 
 `LanceCommit` carries Lance's own Transaction message verbatim; the others change the catalogue.
 """
@@ -48,7 +48,7 @@ class KeyHashes:
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an auditor asks for, derived by the encoder from the message."""
+    """What an auditor needs, derived by the encoder from the message."""
 
     rows_added: int = 0
     rows_removed: int = 0
@@ -121,7 +121,7 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class DeclareTable:
-    """Take a name and a location for a table whose first version somebody else will write."""
+    """Reserve a name and a location for a table; another writer writes its first version."""
 
     table: TableId
     incarnation: str
@@ -188,7 +188,7 @@ class CreateNamespace:
 
 @dataclass(frozen=True, slots=True)
 class DropNamespace:
-    """Remove a namespace; `cascade` drops what is in it."""
+    """Remove a namespace; `cascade` drops its tables and namespaces."""
 
     namespace: TableId
     cascade: bool = False
@@ -259,7 +259,7 @@ class WriteRows:
 
 @dataclass(frozen=True, slots=True)
 class AppliedWrite:
-    """What came of one accepted write: its own counts, or why its rows weren't applied."""
+    """The result of one accepted write: its own counts, or why its rows weren't applied."""
 
     sequence: int
     operation: int
@@ -270,14 +270,14 @@ class AppliedWrite:
     refused: str = ""
     """A code; empty: it was applied."""
     problem: str = ""
-    """What is wrong with a refused write, for people."""
+    """What is wrong with a refused write, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyRows:
-    """Say of a range of accepted writes what came of each.
+    """Record the results of a range of accepted writes.
 
-    What they do to the table is the next operation of the same transaction, if they do anything.
+    If they change the table, the next operation of the same transaction does that.
     """
 
     table: TableId

@@ -139,7 +139,7 @@ class Transaction:
     payloads: tuple[bytes, ...] = field(default=(), repr=False)
     """Rows that its operations name by hash: no part of the content, which has the hashes."""
     unread: Malformed | None = field(default=None, compare=False, repr=False)
-    """What programs make of the record that know no rows in it."""
+    """How programs that know no rows read the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,11 @@ class ProtocolVersion:
     lance_release: str = ""
     """The release of Lance that manifests name as their writer; empty: as before."""
     unread: Malformed | None = field(default=None, compare=False)
-    """What programs make of the record that know no release in it."""
+    """How programs that know no release read the record."""
 
     @property
     def payload_hash(self) -> bytes:
-        """What its outcome says of its content, whichever program decides it."""
+        """The hash of its content in its outcome, whichever program decides it."""
         return self.unread.payload_hash if self.unread is not None else b""
 
 
@@ -170,7 +170,7 @@ class Malformed:
     reason: str
     payload_hash: bytes
     problem: str = "record_broken"
-    """The name of what is wrong; `reason` has words of this program and of its libraries."""
+    """The name of the problem; `reason` has the words of this program and its libraries."""
 
 
 LogRecord = Transaction | ProtocolVersion | Malformed
@@ -179,7 +179,7 @@ LogRecord = Transaction | ProtocolVersion | Malformed
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A record of the transactions topic with what Kafka says of it."""
+    """A record of the transactions topic with its metadata from Kafka."""
 
     partition: int
     offset: int
@@ -201,7 +201,7 @@ class FileWritten:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Bytes that somebody else made and that a replay must have: inline, or by content address."""
+    """Bytes from pylance or a client that a replay needs: inline, or by content address."""
 
     sha256: bytes
     size: int
@@ -238,7 +238,7 @@ class OperationResult:
     files: tuple[FileWritten, ...] = ()
     images: tuple[FragmentImage, ...] = ()
     delta: Recording | None = None
-    """The manifest delta of what pylance or a client built; None for what we build ourselves."""
+    """The manifest delta that pylance or a client built; None if the leader built it."""
     location: str = ""
     """The table's location, where the operation made or ended one."""
     metadata_location: str = ""
@@ -317,7 +317,7 @@ class Outcome:
     hash: bytes = b""
 
     def __repr__(self) -> str:
-        """Return one line: what became of it."""
+        """Return the result in one line."""
         facts = [f"sequence={self.sequence}"] if self.sequence else []
         facts += [f"{table}@{version}" for table, version in list(self.versions().items())[:5]]
         if self.code:
@@ -440,7 +440,7 @@ class Unreadable:
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A record of the outcomes topic with what Kafka says of it."""
+    """A record of the outcomes topic with its metadata from Kafka."""
 
     partition: int
     offset: int
