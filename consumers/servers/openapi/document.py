@@ -230,7 +230,8 @@ def _own() -> dict[str, Any]:
 
     def answers(kind: str, *statuses: str) -> dict[str, Any]:
         schema = {"type": "object" if kind == _JSON else "string"}
-        return {s: {"description": "It.", "content": {kind: {"schema": schema}}} for s in statuses}
+        answer = {"description": "The answer.", "content": {kind: {"schema": schema}}}
+        return dict.fromkeys(statuses, answer)
 
     def get(name: str, text: str, responses: dict[str, Any]) -> dict[str, Any]:
         found = {"operationId": name, "tags": ["server"], "summary": text, "responses": responses}
@@ -239,13 +240,13 @@ def _own() -> dict[str, Any]:
     return {
         "/healthz": get("health", "Answer if the server is running.", answers(_JSON, "200")),
         "/readyz": get("readiness", "Return whether all parts work.", answers(_JSON, "200", "503")),
-        "/metrics": get("metrics", "Tell Prometheus.", answers("text/plain", "200")),
+        "/metrics": get("metrics", "Return metrics for Prometheus.", answers("text/plain", "200")),
     }
 
 
 def _iceberg(method: str, path: str) -> dict[str, Any]:
     parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
-    body = {"description": "As the Iceberg REST specification has it."}
+    body = {"description": "As in the Iceberg REST specification."}
     found: dict[str, Any] = {
         "operationId": f"iceberg {method} {path}",
         "tags": ["iceberg"],

@@ -72,7 +72,7 @@ _FEED["responses"]["404"] = {
 }
 _SQL = _operation(
     "Sql",
-    "Ask the index one SELECT.",
+    "Run one SELECT over the index.",
     {
         _JSON: {
             "schema": {
@@ -220,7 +220,7 @@ OPERATION_OBJECTS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
     ("POST", "/v1/log/properties"): _submitted(
         "SetProperties",
-        "Set properties of a Lance table or a namespace: what maintenance does, for example.",
+        "Set properties of a Lance table or a namespace, such as maintenance policies.",
         PropertiesRequest,
     ),
     ("POST", "/v1/log/restore"): _submitted(

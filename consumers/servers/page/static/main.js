@@ -116,7 +116,7 @@ function drawPulse() {
     svg("svg", { viewBox: "0 0 75 16", "aria-hidden": "true" }, svg("polyline", { points })),
     h("span.rate", { title: "Decided per second over the last ten seconds" }, `${now < 10 ? now.toFixed(1) : count(Math.round(now))}/s`),
     h("span.decided", { title: "Transactions decided since the log began" }, `${count(decided)} decided`),
-    h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes in the log that the index has not yet" }, lag ? `${count(lag)} behind` : "up to date"));
+    h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes that the index lacks" }, lag ? `${count(lag)} behind` : "up to date"));
 }
 
 function drawSignOut() {

@@ -26,7 +26,7 @@ export class SqlView {
     this.button = h("button.run", { type: "button", onclick: () => this.run() }, "Run");
     this.save = h("button", { type: "button", hidden: true, onclick: () => this.download() }, "Save as CSV");
     this.element = h("div.page.sql", { tabIndex: 0 },
-      h("div.title", {}, h("h1", {}, "SQL"), h("p.sub", {}, "One SELECT over the index of everything that was decided")),
+      h("div.title", {}, h("h1", {}, "SQL"), h("p.sub", {}, "One SELECT over the index of all decided transactions")),
       h("div.ask", {}, h("label", { htmlFor: "question" }, "Question"), this.box,
         h("p.tools", {}, this.button, h("span.note", {}, "Ctrl + Enter"), this.save)),
       this.answer, this.examples);

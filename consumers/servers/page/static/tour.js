@@ -20,7 +20,7 @@ schema = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 log.create_table("shop$orders", schema, primary_key="id")`, "Make a table"))),
       h("li", {}, panel("2. Write rows", code(`log.append("shop$orders", pa.table({"id": [1, 2], "amount": [9.5, 3.0]}, schema=schema))
 log.update("shop$orders", {"amount": "amount * 2"}, "id = 2")`, "Write rows"))),
-      h("li", {}, panel("3. Look at it", h("p", {}, "The table appears here by itself. Open it to see its schema, its rows at any version, its files, and what each commit changed."),
+      h("li", {}, panel("3. Look at it", h("p", {}, "The table then appears here. Open it to see its schema, its rows at any version, its files, and what each commit changed."),
         code(`log.open("shop$orders").to_table()
 log.open("shop$orders", 2).to_table()  # as it was`, "Look at it")))),
     h("h2", {}, "What else is here"),
