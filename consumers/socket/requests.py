@@ -40,7 +40,7 @@ from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
-from consumers.socket.lookups import LOOKUPS, awaited_by
+from consumers.socket.lookups import LOOKUPS, awaited_by, head_of
 from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
 
@@ -142,7 +142,8 @@ class Requests:
         if session is None or not session.mailbox.runs_here():
             return False
         if method in LOOKUPS:
-            awaited = awaited_by(session, params) if params.get("readable") else ()
+            is_held = params.get("readable")
+            awaited = awaited_by(head_of(session, params), params) if is_held else ()
 
             def look(_: None, error: BaseException | None) -> None:
                 try:
@@ -310,20 +311,21 @@ class Requests:
 
     async def _until_readable(self, params: Params) -> Head:
         """Wait until a version, or else the present head, or a later one opens by path."""
-        table, wanted = parse_table_id(params.get("table", "")), int(params.get("version") or 0)
         pending = PendingReply[None]()
 
         def wait(session: Session) -> Head:
-            awaited = awaited_by(session, params)
-            session.readable.when(awaited, pending.reply, session.now() + REQUEST_SECONDS)
-            return session.catalogue.head(table)
+            head = head_of(session, params)
+            deadline = session.now() + REQUEST_SECONDS
+            session.readable.when(awaited_by(head, params), pending.reply, deadline)
+            return head
 
         head = await self._ask(wait)
         try:
             await pending.result(REQUEST_SECONDS)
         except TimeoutError:
+            version = params.get("version") or head.version
             raise Unavailable(
-                f"version {wanted or head.version} of {format_table_id(table)} has no manifest"
+                f"version {version} of {format_table_id(head.table)} has no manifest"
                 f" after {REQUEST_SECONDS:g} s; see the committer's log for what its store says"
             ) from None
         return head
