@@ -172,7 +172,7 @@ class World:
             if vector is None:
                 return gone
             data = portable(vector)
-            seen = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+            seen = Observation.of(wanted.path, data)
             return Found(seen, vector=vector)
         assert isinstance(wanted, ManifestWanted)
         return self.manifests.get((wanted.location, wanted.path), gone)

@@ -7,6 +7,7 @@ and carry the documentation of each field.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
@@ -283,6 +284,11 @@ class Observation:
     size: int
     """-1: it was not there."""
     sha256: bytes = b""
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> Observation:
+        """Return what says that a file has these bytes."""
+        return cls(path, len(data), hashlib.sha256(data).digest())
 
 
 @made_fast

@@ -9,7 +9,6 @@ counted; the states that later leaders declared show whether it was right.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -177,7 +176,7 @@ def _look(wanted: Wanted) -> Found | None:
         data = store_for(wanted.location).read(wanted.path)
     except OSError:
         return None
-    seen = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+    seen = Observation.of(wanted.path, data)
     if isinstance(wanted, BytesWanted):
         return Found(seen, data=data)
     arrow = wanted.path.endswith(".arrow")

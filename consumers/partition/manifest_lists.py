@@ -6,7 +6,6 @@ stands on the list that the last one built, and only its client's own list is re
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +83,7 @@ class ManifestLists:
         try:
             if isinstance(wanted, FilteredWanted):
                 made = filtered(_bounded(read(path)))
-                return Found(_seen(wanted.path, made), files=(made,))
+                return Found(Observation.of(wanted.path, made), files=(made,))
             if isinstance(wanted, ListDeltaWanted):
                 return self._delta(wanted, read)
             return self._build(wanted, read)
@@ -101,7 +100,7 @@ class ManifestLists:
         if wanted.base and not (wanted.is_append and not any(map(merges, added))):
             removed = removed_by(client, self._list(wanted.base, wanted, read).records)
         delta = ListDelta(added, removed).to_bytes()
-        return Found(_seen(wanted.path, data), data=delta)
+        return Found(Observation.of(wanted.path, data), data=delta)
 
     def _build(self, wanted: ListsWanted, read: Read) -> Found:
         head = self._list(wanted.head, wanted, read) if wanted.head else KeptList({})
@@ -119,7 +118,7 @@ class ManifestLists:
             head = head.after(delta, new, header.format_version)
             files.append(_encoded(head, header))
             self._keep(wanted.location, path, head)
-        return Found(_seen(wanted.path, files[-1]), files=tuple(files))
+        return Found(Observation.of(wanted.path, files[-1]), files=tuple(files))
 
     def _list(self, path: str, wanted: Wanted, read: Read) -> KeptList:
         known = self._get(wanted.location, path)
@@ -153,7 +152,3 @@ def _bounded(data: bytes) -> bytes:
     if len(data) > ICEBERG_LIST_BYTES_MAX:
         raise UnsupportedFormat(f"it has {len(data)} bytes, over {ICEBERG_LIST_BYTES_MAX}")
     return data
-
-
-def _seen(path: str, data: bytes) -> Observation:
-    return Observation(path, len(data), hashlib.sha256(data).digest())

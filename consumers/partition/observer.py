@@ -8,7 +8,6 @@ table.
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -18,7 +17,7 @@ from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.places import stays
-from commitlog.adapters.storage import LocalStore, ObjectStore, keep, store_for
+from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -72,11 +71,6 @@ def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
     state = head.fork()
     state.version = wanted.version - 1 if wanted.target else wanted.version
     return Found(Observation("", -1), state=state)
-
-
-def digest(data: bytes) -> bytes:
-    """Return the hash by which files are compared."""
-    return hashlib.sha256(data).digest()
 
 
 class Observer(Protocol):
@@ -190,7 +184,7 @@ class StoreObserver:
             data = store.read(wanted.path)
         except FileNotFoundError:
             return Found(Observation(wanted.path, -1), error="there is no such file")
-        observation = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+        observation = Observation.of(wanted.path, data)
         if isinstance(wanted, BytesWanted):
             return Found(observation, data=data)
         try:
@@ -266,7 +260,7 @@ class StoreObserver:
             if way is not None:
                 found[place] = way
         for recording in recordings:
-            path = f"{RECORDINGS}/{digest(recording).hex()}"
+            path = f"{RECORDINGS}/{sha256_of(recording)}"
             self._store(self._root).create(path, recording)
         return found
 
@@ -316,9 +310,7 @@ class StoreObserver:
             if built.is_temporary:
                 raise OSError(built.reason)
             return Found(Observation("", -1), error=built.reason)
-        observation = Observation(
-            built.staged_path, len(built.data), hashlib.sha256(built.data).digest()
-        )
+        observation = Observation.of(built.staged_path, built.data)
         return Found(observation, data=built.data, state=built.state)
 
 
@@ -328,7 +320,7 @@ def _root(wanted: RootWanted) -> Found:
 
 
 def _vector(path: str, data: bytes) -> Found:
-    observation = Observation(path, len(data), digest(data))
+    observation = Observation.of(path, data)
     arrow = path.endswith(".arrow")
     file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
     try:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from commitlog.adapters.storage import sha256_of
 from commitlog.core.decisions import BuildWanted, Decision, FileToWrite, Found, Wanted
 from commitlog.model.records import Submitted
-from consumers.partition.observer import digest
 from consumers.partition.obstacles import Obstacle
 
 
@@ -97,7 +97,7 @@ class Undecided:
             for file in decision.files
             if written.get((file.location, file.path)) != file.digest
         }
-        recordings = [one for one in decision.recordings if ("", digest(one).hex()) not in written]
+        recordings = [one for one in decision.recordings if ("", sha256_of(one)) not in written]
         return missing, recordings
 
     def note_written(self, decision: Decision) -> None:
@@ -107,7 +107,7 @@ class Undecided:
             if place not in self.in_the_way:
                 self.written[place] = file.digest
         for one in decision.recordings:
-            self.written["", digest(one).hex()] = b""
+            self.written["", sha256_of(one)] = b""
 
     @property
     def is_free(self) -> bool:

@@ -30,7 +30,6 @@ from commitlog.model.limits import (
 )
 from commitlog.model.operations import CreateNamespace, IcebergChange
 from commitlog.model.records import Code, Observation, Status
-from consumers.partition.observer import digest
 from tests.core_world import ROOT
 from tests.unit.iceberg_examples import LOCATION, metadata
 from tests.unit.test_iceberg_machine import EVENTS, OTHER, IcebergWorld, set_property
@@ -49,7 +48,7 @@ class ReferenceWorld(IcebergWorld):
             return Found(Observation(wanted.path, -1), error="there is no such file")
         if wanted.bytes_max and len(data) > wanted.bytes_max:
             return Found(Observation(wanted.path, len(data)), error="it is too large")
-        return Found(Observation(wanted.path, len(data), digest(data)), data=data)
+        return Found(Observation.of(wanted.path, data), data=data)
 
 
 @pytest.fixture
