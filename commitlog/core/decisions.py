@@ -246,6 +246,10 @@ class ChangeKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is Python's
 
 
+ENDS = frozenset({ChangeKind.DROPPED, ChangeKind.DEREGISTERED})
+"""How tables leave the log."""
+
+
 @made_fast
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -12,7 +12,7 @@ from typing import Any
 
 from commitlog.core.catalogue.decider import altered, parents
 from commitlog.core.catalogue.version_deletion import merged
-from commitlog.core.decisions import Change, ChangeKind, Noted
+from commitlog.core.decisions import ENDS, Change, ChangeKind, Noted
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.tables.lance_tables import Table, VersionRanges
@@ -204,7 +204,7 @@ class PartitionHeads:
             self._newer[change.table] = change.version
             return
         head = self._heads.get(change.table)
-        if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+        if change.kind in ENDS:
             self._heads.pop(change.table, None)
             return
         if head is not None and is_version and delta is not None:

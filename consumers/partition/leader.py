@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import ChangeKind, Decision
+from commitlog.core.decisions import ENDS, Decision
 from commitlog.core.log.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import ProtocolVersion, Submitted
@@ -56,7 +56,6 @@ from consumers.partition.readable import Readable
 IN_FLIGHT_MAX = 5_000
 """How many outcomes may lack Kafka's acknowledgement; no more are decided until some have it."""
 RECORDS_PER_POLL = 500
-_ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 PAUSE_SECONDS_MAX = 1.0
 """How long a pause waits for outcomes in flight and for files; the next one may find none."""
 
@@ -297,7 +296,7 @@ class Leader:
         )
         changes = self._machine.apply(submitted, outcome, changes=decision.changes)
         for change in changes:
-            if change.kind in _ENDS:
+            if change.kind in ENDS:
                 self._deciding.forget(change.location)
         void = chain.admit(outcome)
         assert not void, void

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.errors import Unavailable
 from consumers.partition.events import Version
 from consumers.partition.mailbox import Reply
 
 _BEGINS = frozenset({ChangeKind.CREATED, ChangeKind.DECLARED, ChangeKind.REGISTERED})
-_ENDS = frozenset({ChangeKind.DROPPED, ChangeKind.DEREGISTERED})
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +43,7 @@ class Readable:
                 continue
             if change.kind in _BEGINS:
                 self._written.setdefault(change.incarnation, 0)
-            elif change.kind in _ENDS and self._written.pop(change.incarnation, None) is not None:
+            elif change.kind in ENDS and self._written.pop(change.incarnation, None) is not None:
                 self._wake(change.incarnation)
 
     def written(self, incarnation: str, version: int) -> None:

@@ -27,7 +27,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
-from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
@@ -258,7 +258,7 @@ def naming_scheme(store: ObjectStore) -> str:
 def apply_change(files: TableFiles, change: Change) -> None:
     """Take the next change to a table into its state."""
     files.table, files.policy = change.table, change.policy
-    if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+    if change.kind in ENDS:
         files.dropped = True
     elif change.delta is not None:
         if change.kind is ChangeKind.REGISTERED:

@@ -17,6 +17,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from commitlog.codecs.avro import encode_transaction
+from commitlog.core.decisions import ENDS
 from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
@@ -26,7 +27,6 @@ from consumers.partition.events import Event
 from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.session import Session
 from consumers.socket.row_states import (
-    ENDS,
     GONE,
     Answer,
     Params,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from commitlog.core.decisions import ChangeKind
+from commitlog.core.decisions import ENDS
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import AppliedRange
@@ -19,8 +19,6 @@ Answer = list[Any]
 """A version, and what a write did in it: inserted, updated, deleted, refused, problem."""
 Params = Mapping[str, Any]
 
-ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
-"""How tables end."""
 _ABOUT_ROWS = frozenset({"WriteRows", "ApplyRows"})
 GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]
 
