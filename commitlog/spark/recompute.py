@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from commitlog.adapters.reading import read_to
+from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import store_for
 from commitlog.client.row_rebuild import RowHistories, info_of
 from commitlog.client.row_tail import Tail
@@ -26,14 +27,11 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
-from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.model.records import LeaderStarted, Observation, Outcome
 from commitlog.ports import Log
 from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, stretches
 
-RECORDINGS = "_commitlog/recordings"
-"""Below the tables root: what an outcome recorded outside itself, by sha256."""
 DIFFERENCES_MAX = 20
 STRETCH_OUTCOMES = 5_000
 PROGRESS_SECONDS = 1.0
@@ -96,13 +94,14 @@ def audit_partition(
     """
     genesis = log.genesis(partition)
     machine, found = Machine(genesis), Audited(partition)
+    recordings = Recordings(genesis.tables_root)
     terms = _declared_states(log, partition, end_offset)
     cut = stretches(log, partition, LogPosition(), end_offset, outcomes_max=STRETCH_OUTCOMES)
     told = time.monotonic()
     histories = RowHistories()
     for stretch, _ in cut:
         for decided in _checked(log, stretch, machine, found, terms):
-            _audit(machine, decided, found)
+            _audit(machine, decided, found, recordings)
             histories.take(decided)
             if time.monotonic() - told > PROGRESS_SECONDS:
                 on_progress(found.outcomes, decided.answered_offset)
@@ -153,11 +152,11 @@ def _check_state(machine: Machine, found: Audited, terms: dict[int, bytes]) -> N
         _differs(found, machine.sequence, "", "a leader started from a different state")
 
 
-def _audit(machine: Machine, decided: Decided, found: Audited) -> None:
+def _audit(machine: Machine, decided: Decided, found: Audited, outside: Recordings) -> None:
     outcome = decided.outcome
     found.outcomes += 1
     found.head = outcome.hash.hex()
-    recordings = _recordings(machine, outcome)
+    recordings = outside.of(outcome)
     again = decide_again(machine, decided, recordings, _look)
     if again.decision is None:
         found.as_recorded += 1
@@ -182,21 +181,6 @@ def _look(wanted: Wanted) -> Found | None:
     arrow = wanted.path.endswith(".arrow")
     file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
     return Found(seen, vector=decode_deletion_file(data, file_type))
-
-
-def _recordings(machine: Machine, outcome: Outcome) -> dict[bytes, bytes]:
-    root = machine.genesis.tables_root
-    found: dict[bytes, bytes] = {}
-    for result in outcome.results:
-        if result.delta is not None and result.delta.inline is None and root:
-            path = f"{RECORDINGS}/{result.delta.sha256.hex()}"
-            try:
-                found[result.delta.sha256] = store_for(root).read(path)
-            except FileNotFoundError as error:
-                raise CorruptLog(
-                    f"the recording {path} of outcome {outcome.sequence} is gone; restore it"
-                ) from error
-    return found
 
 
 def _seal_problem(again: Outcome, outcome: Outcome) -> str:

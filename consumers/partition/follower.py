@@ -9,43 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
-from commitlog.model.records import Answered, Genesis, Outcome, Submitted
+from commitlog.model.records import Answered, Genesis, Submitted
 from commitlog.ports import PATIENT_SECONDS, Log, Reader
 from consumers.partition.events import Event
 
-RECORDINGS = "_commitlog/recordings"
-"""Under the tables root: what a decision saw and is too large for its outcome, by sha256."""
 TRANSACTION_WAIT_SECONDS = 30.0
-
-
-class Recordings:
-    """What outcomes recorded outside themselves, below the tables root."""
-
-    def __init__(
-        self, tables_root: str, open_store: Callable[[str], ObjectStore] = store_for
-    ) -> None:
-        """Read them below `tables_root`; empty if the log has none."""
-        self._store = open_store(tables_root) if tables_root else None
-
-    def of(self, outcome: Outcome) -> dict[bytes, bytes]:
-        """Fetch what an outcome recorded; raise CorruptLog if it is gone."""
-        outside = [r.delta for r in outcome.results if r.delta and r.delta.inline is None]
-        return {recording.sha256: self._read(recording.sha256) for recording in outside}
-
-    def _read(self, digest: bytes) -> bytes:
-        path = f"{RECORDINGS}/{digest.hex()}"
-        if self._store is None:
-            raise CorruptLog(f"the recording {path} is needed, but the log has no tables root")
-        try:
-            return self._store.read(path)
-        except FileNotFoundError as error:
-            raise CorruptLog(
-                f"the recording {path} is missing from the log's tables root; restore it"
-            ) from error
 
 
 class Follower:

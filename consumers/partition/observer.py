@@ -17,6 +17,7 @@ from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.places import stays
+from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
@@ -43,7 +44,6 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces
-from consumers.partition.follower import RECORDINGS
 from consumers.partition.manifest_lists import ManifestLists
 from consumers.partition.obstacles import Obstacle, put
 

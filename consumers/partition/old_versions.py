@@ -17,6 +17,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_refs import versions_in
+from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
@@ -52,7 +53,6 @@ from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
 from consumers.partition.events import Version
-from consumers.partition.follower import Recordings
 from consumers.partition.offset_index import EVERY
 from consumers.partition.table_files import quarantined
 

@@ -19,6 +19,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 
 from commitlog.adapters.places import bindings, bound, named_here, use_named
+from commitlog.adapters.recordings import Recordings
 from commitlog.client.roots import PARTITION
 from commitlog.core.catalogue.named_roots import named_roots
 from commitlog.core.log.chain import ChainPlace
@@ -32,7 +33,7 @@ from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.feeding import Feeding
 from consumers.partition.folders import DiskFolder
-from consumers.partition.follower import Follower, Recordings
+from consumers.partition.follower import Follower
 from consumers.partition.leader import Leader
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import Loop

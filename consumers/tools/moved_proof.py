@@ -15,6 +15,7 @@ from pathlib import Path
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.reading import end_of
+from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.encoded_fragments import living_rows
@@ -24,7 +25,6 @@ from commitlog.model.records import Answered, Genesis, Outcome, Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, LogIdentity, MovedPartition, RawRecord
 from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.writer import batches

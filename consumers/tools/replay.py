@@ -21,6 +21,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import LocalStore, ObjectStore
 from commitlog.client.full_storage import disk_of, is_full
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
@@ -32,7 +33,6 @@ from commitlog.errors import StorageFull
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
-from consumers.partition.follower import Recordings
 from consumers.partition.table_files import HINT
 from consumers.tools.erasure.acts import expiry_in
 from consumers.tools.rebuilt import RebuiltPlaces, RebuiltTable, Rows, RowsPlace

@@ -7,8 +7,8 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.adapters.recordings import RECORDINGS
 from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
-from consumers.partition.follower import RECORDINGS
 from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.verify import VerifyOptions, files, verify
 from tests.service import Service, rows, service

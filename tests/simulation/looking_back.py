@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, NoSuchVersion, Unavailable
 from consumers.partition.catalogue import Head
-from consumers.partition.follower import Recordings
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from tests.simulation.log import SimulatedLog

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.recordings import Recordings
 from commitlog.codecs import lanes
 from commitlog.core.log.replica import Decided, Replica
-from consumers.partition.follower import Recordings
 from consumers.views.version_index.appends import LEAST, Appends
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.operation_results import DoneAppend

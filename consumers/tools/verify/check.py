@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
+from commitlog.adapters.recordings import Recordings
 from commitlog.codecs.avro_chain import plain_chain
 from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY, principal_in_content
@@ -22,7 +23,6 @@ from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, Log
 from commitlog.wire import program
 from consumers.partition.checkpoint import Checkpoint
-from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE
 from consumers.tools.verify.contents import read_contents

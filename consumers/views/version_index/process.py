@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 
+from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import PATIENT_SECONDS, Log
-from consumers.partition.follower import Recordings
 from consumers.views.version_index.lateness import Lateness
 from consumers.views.version_index.layout import note_failure
 from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
