@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from consumers.tools.cleaning import clean
-from consumers.tools.file_ledger import REASON
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies

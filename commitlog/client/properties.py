@@ -10,6 +10,7 @@ from commitlog.client.host import Host, Pairs, TableName
 from commitlog.errors import InvalidRequest
 from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import PREFIX
+from commitlog.model.names import RESERVED
 from commitlog.model.operations import AlterProperties
 from commitlog.model.table import parse_table_id
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from commitlog.model.records import Outcome
 
 TIMEOUT_SECONDS = 120.0
-_OURS = "commitlog."
 
 
 class SetsProperties(Host):
@@ -71,9 +71,9 @@ def check_properties(name: TableName, values: Mapping[str, str | None]) -> None:
     if not values:
         raise InvalidRequest("no property is given", field="values")
     for key in values:
-        if not key or (key.startswith(_OURS) and not key.startswith(PREFIX)):
+        if not key or (key.startswith(RESERVED) and not key.startswith(PREFIX)):
             raise InvalidRequest(
                 f"{said}: {key!r} can't be set", field="values", value=key,
-                advice=f"Of {_OURS}*, only {PREFIX}* are yours; holds are set by log.hold",
+                advice=f"Of {RESERVED}*, only {PREFIX}* are yours; holds are set by log.hold",
             )  # fmt: skip
     check_policy(said, {key: value for key, value in values.items() if value is not None})

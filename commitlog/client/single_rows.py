@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.key_numbers import is_number, is_text, number_of_text
+from commitlog.codecs.manifest_file import MAGIC
 from commitlog.lancepb.table_pb2 import DataFragment
 
 FILE_BYTES_MAX = 1 << 16
@@ -26,7 +27,6 @@ _ENTRY = struct.Struct("<QQ")
 _SHORT, _LONG = struct.Struct("<IIIii"), struct.Struct("<IIIqq")
 """What precedes a text: two buffers, their sizes, and the first one, where the text starts and
 ends."""
-_MAGIC = b"LANC"
 _ANY, _FIRST, _SECOND = b"\x0a", b"\x0a", b"\x12"
 
 
@@ -73,7 +73,7 @@ def _described(data: bytes, column: int) -> bytes:
         return b""
     _, table, _, _, columns, _, _, magic = _FOOTER.unpack_from(data, start)
     entry = table + column * _ENTRY.size
-    if magic != _MAGIC or not 0 <= column < columns or entry + _ENTRY.size > start:
+    if magic != MAGIC or not 0 <= column < columns or entry + _ENTRY.size > start:
         return b""
     position, size = _ENTRY.unpack_from(data, entry)
     return data[position : position + size]

@@ -12,7 +12,7 @@ from typing import Any
 
 from commitlog.errors import UnsupportedFormat
 
-_MAGIC = b"Obj\x01"
+MAGIC = b"Obj\x01"
 _SYNC = 16
 _BROKEN = (IndexError, KeyError, TypeError, ValueError, AttributeError, RecursionError, zlib.error)
 """What broken bytes lead to."""
@@ -43,7 +43,7 @@ def check_avro(data: bytes, bytes_max: int) -> None:
 
 
 def _facts(data: bytes) -> tuple[int, dict[str, bytes]]:
-    if data[:4] != _MAGIC:
+    if data[:4] != MAGIC:
         raise UnsupportedFormat("not an Avro file")
     at = 4
     facts: dict[str, bytes] = {}

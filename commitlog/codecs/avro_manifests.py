@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 
-from commitlog.codecs.avro_bounds import check_avro
+from commitlog.codecs.avro_bounds import MAGIC, check_avro
 from commitlog.core.iceberg.manifests import ListHeader, Record
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
@@ -41,7 +41,6 @@ _PARTITIONS, _KEY, _FIRST_ROW = 507, 519, 520
 _KNOWN = frozenset({_PARTITIONS, _KEY, _FIRST_ROW, *(column[0] for column in _COLUMNS)})
 _ADDED = 1
 """The status of an entry whose file its manifest's own snapshot adds."""
-_MAGIC = b"Obj\x01"
 
 
 def read_list(data: bytes) -> list[Record]:
@@ -89,7 +88,7 @@ def container(facts: Mapping[str, str], records: Sequence[bytes]) -> bytes:
     """Return an Avro file of one block."""
     body = b"".join(records)
     meta = b"".join(_bytes(k.encode()) + _bytes(v.encode()) for k, v in facts.items())
-    head = b"".join((_MAGIC, _number(len(facts)), meta, b"\0"))
+    head = b"".join((MAGIC, _number(len(facts)), meta, b"\0"))
     sync = hashlib.sha256(head + body).digest()[:16]
     if not records:
         return head + sync

@@ -31,7 +31,8 @@ INLINE_TRANSACTION_BYTES_MAX = 20 * 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
 _FOOTER = struct.Struct("<qHH4s")
-_MAGIC = b"LANC"
+MAGIC = b"LANC"
+"""How each whole file of Lance's ends."""
 _VERSION_MAX = 2**64 - 1
 _DETACHED = 1 << 63
 _NAME = re.compile(r"(d?)([0-9]{1,20})\.manifest")
@@ -83,7 +84,7 @@ def encode_manifest(state: ManifestState, transaction_bytes: bytes | None) -> by
     size = len(state.header.encoded) + len(scalars) + sum(map(len, fragments))
     pieces += (_LENGTH.pack(size), state.header.encoded, scalars)
     pieces += fragments
-    pieces.append(_FOOTER.pack(position, 0, 2, _MAGIC))
+    pieces.append(_FOOTER.pack(position, 0, 2, MAGIC))
     return b"".join(pieces)
 
 
@@ -114,8 +115,8 @@ def manifest_message(data: bytes) -> bytes:
     if len(data) < _FOOTER.size:
         raise UnsupportedFormat(f"a manifest of {len(data)} bytes is cut off")
     position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
-    if magic != _MAGIC:
-        raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {_MAGIC!r}")
+    if magic != MAGIC:
+        raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {MAGIC!r}")
     return _section(data, position)
 
 

@@ -38,6 +38,10 @@ from commitlog.model.reasons import Phrase, cut
 from commitlog.model.table import DELIMITER, LONE_SURROGATE, PART_LENGTH_MAX
 from commitlog.words import say
 
+RESERVED = "commitlog."
+"""How properties begin that mean something to the log."""
+REASON = "commitlog.maintenance"
+"""In a transaction's properties: why maintenance submitted it."""
 ROWS_EXPIRED_THROUGH = "commitlog.rows.expired-through"
 """A table's property: the position through which the rows of applied writes have left the log."""
 

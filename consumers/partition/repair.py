@@ -14,6 +14,7 @@ from pathlib import Path
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.codecs.manifest_file import (
+    MAGIC,
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -29,8 +30,6 @@ from consumers.partition.catalogue import Head
 
 LOOKED_AT = 100
 """How many versions back a table is looked through: a machine writes back what is older in time."""
-_MAGIC = b"LANC"
-"""How each whole manifest ends."""
 
 logger = logging.getLogger(__name__)
 
@@ -123,8 +122,8 @@ def _is_whole(folder: Path, version: int) -> bool | None:
         try:
             with (folder / _path(version, scheme)).open("rb") as file:
                 size = file.seek(0, 2)
-                file.seek(max(0, size - len(_MAGIC)))
-                return file.read() == _MAGIC
+                file.seek(max(0, size - len(MAGIC)))
+                return file.read() == MAGIC
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -47,8 +47,6 @@ from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
-REASON = "commitlog.maintenance"
-"""In a transaction's properties: why maintenance submitted it."""
 DATA, INDICES = "data", "_indices"
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
 """Folders in which a file that the log doesn't name is unneeded."""

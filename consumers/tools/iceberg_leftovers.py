@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from commitlog import CommitLog
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
+from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles
-from consumers.tools.file_ledger import REASON
 from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
 from consumers.tools.orphans import CATCH_UP_SECONDS, Leftover, said
 

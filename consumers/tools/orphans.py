@@ -41,6 +41,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties
 from commitlog.ports import Log
 from consumers.partition.follower import Follower
@@ -52,7 +53,7 @@ from consumers.tools.branch_files import (
     branch_of,
     needed_by_branches,
 )
-from consumers.tools.file_ledger import JUDGED, REASON, FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.file_ledger import JUDGED, FileLedger, LifeFiles, Why, paths_in
 from consumers.tools.turns import Turns
 
 CATCH_UP_SECONDS = 600.0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
-from commitlog.model.names import ROWS_EXPIRED_THROUGH
+from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties
 from commitlog.ports import ArchivableLog
 from consumers.tools.archive.proof import Archive
@@ -26,7 +26,6 @@ from consumers.tools.archive.row_notes import RowNotes, held_rows
 from consumers.tools.archive.rows import take_out
 from consumers.tools.archive.writer import ArchiveRun, give_up
 from consumers.tools.erasure.acts import Position
-from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance_policy import Policies
 
 RECORD_SECONDS = 120.0

@@ -25,9 +25,9 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, NoSuchTable, OutcomeUnknown, Unavailable
 from commitlog.model.maintenance_policy import MaintenancePolicy
+from commitlog.model.names import REASON
 from commitlog.model.table import Policy as Manifests
 from consumers.tools.clocks import clock_difference
-from consumers.tools.file_ledger import REASON
 from consumers.tools.tiers import tier_due
 
 UNINDEXED_ROWS_LEAST = 1_000

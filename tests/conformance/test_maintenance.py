@@ -21,12 +21,12 @@ from commitlog.client.upkeep import rewrite_here
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.model.maintenance_policy import PREFIX, MaintenancePolicy
+from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools import maintenance as maintenance_module
 from consumers.tools import removals, table_acts
 from consumers.tools.cleaning import clean
-from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import parse_defaults
 from consumers.tools.removals import HISTORY_LEAST

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from commitlog.core.decisions import Change
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from commitlog.model.table import Policy
 from consumers.partition.events import Event
-from consumers.tools.file_ledger import REASON
 from consumers.tools.orphans import GONE
 from tests.simulation.disk import STALE_SECONDS
 from tests.simulation.rows import Intent

@@ -12,11 +12,11 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
+from commitlog.model.names import REASON
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.cleaning import clean
-from consumers.tools.file_ledger import REASON
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals

@@ -14,9 +14,10 @@ import pytest
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, TransactionRejected
+from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools.file_ledger import REASON, LifeFiles, Why
+from consumers.tools.file_ledger import LifeFiles, Why
 from consumers.tools.orphans import GONE, Leftover, Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service

@@ -15,6 +15,7 @@ from lance_namespace import (
     TransactionNotFoundError,
 )
 
+from commitlog.model.names import RESERVED
 from commitlog.model.operations import AlterProperties, operation_name, target
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
@@ -24,7 +25,6 @@ from consumers.servers.security.grants import Access
 
 SAID = "transaction."
 """How properties of a table begin that are really some transaction's: `transaction.<id>.<key>`."""
-_OURS = "commitlog."
 
 
 def visible(properties: Mapping[str, str]) -> dict[str, str]:
@@ -76,9 +76,9 @@ def _carry_out(where: str, action: Any, said: dict[str, str]) -> None:
     if chosen is None or (sets is not None and unsets is not None):
         raise InvalidInputError(f"{where}: an action must set a status, or set or unset a property")
     key = chosen.key
-    if not key or key.startswith(_OURS):
+    if not key or key.startswith(RESERVED):
         raise InvalidInputError(
-            f"{where}: key is missing, or begins with the reserved prefix {_OURS!r}"
+            f"{where}: key is missing, or begins with the reserved prefix {RESERVED!r}"
         )
     if sets is not None:
         mode = one_of(f"{where}: mode", sets.mode, "overwrite", "fail", "skip")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.errors import NoSuchVersion
+from commitlog.model.names import REASON
 from consumers.history import Ask, Row
 from consumers.servers.page.questions import LIST_MAX, must_exist, near_names
 
 GROWTH_POINTS = 80
 SNAPSHOTS_MAX = 100
-REASON = "commitlog.maintenance"
 _FIELDS = "field_id, parent_id, name, type, nullable, version AS since_version"
 
 

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from commitlog.core.log.replica import Decided
-from commitlog.model.names import ROWS_EXPIRED_THROUGH
+from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties, LanceCommit
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.file_ledger import REASON
 
 ERASURE = "commitlog.erasure"
 """In a transaction's properties: what it erases, in JSON."""
