@@ -14,7 +14,6 @@ repaired by guessing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import threading
@@ -23,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters.storage import sha256_of
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.log.replica import Replica
@@ -31,7 +31,7 @@ from commitlog.core.partition.snapshot import MACHINE, digest_of
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.ports import LogIdentity
-from consumers.partition.folders import DiskFolder, Folder
+from consumers.partition.folders import SEAL, DiskFolder, Folder, break_seal, sealed
 from consumers.runtime.places import another_log
 
 FORMAT = 3
@@ -164,7 +164,7 @@ class Checkpoints:
             raise self._corrupt(f"{HEAD} is not JSON: {error}") from error
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise self._corrupt(f"{HEAD} has an unknown format")
-        if head.pop("sha256", "") != _digest(head):
+        if not break_seal(head):
             raise self._corrupt(f"{HEAD} is damaged")
         self._check_identity(head["identity"])
         hints = head.get("hints", {})
@@ -194,9 +194,9 @@ class Checkpoints:
 
     def take_over(self, head: dict[str, Any]) -> None:
         """Put the head of a copy of this log's checkpoint, whose files are here already."""
-        kept = {name: value for name, value in head.items() if name != "sha256"}
+        kept = {name: value for name, value in head.items() if name != SEAL}
         kept["identity"] = self._identity
-        self._folder.replace(HEAD, json.dumps({**kept, "sha256": _digest(kept)}).encode())
+        self._folder.replace(HEAD, json.dumps(sealed(kept)).encode())
 
     def prepare_ahead(self, machine: Machine) -> PreparedCheckpoint | None:
         """Return parts that get nothing new, for a checkpoint to come, some at each call.
@@ -258,13 +258,12 @@ class Checkpoints:
             "parts": parts,
             "hints": hints,
         }
-        head["sha256"] = _digest(head)
         return PreparedCheckpoint(
             term=self._term,
             parts=parts,
             hints=hints,
             files=files,
-            head=json.dumps(head).encode(),
+            head=json.dumps(sealed(head)).encode(),
         )
 
     def write(self, prepared: PreparedCheckpoint) -> None:
@@ -304,7 +303,7 @@ class Checkpoints:
             data = self._folder.read(name)
         except FileNotFoundError as error:
             raise self._corrupt(f"{name} is missing") from error
-        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+        if len(data) != size or sha256_of(data) != digest:
             raise self._corrupt(f"{name} is damaged")
         return data
 
@@ -328,11 +327,7 @@ def _encoded(part: Part, files: dict[str, bytes]) -> tuple[PartEntry, tuple[str,
     if hint is None:
         return (counter, name, len(data)), None
     files[f"{name}.hint"] = hint
-    return (counter, name, len(data)), (hashlib.sha256(hint).hexdigest(), len(hint))
-
-
-def _digest(head: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
+    return (counter, name, len(data)), (sha256_of(hint), len(hint))
 
 
 def _chain_to_json(chain: Chain) -> dict[str, Any]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from commitlog.adapters import disk
+from commitlog.adapters.storage import sha256_of
+
+SEAL = "sha256"
+"""In a JSON object: the hash of all else in it, which tells whether it is damaged."""
 
 
 class Folder(Protocol):
@@ -68,3 +73,17 @@ class DiskFolder:
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         (self._path / name).unlink(missing_ok=True)
+
+
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the hash of all that is in it."""
+    return {**body, SEAL: _hash_of(body)}
+
+
+def break_seal(body: dict[str, Any]) -> bool:
+    """Take the hash out of a JSON object; return True if it is that of all else in it."""
+    return bool(body.pop(SEAL, "") == _hash_of(body))
+
+
+def _hash_of(body: Mapping[str, Any]) -> str:
+    return sha256_of(json.dumps(body, sort_keys=True).encode())

@@ -8,7 +8,6 @@ rebuild it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from bisect import bisect_left, insort
@@ -17,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 
 from commitlog.core.log.chain import BEGINNING, ChainPlace
-from consumers.partition.folders import Folder
+from consumers.partition.folders import Folder, break_seal, sealed
 
 EVERY = 1_000
 """Outcomes between two places."""
@@ -105,8 +104,7 @@ class OffsetIndex:
             ]
             body = {"log_id": self._log_id, "places": rows}
             if rows:
-                sealed = json.dumps({**body, "sha256": _digest(body)}).encode()
-                files[f"{number}.json"] = sealed
+                files[f"{number}.json"] = json.dumps(sealed(body)).encode()
             else:
                 empty.append(f"{number}.json")
         return partial(_write, self._folder, files, empty)
@@ -114,7 +112,7 @@ class OffsetIndex:
     def _load(self, name: str) -> Iterable[ChainPlace]:
         try:
             body = json.loads(self._folder.read(name))
-            if body.pop("sha256") != _digest(body):
+            if not break_seal(body):
                 raise ValueError("it is damaged")
             if body["log_id"] != self._log_id:
                 return []
@@ -136,7 +134,3 @@ def _write(folder: Folder, files: Mapping[str, bytes], empty: Iterable[str]) -> 
 
 def _file_of(place: ChainPlace) -> int:
     return place.sequence // (EVERY * PLACES_PER_FILE)
-
-
-def _digest(body: object) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

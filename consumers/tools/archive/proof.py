@@ -18,7 +18,7 @@ from typing import Any
 from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity, RawRecord
-from consumers.partition.folders import DiskFolder
+from consumers.partition.folders import DiskFolder, break_seal, sealed
 from consumers.runtime.places import another_log
 
 FORMAT = 1
@@ -121,7 +121,7 @@ class Archive:
             raise _damaged(path, f"it is not JSON: {error}") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise _damaged(path, "its format is unknown; upgrade this program if it is newer")
-        if body.pop("sha256", "") != _digest(body):
+        if not break_seal(body):
             raise _damaged(path, "it doesn't have the hash that it carries")
         return cls(path, body["identity"], tuple(_segment(one) for one in body["segments"]))
 
@@ -150,8 +150,7 @@ class Archive:
             "segments": [asdict(segment) for segment in segments],
         }
         # As it comes back: JSON knows no tuples.
-        body = json.loads(json.dumps(body))
-        body["sha256"] = _digest(body)
+        body = sealed(json.loads(json.dumps(body)))
         DiskFolder(self.folder).replace(PROOF, json.dumps(body, indent=1).encode())
         return replace(self, segments=segments)
 
@@ -182,10 +181,6 @@ def digest_of(records: Iterable[RawRecord]) -> str:
         whole.update(_HEAD.pack(record.offset, record.append_time_ms, *lengths))
         whole.update((key or b"") + (value or b""))
     return whole.hexdigest()
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _damaged(path: Path, what: str) -> CorruptLog:

@@ -7,13 +7,12 @@ list them. What is restored takes the newest one that isn't beyond it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD, Checkpoints
@@ -40,7 +39,7 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
                 count += sum(_save_part(source, target, number, one) for one in _parts(head))
             except FileNotFoundError:
                 continue  # none yet, or it was replaced meanwhile
-            name = f"{json.loads(head)['chain']['sequence']:020}-{_sha256(head)}.json"
+            name = f"{json.loads(head)['chain']['sequence']:020}-{sha256_of(head)}.json"
             path = f"{number}/{_HEADS}/{name}"
             if target.size(path) < 0:
                 write_checked(target, path, head)
@@ -96,7 +95,7 @@ def damage(place: str, partitions: int) -> Iterator[BadBackup]:
 
 def _read_head(source: Store, number: int, name: str) -> bytes:
     data = source.read(f"{number}/{_HEADS}/{name}")
-    if not name.endswith(f"-{_sha256(data)}.json"):
+    if not name.endswith(f"-{sha256_of(data)}.json"):
         raise damaged(f"{FOLDER}/{number}/{_HEADS}/{name}")
     return data
 
@@ -107,7 +106,7 @@ def _read_part(source: Store, number: int, name: str, sha256: str) -> bytes:
         data = source.read(f"{number}/{name}")
     except FileNotFoundError:
         raise missing(path) from None
-    if _sha256(data) != sha256:
+    if sha256_of(data) != sha256:
         raise damaged(path)
     return data
 
@@ -138,11 +137,7 @@ def _save_part(source: Store, target: Store, number: int, one: tuple[str, str, i
     if target.size(f"{number}/{name}") == size:
         return False
     data = source.read(name)
-    if _sha256(data) != sha256:
+    if sha256_of(data) != sha256:
         raise CorruptLog(f"the checkpoint's file {name} is damaged: delete the checkpoint's folder")
     write_checked(target, f"{number}/{name}", data)
     return True
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

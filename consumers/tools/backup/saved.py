@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from commitlog.adapters.storage import TEMPORARY, LocalStore, store_for
+from commitlog.adapters.storage import TEMPORARY, LocalStore, sha256_of, store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.ports import RawRecord
@@ -152,7 +152,7 @@ def write_list(store: Store, files: Sequence[SavedFile]) -> str:
 
 
 def _short(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return sha256_of(data)[:16]
 
 
 def read_copy(store: Store, path: str) -> bytes:
@@ -208,7 +208,7 @@ def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chun
     sink = io.BytesIO()
     pq.write_table(table_of(records), sink, compression="zstd")
     data = sink.getvalue()
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = sha256_of(data)
     path = f"{folder}/{records[0].offset:020}-{sha256[:16]}.parquet"
     write_checked(store, path, data)
     return Chunk(path, sha256, len(records), records[-1].offset + 1)
@@ -217,6 +217,6 @@ def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chun
 def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
     """Yield a file's records; BadBackup if it isn't the file that was written."""
     data = read_copy(store, chunk.path)
-    if hashlib.sha256(data).hexdigest() != chunk.sha256:
+    if sha256_of(data) != chunk.sha256:
         raise damaged(chunk.path)
     yield from records_in(pq.ParquetFile(io.BytesIO(data)))
