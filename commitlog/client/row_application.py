@@ -15,6 +15,7 @@ from commitlog.client.direct import LivingRows, delete_found, find
 from commitlog.client.opening import Opened
 from commitlog.client.row_groups import (
     BaseScan,
+    Evaluate,
     Group,
     MergedGroup,
     ReadBase,
@@ -49,13 +50,15 @@ def prepare_group(
     writes: Sequence[Write],
     scan: BaseScan | None,
     read: ReadBase = read_base,
+    evaluate: Evaluate | None = None,
 ) -> Prepared | None:
     """Apply writes to a version in memory and write what they come to; None: nothing changes.
 
-    `scan` is their `base_scan`. Each write's counts, or why it was refused, are noted in it.
+    `scan` is their `base_scan`. Conditions are evaluated in this process, unless by another
+    `evaluate`. Each write's counts, or why it was refused, are noted in it.
     """
     base = no_base() if scan is None else read(info, dataset, scan)
-    merged = Group(info, base).apply(writes)
+    merged = Group(info, base, evaluate).apply(writes)
     if not merged.rows.num_rows and not len(merged.gone):
         return None
     updated, removed, affected = delete_rows(dataset, merged.gone)

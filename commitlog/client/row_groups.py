@@ -31,6 +31,8 @@ from commitlog.model.records import Code
 
 FILTERED_KEYS_MAX = 1_000_000
 """Of more keys than this, all rows' keys are read instead of looked for."""
+Evaluate = Callable[[pa.Table, pa.Table, str], list[int]]
+"""Returns the numbers of the pairs of a target's and a source's row for which a condition holds."""
 _TARGET, _SOURCE = "target", "source"
 _MISSING = -1
 
@@ -39,7 +41,7 @@ class RowsUnusable(Exception):
     """A write whose rows can't be applied: a code, and what is wrong with them."""
 
     def __init__(self, code: Code, problem: str) -> None:
-        super().__init__(problem)
+        super().__init__(code, problem)
         self.code = code
         self.problem = problem
 
@@ -164,9 +166,9 @@ class MergedGroup:
 class Group:
     """Rows with the keys of a group, and the writes that change them."""
 
-    def __init__(self, info: TableInfo, base: pa.Table) -> None:
-        """Start with the rows that `base_scan` asks for."""
-        self._info = info
+    def __init__(self, info: TableInfo, base: pa.Table, evaluate: Evaluate | None = None) -> None:
+        """Start with the rows that `base_scan` asks for; `evaluate` conditions as it does."""
+        self._info, self._evaluate = info, evaluate or fulfilling
         self._schema: pa.Schema = info.schema
         self._base = base
         self._sources: list[pa.Table] = [base]
@@ -245,7 +247,7 @@ class Group:
             return set()
         target = self._values([row for _, _, row in pairs])
         source = write.rows.take([offset for offset, _, _ in pairs])
-        held = fulfilling(target, source, write.operation.update_if)
+        held = self._evaluate(target, source, write.operation.update_if)
         return {pairs[position][:2] for position in held}
 
     def _merged(self, on: Sequence[str]) -> MergedGroup:

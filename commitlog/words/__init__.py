@@ -21,13 +21,15 @@ FROZEN = {**frozen_log.TEMPLATES, **frozen_lance.TEMPLATES, **frozen_iceberg.TEM
 FROZEN_ADVICE = {**frozen_log.ADVICE, **frozen_lance.ADVICE}
 """What the losing writer does next, by the name of the reason."""
 WORDS = {**FROZEN, **reworded.WORDS, **current.WORDS}
+_FROZEN_OR_NEW = {**WORDS, **FROZEN}
+"""What was no refusal when those logs began, but ended their leaders, has today's words."""
 ADVICE = {**FROZEN_ADVICE, **current.ADVICE}
 """The same as readers see them."""
 
 
 def frozen(phrase: Phrase) -> str:
     """Return the words that logs of protocols 1 to 3 have for a refusal."""
-    return _fill(FROZEN, FROZEN[phrase.name], phrase.arguments)
+    return _fill(_FROZEN_OR_NEW, _FROZEN_OR_NEW[phrase.name], phrase.arguments)
 
 
 def frozen_advice(phrase: Phrase) -> str:

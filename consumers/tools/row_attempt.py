@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from commitlog import CommitLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import find_rows, prepare_found, prepare_group
-from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, base_scan
+from commitlog.client.row_groups import Evaluate, ReadBase, RowsUnusable, Write, base_scan
 from commitlog.client.row_keys import KnownKeys
 from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite
@@ -33,11 +33,13 @@ class Attempt:
         refused: dict[tuple[int, int], str],
         read: ReadBase | None,
         known: KnownKeys,
+        evaluate: Evaluate,
     ) -> None:
         self._read_base = read or known.read
         self._known = known if read is None else None
         self._log, self._info, self._after = log, info, after
         self._group, self._refused = group, refused
+        self._evaluate = evaluate
 
     def run(self) -> Outcome:
         """Write files and submit; the files of what surely wasn't committed are removed."""
@@ -66,7 +68,8 @@ class Attempt:
             found = find_rows(info, opened, known, scan)
             if found is not None:
                 return prepare_found(info, opened, writes, scan, found)
-        return prepare_group(info, opened.newest(info), writes, scan, self._read_base)
+        newest = opened.newest(info)
+        return prepare_group(info, newest, writes, scan, self._read_base, self._evaluate)
 
     def _transaction(
         self, writes: Sequence[Write | RowsUnusable], prepared: Prepared | None

@@ -28,6 +28,7 @@ from commitlog.errors import (
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers.tools.row_attempt import Attempt
+from consumers.tools.row_conditions import Conditions
 
 ASK_SECONDS = 5.0
 """How long a leader is asked at once whether something waits."""
@@ -77,6 +78,7 @@ class RowWriter:
         self._log = log
         self._options = options or RowWriterOptions()
         self._read, self._known = read, KnownKeys()
+        self._conditions = Conditions()
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self._due: dict[str, float] = {}
@@ -105,6 +107,7 @@ class RowWriter:
         deadline = time.monotonic() + END_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._conditions.close()
 
     def drain(self, stop: threading.Event) -> None:
         """Apply what waits now in all partitions, and what comes meanwhile."""
@@ -122,6 +125,7 @@ class RowWriter:
                     self._gather(busy, stop)
             finally:
                 tail.close()
+        self._conditions.close()
 
     def _follow(self, partition: int, stop: threading.Event) -> None:
         tail = Tail(self._log.runtime().log, partition)
@@ -255,9 +259,8 @@ class RowWriter:
         for _ in range(TRIES_MAX):
             if not group:
                 return None
-            attempt = Attempt(
-                self._log, info, waiting.applied, group, refused, self._read, self._known
-            )
+            found = self._read, self._known, self._conditions.fulfilling
+            attempt = Attempt(self._log, info, waiting.applied, group, refused, *found)
             try:
                 outcome = attempt.run()
             except MissingDataFile as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from pyroaring import BitMap
 
+from commitlog import words
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.machine import Found
@@ -26,9 +27,11 @@ from commitlog.model.operations import (
     ROW_ORDER,
     ROW_ORDER_KEPT,
     AffectedRows,
+    AlterProperties,
     CreateTable,
     DropTable,
     LanceCommit,
+    Operation,
     RegisterTable,
 )
 from commitlog.model.records import Observation
@@ -248,3 +251,23 @@ def test_a_mem_wal_whose_details_cannot_be_read(protocol: int) -> None:
     index.uuid.uuid, index.index_details.value = bytes(16), b"\xff"
     index.index_details.type_url = "/lance.table.MemWalIndexDetails"
     assert world.ask("i", commit(made)).status == "rejected"
+
+
+@pytest.mark.parametrize("protocol", range(1, PROTOCOL_SUPPORTED + 1))
+def test_the_end_of_row_ids_is_said_under_each_protocol(protocol: int) -> None:
+    world = World(rules=Rules(protocol))
+    world.create(stable_row_ids=True)
+    world.ask("first", append(1, "a.lance"))
+    outcome = world.ask("x", append(2, "b.lance", rows=2**63 - 1), append(2, "c.lance"))
+    assert outcome.status == "rejected"
+    assert "no row ids are left" in words.worded(outcome).message
+
+
+@pytest.mark.parametrize(
+    "then", [DropTable(("t",)), AlterProperties(("t",), upserts=(("a", "b"),))]
+)
+def test_what_a_record_does_to_a_table_that_it_wrote_to(world: World, then: Operation) -> None:
+    """A leader and a replay derive the same changes of it, as each `ask` asserts."""
+    assert world.ask("both", append(2, "c.lance"), then).status == "committed"
+    assert world.changes[-1].version == 3
+    assert world.replayed().digest() == world.machine.digest()

@@ -239,7 +239,7 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     protocol = draft.rules.protocol
     if protocol >= NAMES_CHECKED_SINCE:
         name = format_table_id(operation.table)
-        check_header(empty.header, state.header, name, protocol, renumbers_fields=False)
+        check_header(empty.header, state.header, name, renumbers_fields=False, protocol=protocol)
     delta = diff(empty, state)
     check_bases(draft, operation.table, location, None, delta.header)
     return delta
@@ -254,7 +254,7 @@ def _end(draft: Draft, view: View, operation: Operation) -> None:
     is_drop = not isinstance(operation, DeregisterTable)
     kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
     draft.results.append(_result(view.table, operation))
-    draft.changes.append(change_of(view.table, kind))
+    draft.changes.append(replace(change_of(view.table, kind), version=view.version))
     draft.views[view.table.table_id] = None
     draft.dropped[view.table.incarnation] = None
 
@@ -296,7 +296,8 @@ def _decide_properties(
         applied=view.table.rows.applied if view.table.rows is not None else 0,
     )
     draft.results.append(_result(view.table, operation))
-    draft.changes.append(change_of(view.table, ChangeKind.PROPERTIES))
+    change = change_of(view.table, ChangeKind.PROPERTIES)
+    draft.changes.append(replace(change, version=view.version))
 
 
 def _no_such_namespace(namespace: TableId) -> Exception:

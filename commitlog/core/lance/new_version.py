@@ -37,7 +37,7 @@ from commitlog.core.schema_check.schema import (
 )
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
-from commitlog.model.limits import NAMES_CHECKED_SINCE, NESTING_SINCE
+from commitlog.model.limits import NAMES_CHECKED_SINCE, NESTING_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.names import NameProblem, first_problem, key_problem
 from commitlog.model.operations import Operation, target
 from commitlog.model.reasons import Phrase
@@ -82,8 +82,8 @@ def check_version(
             state.header,
             header,
             format_table_id(view.table.table_id),
-            draft.rules.protocol,
             renumbers_fields=of_kind.renumbers_fields and not _keeps_files(state, delta),
+            protocol=draft.rules.protocol,
         )
     if not of_kind.only_adds or built_by is not Builder.HERE:
         _check_fragments(state, delta, of_kind, header)
@@ -103,9 +103,9 @@ def check_header(
     before: ManifestHeader,
     after: ManifestHeader,
     name: str,
-    protocol: int,
     *,
     renumbers_fields: bool,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> None:
     """Refuse a schema, metadata or format that Lance can't open."""
     old, new = before.message, after.message

@@ -47,7 +47,10 @@ def _schema(operation: Operation, message: Transaction | None) -> Sequence[Field
     if isinstance(operation, CreateTable):
         return [Field.FromString(encoded) for encoded in operation.fields]
     of_kind = operation_of(message) if message is not None else None
-    return getattr(of_kind.body(message), "schema", ()) if of_kind is not None else ()
+    if message is None or of_kind is None:
+        return ()
+    schema: Sequence[Field] = getattr(of_kind.body(message), "schema", ())
+    return schema
 
 
 def _problem(

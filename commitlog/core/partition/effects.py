@@ -73,7 +73,7 @@ def carry_out(
     recordings: Mapping[bytes, bytes],
 ) -> tuple[Change, ...]:
     """Do what a committed outcome says; return its changes."""
-    known = {(c.table, c.incarnation, c.version): c for c in changes or ()}
+    known = {(c.table, c.incarnation, c.version): c for c in changes or () if c.delta is not None}
     done: list[Change] = []
     iceberg: Callable[[TableId], IcebergTable] | None = None
     each = zip(record.operations, parsed, outcome.results, strict=True)

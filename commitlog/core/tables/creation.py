@@ -124,7 +124,8 @@ def _paths_among(paths: Iterable[str], fields: list[Field]) -> set[str]:
     below: defaultdict[int | None, list[Field]] = defaultdict(list)
     for field in fields:
         below[field.parent_id if field.parent_id in by_id else None].append(field)
-    found, left = set(), [(places, field) for field in below[None]]
+    found: set[Any] = set()
+    left = [(places, field) for field in below[None]]
     while left:
         place, field = left.pop()
         for part in field.name.split("."):

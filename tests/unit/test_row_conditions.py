@@ -1,0 +1,55 @@
+"""Does a condition that ends its process cost the row writer nothing but that condition?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from commitlog.client.row_groups import RowsUnusable
+from consumers.tools import row_conditions
+from consumers.tools.row_conditions import ConditionLost, Conditions
+
+TARGET, SOURCE = pa.table({"id": [1, 2]}), pa.table({"id": [2, 2]})
+
+
+@pytest.fixture
+def conditions() -> Iterator[Conditions]:
+    made = Conditions()
+    yield made
+    made.close()
+
+
+def test_conditions_hold_or_not_or_are_refused(conditions: Conditions) -> None:
+    assert conditions.fulfilling(TARGET, SOURCE, "target.id = source.id") == [1]
+    with pytest.raises(RowsUnusable, match="can't be evaluated") as refused:
+        conditions.fulfilling(TARGET, SOURCE, "nothing = 1")
+    assert refused.value.code == "ROWS_REFUSED"
+    assert conditions.fulfilling(TARGET, SOURCE, "true") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "deadly",
+    [
+        "target.id > " + "+".join(["source.id"] * 3_000),
+        "array_length(array_repeat(1, target.id * 100000000000)) > 1",
+    ],
+    ids=["deep", "large"],
+)
+def test_a_condition_that_ends_its_process_is_lost_alone(
+    conditions: Conditions, deadly: str
+) -> None:
+    with pytest.raises(ConditionLost, match="ended the process"):
+        conditions.fulfilling(TARGET, SOURCE, deadly)
+    assert conditions.fulfilling(TARGET, SOURCE, "true") == [0, 1]
+
+
+def test_a_condition_without_an_end_is_lost(
+    conditions: Conditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditions.fulfilling(TARGET, SOURCE, "true")
+    monkeypatch.setattr(row_conditions, "SECONDS_MAX", 0.5)
+    endless = "COALESCE(" * 40 + "target.id" + ",1)" * 40 + " > 0"
+    with pytest.raises(ConditionLost):
+        conditions.fulfilling(TARGET, SOURCE, endless)
