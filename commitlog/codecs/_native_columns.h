@@ -263,6 +263,17 @@ static int micros_of(Append *append, PyObject *object, int name, int64_t *micros
     return 0;
 }
 
+static int submitted_of(Append *append, PyObject *record)
+{
+    int64_t *micros = &append->submitted_us;
+    /* What no calendar shows is left to Python. */
+    if (micros_of(append, record, OF_SUBMITTED_AT_MS, micros) < 0 || *micros < 0 ||
+        *micros > INT64_C(253402300799999000)) {
+        return -1;
+    }
+    return 0;
+}
+
 static int is_int32(int64_t number)
 {
     return number >= INT32_MIN && number <= INT32_MAX;
@@ -511,7 +522,7 @@ static int take_transaction(Append *append, AppendColumns *self, PyObject *recor
         return -1;
     }
     return text_of(append, record, OF_PRINCIPAL, &append->principal) < 0 ||
-                   micros_of(append, record, OF_SUBMITTED_AT_MS, &append->submitted_us) < 0 ||
+                   submitted_of(append, record) < 0 ||
                    properties_of(append, record) < 0 || table_of(append, operation) < 0 ||
                    text_of(append, operation, OF_OPERATION, &append->operation) < 0 ||
                    !is_equal(append->operation, "Append", 6) ||

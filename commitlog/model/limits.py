@@ -29,6 +29,15 @@ OPERATIONS_PER_TRANSACTION_MAX = 1_000
 INT64_MAX = 2**63 - 1
 """The most that a BIGINT of the version index holds; clients may name more rows and bytes."""
 
+TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, in ms since 1970: the last time that calendars show."""
+
+
+def writers_time_us(time_ms: int) -> int | None:
+    """Return what a writer's clock said, in microseconds; None of what no calendar shows."""
+    return time_ms * 1000 if 0 < time_ms <= TIME_MS_MAX else None
+
+
 DIGITS_MAX = 4_300
 """Python reads no number of more digits, and writes none: no record with one was ever decided."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from commitlog.core.log.replica import Decided
+from commitlog.model.limits import writers_time_us
 from commitlog.model.operations import LanceCommit, Operation, operation_name, target
 from commitlog.model.records import Malformed, OperationResult, Outcome, Transaction
 from commitlog.model.table import format_table_id
@@ -102,7 +103,7 @@ def log_row(decided: Decided) -> dict[str, Any]:
         "message": message or None,
         "answers": outcome.answers,
         "principal": (known.principal or None) if known else None,
-        "submitted_at": (known.submitted_at_ms * 1000 or None) if known else None,
+        "submitted_at": writers_time_us(known.submitted_at_ms) if known else None,
         "application_id": application.application_id if application else None,
         "application_sequence": application.sequence if application else None,
         "application_run": (application.run or None) if application else None,

@@ -13,6 +13,7 @@ from commitlog.errors import CorruptLog
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.limits import TIME_MS_MAX
 from commitlog.model.operations import (
     AlterProperties,
     AppliedWrite,
@@ -44,6 +45,7 @@ from commitlog.model.records import (
     TableAbsent,
     Transaction,
 )
+from commitlog.spark.log_rows import log_row
 from consumers.views.version_index.contents_schema import FRAGMENT_CHANGES
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.operation_results import read
@@ -95,6 +97,17 @@ def test_every_column_is_documented_and_named_once(relation: Relation) -> None:
 
 def test_a_head_has_the_columns_of_tables() -> None:
     assert tuple(column.name for column in TABLES.columns) == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("said_ms", "kept_us"),
+    [(0, None), (1, 1000), (-(2**62), None), (2**62, None), (TIME_MS_MAX, TIME_MS_MAX * 1000)],
+)
+def test_a_writers_clock_may_say_anything(said_ms: int, kept_us: int | None) -> None:
+    """A writer says it, and a database holds no times of more than 64 bits."""
+    one = decided(transaction(APPEND, submitted_at_ms=said_ms), results=(result("Append", 2),))
+    [row] = named("transactions", one)
+    assert row["submitted_at"] == log_row(one)["submitted_at"] == kept_us
 
 
 def test_a_commit_has_its_version_and_what_it_was_rebased_over() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from commitlog.core.log.replica import Decided
+from commitlog.model.limits import writers_time_us
 from commitlog.model.operations import (
     AlterProperties,
     ApplyRows,
@@ -201,7 +202,7 @@ def _transaction(decided: Decided, done: tuple[DoneOperation, ...]) -> Row:
         [one.version for one in done],
         outcome.message or None,
         outcome.answers,
-        submitted_at * MICROSECONDS_PER_MS or None,
+        writers_time_us(submitted_at),
         application.application_id if application else None,
         application.sequence if application else None,
         (application.run or None) if application else None,
