@@ -32,7 +32,7 @@ from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.tools import row_attempt, row_writer
+from consumers.tools import row_attempt
 from consumers.tools.row_writer import RowWriter, RowWriterOptions, _may_pass
 from consumers.tools.verify import VerifyOptions, verify
 from tests.properties.test_row_groups import Model, random_write
@@ -261,23 +261,6 @@ def test_partial_upserts_of_a_table_with_blobs_are_no_rows_for_the_log(tmp_path:
             client.write_rows(T, [{"id": 4, "n": 9}]).result(60).raise_for_conflict()
         found = client.open(T).scanner(blob_handling="all_binary").to_table().sort_by("id")
         assert found["data"].to_pylist() == [b"x", None, None]
-
-
-def test_a_condition_that_ends_its_process_is_refused_and_others_are_applied(
-    running: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without rows to compare it is sound, so its client takes it."""
-    monkeypatch.setattr(row_writer, "FAILURES_MAX", 1)
-    monkeypatch.setattr(row_writer, "REFUSED_AT", 2)
-    client, row = running.client, {"id": 1, "a": 1, "b": "x"}
-    deadly = "array_length(array_repeat(1, target.id * 100000000000)) > 1"
-    with writing(running, age_seconds=0.01, writes_max=4):
-        client.write_rows(T, [row]).result(60)
-        bad = client.write_rows(T, [row], mode="upsert", **{IF: deadly})
-        good = client.write_rows(T, [{**row, "id": 2}])
-        refused, done = bad.result(120), good.result(120)
-    assert (refused.status, refused.code) == (Status.REJECTED, Code.ROWS_REFUSED)
-    assert (done.status, done.inserted) == (Status.COMMITTED, 1)
 
 
 def test_writes_to_a_table_that_is_dropped_are_refused(running: Service) -> None:

@@ -16,11 +16,11 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_tail import Waiting
 from commitlog.core.partition import repeats
-from commitlog.model.records import Code
+from commitlog.model.records import Code, Status
 from consumers.tools import row_attempt, row_writer
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.integration.test_row_columns import running
-from tests.integration.test_row_writer import T, apply_once
+from tests.integration.test_row_writer import T, apply_once, writing
 from tests.service import Service
 
 __all__ = ["running"]
@@ -129,3 +129,20 @@ def test_groups_of_whole_rows_by_a_number_need_no_version_opened_by_lance(
     assert sorted((row["id"], row["a"]) for row in found) == [
         (1, 0), (2, 0), (3, 4), (4, 4), (5, 1), (6, 1), (7, 1)
     ]  # fmt: skip
+
+
+def test_a_condition_that_ends_its_process_is_refused_and_others_are_applied(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without rows to compare it is sound, so its client takes it."""
+    monkeypatch.setattr(row_writer, "FAILURES_MAX", 1)
+    monkeypatch.setattr(row_writer, "REFUSED_AT", 2)
+    client, row = running.client, {"id": 1, "a": 1, "b": "x"}
+    deadly = "array_length(array_repeat(1, target.id * 100000000000)) > 1"
+    with writing(running, age_seconds=0.01, writes_max=4):
+        client.write_rows(T, [row]).result(60)
+        bad = client.write_rows(T, [row], mode="upsert", when_matched_update_all_filt=deadly)
+        good = client.write_rows(T, [{**row, "id": 2}])
+        refused, done = bad.result(120), good.result(120)
+    assert (refused.status, refused.code) == (Status.REJECTED, Code.ROWS_REFUSED)
+    assert (done.status, done.inserted) == (Status.COMMITTED, 1)
