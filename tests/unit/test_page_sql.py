@@ -186,6 +186,7 @@ def refused(act):
         return
     raise SystemExit(f"not refused: {act}")
 refused(lambda: open(outside + "/secret").read())
+refused(lambda: os.listdir("/dev/shm"))  # the memory that other programs share
 refused(lambda: open(inside + "/readable", "w"))
 refused(lambda: open(inside + "/new", "w"))
 refused(lambda: os.truncate(inside + "/readable", 0))
