@@ -58,7 +58,7 @@ _EXACT = (
 
 def check_log_name(log: str) -> str:
     """Return a log's name if topics can be named after it."""
-    if _LOG_NAME.fullmatch(log) is None:
+    if not isinstance(log, str) or _LOG_NAME.fullmatch(log) is None:
         raise InvalidSettings(
             f"{log!r} cannot name a log: topics are named after it. Use 1 to 200 letters, digits,"
             " '.', '_' and '-', beginning with a letter or digit"

@@ -87,6 +87,11 @@ def use_storage_options(location: str, options: Mapping[str, str]) -> None:
 
     They override the storage file, which overrides the environment. No options: forget them.
     """
+    if not isinstance(location, str) or not isinstance(options, Mapping | None):
+        raise InvalidSettings(
+            f"storage options are a mapping for a location, not a {type(options).__name__} for"
+            f" {location!r}"
+        )
     prefix = location.rstrip("/")
     with _known.lock:
         given = dict(_known.given)

@@ -54,7 +54,7 @@ def create_table(
     table: TableId,
     schema: pa.Schema,
     *,
-    location: str | None,
+    location: str | os.PathLike[str] | None,
     primary_key: str | Sequence[str] | None,
     policy: str,
     stable_row_ids: bool,
@@ -121,7 +121,7 @@ def default_location(genesis: Genesis, table: TableId, incarnation: str) -> str:
 
 def register_table(
     table: TableId,
-    location: str,
+    location: str | os.PathLike[str],
     *,
     policy: str,
     primary_key: str | Sequence[str] | None,
@@ -221,11 +221,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _location(location: str | None) -> str | None:
+def _location(location: str | os.PathLike[str] | None) -> str | None:
     if location is None:
         return None
-    path = local_path(os.fspath(location))
-    return recorded(location if path is None else os.path.abspath(path))
+    path = local_path(named := os.fspath(location))
+    return recorded(named if path is None else os.path.abspath(path))
 
 
 def _policy(policy: str) -> Policy:

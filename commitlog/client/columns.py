@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from commitlog.client.arguments import has_columns, refused
+from commitlog.client.host import TableName
 from commitlog.client.upkeep import TIMEOUT_SECONDS, KeepsTables, Kept
 from commitlog.errors import InvalidTransaction
 
@@ -42,7 +45,7 @@ class ChangesColumns(KeepsTables):
 
     def add_columns(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         transforms: Any,
         *,
         timeout: float = TIMEOUT_SECONDS,
@@ -65,11 +68,12 @@ class ChangesColumns(KeepsTables):
             is_taken = is_reader(transforms)
             dataset.add_columns(transforms, **options)
 
-        return self._change_columns(table_id, change, (timeout, tries_max, properties))
+        bounds = (timeout, tries_max, properties)
+        return self._change_columns(table_id, change, ("transforms", transforms), bounds)
 
     def alter_columns(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         *alterations: Any,
         timeout: float = TIMEOUT_SECONDS,
         tries_max: int = COLUMN_TRIES_MAX,
@@ -83,12 +87,13 @@ class ChangesColumns(KeepsTables):
         return self._change_columns(
             table_id,
             lambda dataset: dataset.alter_columns(*alterations),
+            ("alterations", alterations),
             (timeout, tries_max, properties),
         )
 
     def drop_columns(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         columns: list[str],
         *,
         timeout: float = TIMEOUT_SECONDS,
@@ -98,20 +103,31 @@ class ChangesColumns(KeepsTables):
         """Drop columns, like pylance's `drop_columns`; their data stays in the files."""
         return self._change_columns(
             table_id,
-            lambda dataset: dataset.drop_columns(columns),
+            lambda dataset: dataset.drop_columns(list(columns)),
+            ("columns", columns),
             (timeout, tries_max, properties),
         )
 
     def _change_columns(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         change: Callable[[lance.LanceDataset], None],
+        given: tuple[str, Any],
         bounds: tuple[float, int, Mapping[str, str] | None],
     ) -> Kept:
         # Loaded here: it needs what decides.
         from commitlog.client.new_columns import NewColumns
 
+        def checked(dataset: lance.LanceDataset) -> None:
+            # What a caller's function raises is the caller's own.
+            with (
+                nullcontext()
+                if callable(given[1])
+                else refused("the columns can't be changed", *given, has_columns(dataset))
+            ):
+                change(dataset)
+
         columns = NewColumns(
-            self.runtime(), lambda table: self.describe(table, fresh=True, readable=True), change
+            self.runtime(), lambda table: self.describe(table, fresh=True, readable=True), checked
         )
         return self._until_it_lands(table_id, columns.attempt, *bounds, columns.finish)

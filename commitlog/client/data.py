@@ -77,6 +77,13 @@ def _from_columns(
 ) -> pa.Table:
     arrays, fields = [], []
     for name, values in columns.items():
+        if not isinstance(name, str) or not hasattr(values, "__len__"):
+            raise InvalidTransaction(
+                f"column {name!r} for {table} cannot be {type(values).__name__}",
+                field="data",
+                value=name,
+                advice="Give lists of values by the columns' names",
+            )
         position = schema.get_field_index(name)
         if isinstance(values, pa.Array | pa.ChunkedArray):
             array = values

@@ -15,15 +15,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from commitlog.client import direct
+from commitlog.client.arguments import checked
 from commitlog.client.data import rows_reader, rows_table
-from commitlog.client.host import Host
+from commitlog.client.host import Host, Pairs
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge
+from commitlog.client.names import pairs
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.row_tickets import accepted, settled
@@ -40,7 +43,7 @@ from commitlog.client.rows import (
 )
 from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Wait, check_wait, deadline_after
+from commitlog.client.tickets import Wait, deadline_after
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -63,6 +66,7 @@ Found = TypeVar("Found")
 class Execution:
     """One operation on rows of one table."""
 
+    @checked
     def __init__(
         self,
         log: Host,
@@ -70,7 +74,7 @@ class Execution:
         *,
         transaction_id: str | None = None,
         application: Application | None = None,
-        properties: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        properties: Pairs = (),
         expects: Sequence[Expect] = (),
         attempts_max: int = ATTEMPTS_MAX,
         timeout: float = 60.0,
@@ -84,13 +88,12 @@ class Execution:
         `counts`, for requests that repeat it. If the table has the property `rows="log"`, small
         appends and upserts go into the log as rows, unless `by_log` is False.
         """
-        check_wait(wait)
         self._log = log
         self._table = table
         self._transaction_id = transaction_id or new_transaction_id()
         self._id_is_new = transaction_id is None
         self._application = application
-        self._properties = properties.items() if isinstance(properties, Mapping) else properties
+        self._properties = pairs(properties)
         self._expects = tuple(expects)
         self._attempts_max = attempts_max
         self._deadline = deadline_after(timeout)
@@ -195,7 +198,7 @@ class Execution:
                 transaction_id=self._transaction_id,
                 attempt=attempt,
                 application=self._application,
-                properties=list(self._properties),
+                properties=self._properties,
                 expects=self._expects,
                 payloads=(payload,),
             )
@@ -317,6 +320,12 @@ class Execution:
         limit = min(high, low * 2 ** min(failures, 10))
         left = self._deadline - time.monotonic()
         time.sleep(max(0.0, min(_chance.uniform(low, limit), left)))
+
+
+OPTIONS = [
+    one.name for one in signature(Execution).parameters.values() if one.kind is one.KEYWORD_ONLY
+]
+"""What one may say of each operation."""
 
 
 def _reason(outcome: Outcome) -> str:

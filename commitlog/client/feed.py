@@ -18,6 +18,7 @@ from contextlib import closing
 from itertools import chain
 
 from commitlog.adapters.reading import read_on
+from commitlog.client.arguments import checks_arguments
 from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
 from commitlog.client.moved import Silence
 from commitlog.client.runtime import Runtime
@@ -42,6 +43,7 @@ NEARBY_RECORDS_MAX = 5_000
 NEWEST_RECORDS = 50
 
 
+@checks_arguments
 class Subscription:
     """An endless sequence of events; for one thread, or one task, at a time.
 

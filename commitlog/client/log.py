@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
+from commitlog.client.arguments import checks_arguments
 from commitlog.client.caller import NOBODY, caller
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
@@ -29,7 +29,7 @@ from commitlog.client.row_verbs import WritesRows
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.snapshot import Reads
 from commitlog.client.tables import TableInfo, Tables
-from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
+from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
 from commitlog.client.undoing import UndoesChanges
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
@@ -49,6 +49,7 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
+@checks_arguments
 class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, SetsProperties):
     """A connection to a log, and to the tables whose commits it orders."""
 
@@ -134,7 +135,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         table_id: TableName,
         schema: pa.Schema,
         *,
-        location: str | None = None,
+        location: str | os.PathLike[str] | None = None,
         primary_key: str | Sequence[str] | None = None,
         policy: str = "every",
         stable_row_ids: bool = False,
@@ -165,7 +166,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
     def register_table(
         self,
         table_id: TableName,
-        location: str,
+        location: str | os.PathLike[str],
         *,
         policy: str = "every",
         primary_key: str | Sequence[str] | None = None,
@@ -309,7 +310,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         wait: RowsWait = "committed",
     ) -> Outcome:
         """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time."""
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         ticket = self.runtime().watch(transaction_id)
         try:
             outcome = ticket.result(timeout, "committed" if wait == "accepted" else wait)

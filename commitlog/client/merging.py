@@ -70,10 +70,18 @@ class MergeOptions:
     use_index: bool = True
 
     def __post_init__(self) -> None:
-        """Reject what is neither yes nor no, and two things to do with rows that match."""
+        """Reject wrong types, and two things to do with rows that match."""
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not each.name.endswith("_filt") and type(value) is not bool:
+            if each.name.endswith("_filt"):
+                if not isinstance(value, str | None):
+                    raise InvalidTransaction(
+                        f"{each.name}={value!r} is no text",
+                        field=each.name,
+                        value=value,
+                        advice="Give a condition in SQL, such as 'source.x > target.x'",
+                    )
+            elif value is not None and type(value) is not bool:
                 raise InvalidTransaction(
                     f"{each.name} must be True or False", field=each.name, value=value
                 )
@@ -252,6 +260,10 @@ def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
 def check_merge(info: TableInfo, source: pa.Table | pa.RecordBatch, on: Sequence[str]) -> None:
     """Refuse unknown columns, and keys that come twice."""
     unknown = [name for name in on if name not in info.schema.names]
+    if len(set(on)) != len(on):
+        raise InvalidTransaction(
+            f"on={on!r} names a column twice", field="on", value=on, advice="Name each once"
+        )
     if unknown or not on:
         raise InvalidTransaction(
             f"{info.name} has no column {unknown[0]!r}" if unknown else "no key column is given",

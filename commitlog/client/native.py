@@ -24,7 +24,7 @@ from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
-from commitlog.errors import InvalidRequest, NoSuchVersion, OutcomeUnknown, RetryableConflict
+from commitlog.errors import NoSuchVersion, OutcomeUnknown, RetryableConflict
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
@@ -42,13 +42,6 @@ def open_managed(
 ) -> lance.LanceDataset:
     """Open a version whose native writes go through the log, in the name of `principal`."""
     wanted = info.version if version is None else version
-    if not isinstance(wanted, int):
-        raise InvalidRequest(
-            f"a version of {info.name} is a number, not {wanted!r}",
-            field="version",
-            value=wanted,
-            advice="For a tag, open the head and call checkout_version with it",
-        )
     store = LogVersions(runtime, tables, info, principal)
     store.materialize(wanted)
     namespace = LogNamespace(store, wanted)

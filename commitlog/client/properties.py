@@ -12,7 +12,7 @@ from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import PREFIX
 from commitlog.model.names import RESERVED
 from commitlog.model.operations import AlterProperties
-from commitlog.model.table import parse_table_id
+from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
     from commitlog.model.records import Outcome
@@ -51,9 +51,10 @@ class SetsProperties(Host):
             InvalidRequest: `commitlog.maintain.NAME` is unknown, or the value is invalid; or the
                 property is reserved for the log.
         """
-        check_properties(name, values)
+        target = () if is_namespace and not name else parse_table_id(name)
+        check_properties(target, values)
         operation = AlterProperties(
-            () if is_namespace and not name else parse_table_id(name),
+            target,
             is_namespace,
             upserts=tuple(sorted((k, v) for k, v in values.items() if v is not None)),
             removals=tuple(sorted(k for k, v in values.items() if v is None)),
@@ -65,9 +66,9 @@ class SetsProperties(Host):
         return raise_for_table(ticket.result(timeout))
 
 
-def check_properties(name: TableName, values: Mapping[str, str | None]) -> None:
+def check_properties(target: TableId, values: Mapping[str, str | None]) -> None:
     """Raise InvalidRequest for a policy that can't be, and for what isn't set so."""
-    said = name if isinstance(name, str) else "$".join(name)
+    said = format_table_id(target)
     if not values:
         raise InvalidRequest("no property is given", field="values")
     for key in values:

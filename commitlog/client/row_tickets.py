@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
-from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
+from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, deadline_after
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.operations import WriteRows
@@ -126,7 +126,7 @@ class RowsTicket:
         Raises OutcomeUnknown after `timeout` seconds.
         """
         check_rows_wait(wait)
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         runtime, ticket = self._runtime, self._ticket
         runtime.rows_hint = wait == "readable"
         outcome = accepted(ticket, timeout, is_held=runtime.rows_hint)

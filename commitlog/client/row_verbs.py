@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from commitlog.client.arguments import check_options
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
@@ -68,7 +69,7 @@ class WritesRows(Host):
 
     def scan(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         filter: str | None = None,  # as Lance calls it
         columns: Sequence[str] | None = None,
         *,
@@ -80,13 +81,6 @@ class WritesRows(Host):
         To repeat a fresh read, pass the `position` of a fresh view, or any other position in a form
         that `CommitLog.position` takes.
         """
-        if isinstance(columns, str):
-            raise InvalidRequest(
-                f"columns={columns!r} is one text",
-                field="columns",
-                value=columns,
-                advice="Give a list of columns' names",
-            )
         dataset = self.open(table_id, fresh=fresh, position=position)
         chosen = None if columns is None else list(columns)
         try:
@@ -102,7 +96,7 @@ class WritesRows(Host):
 
     def open_fresh(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         version: int | None = None,
         position: When = None,
         *,
@@ -142,7 +136,7 @@ class WritesRows(Host):
 
     def write_rows(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         data: Any,
         *,
         mode: str = "append",
@@ -183,6 +177,7 @@ class WritesRows(Host):
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
-        from commitlog.client.execution import Execution
+        from commitlog.client.execution import OPTIONS, Execution
 
+        check_options(options, OPTIONS)
         return Execution(self, parse_table_id(table_id), **options)

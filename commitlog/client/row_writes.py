@@ -80,13 +80,6 @@ def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
     if mode is not RowsMode.UPSERT:
         return {}
     condition = options.when_matched_update_all_filt
-    if not isinstance(condition, str | None):
-        raise InvalidTransaction(
-            f"when_matched_update_all_filt={condition!r} is no text",
-            field="when_matched_update_all_filt",
-            value=condition,
-            advice="Give a condition in SQL, such as 'source.x > target.x'",
-        )
     if not options.when_matched_update_all and (
         condition or not options.when_not_matched_insert_all
     ):

@@ -25,7 +25,7 @@ from commitlog.client.sending import Sending
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
-from commitlog.errors import InvalidTransaction, Overloaded
+from commitlog.errors import InvalidSettings, InvalidTransaction, Overloaded
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction
 from commitlog.model.table import DomainMap, TableId, format_table_id
@@ -45,6 +45,11 @@ class RuntimeSettings:
     by_leader: bool = True
     """Whether records go to the leader, if it takes them, instead of Kafka."""
     request_timeout_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Reject what can't be sent as a token."""
+        if not isinstance(self.token, str):
+            raise InvalidSettings(f"a token is text, not {type(self.token).__name__}")
 
 
 class Runtime:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
 from commitlog.client import direct
+from commitlog.client.arguments import check_options, checks_arguments
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import new_transaction_id
@@ -29,6 +31,7 @@ from commitlog.model.records import Application, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id
 
 
+@checks_arguments
 class TransactionBuilder:
     """The value of `with CommitLog.transact()`: add operations, then leave the block."""
 
@@ -109,7 +112,8 @@ class TransactionBuilder:
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name, required=False)
         keys = (on,) if isinstance(on, str) else tuple(on)
-        merge = MergeOptions(**options)
+        merge, others = MergeOptions.taken_from(options)
+        check_options(others, [each.name for each in fields(MergeOptions)])
         self._add(info, direct.merge(info, self._log.opened, source, keys, merge))
 
     def write_rows(

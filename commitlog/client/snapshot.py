@@ -8,6 +8,7 @@ computed from the log's outcomes, or looked up in a version index if one is give
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
+from commitlog.client.arguments import checks_arguments
 from commitlog.client.feed import From, Subscription, starts
 from commitlog.client.feed_events import Selection
 from commitlog.client.folds import Folds, TableAt
@@ -38,6 +40,7 @@ FILE_SECONDS = 10.0
 TableName = str | Sequence[str]
 
 
+@checks_arguments
 class Snapshot:
     """The tables of a log as of one position. Read-only; there is nothing to close."""
 
@@ -130,7 +133,9 @@ def _written(found: TableAt) -> Path:
     return path
 
 
-def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[int, int], Any]:
+def _from_index(
+    index: str | os.PathLike[str], positions: Mapping[int, int] | None
+) -> tuple[dict[int, int], Any]:
     """Return the positions and the tables that exist there, of an `index.duckdb`."""
     try:
         import duckdb
@@ -216,7 +221,11 @@ class Reads(AsksSql, NamesPositions):
         return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
 
     def snapshot(
-        self, position: When = None, *, index: str | None = None, timeout: float = TIMEOUT_SECONDS
+        self,
+        position: When = None,
+        *,
+        index: str | os.PathLike[str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Snapshot:
         """Return all tables as of one position, named as for `position`; None: as of now.
 

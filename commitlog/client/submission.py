@@ -19,6 +19,7 @@ from pyroaring import BitMap
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
+from commitlog.client.arguments import refused
 from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import contents, summary
 from commitlog.client.host import Host, TableName
@@ -232,15 +233,10 @@ def _encode(
             return message, bytes(operation), None
         message.uuid, message.read_version = uuid, read_version
     else:
-        try:
+        what = f"the {type(operation).__name__} holds a value that Lance cannot store"
+        advice = "Pass the types that pylance documents; ids and versions are at least 0"
+        with refused(what, "operation", operation, advice):
             message, metadata = to_transaction(operation, read_version=read_version, uuid=uuid)
-        except (ValueError, TypeError, OverflowError, AttributeError) as error:
-            raise InvalidTransaction(
-                f"the {type(operation).__name__} holds a value that Lance cannot store: {error}",
-                field="operation",
-                value=operation,
-                advice="Pass the types that pylance documents; ids and versions are at least 0",
-            ) from error
     return message, message.SerializeToString(deterministic=True), metadata
 
 
@@ -248,18 +244,18 @@ def affected(rows: AffectedRowsLike | None) -> tuple[AffectedRows, ...]:
     """Return affected rows as the log carries them, by fragment."""
     if not rows:
         return ()
-    if not isinstance(rows, Mapping):
-        return tuple(sorted(rows, key=lambda entry: entry.fragment_id))
-    result = []
-    for fragment_id in sorted(rows):
-        offsets = rows[fragment_id]
-        if fragment_id < 0:
-            raise InvalidTransaction(
-                f"fragment id {fragment_id} is negative", field="affected_rows", value=fragment_id
-            )
-        data = offsets if isinstance(offsets, bytes) else portable(BitMap(offsets))
-        result.append(AffectedRows(fragment_id, data))
-    return tuple(result)
+    advice = "Give offsets of rows by the ids of their fragments"
+    with refused("affected_rows names no rows", "affected_rows", rows, advice):
+        if isinstance(rows, Mapping):
+            rows = [AffectedRows(one, _offsets(rows[one])) for one in rows]
+        found = sorted(rows, key=lambda entry: entry.fragment_id)
+        if found[0].fragment_id < 0:
+            raise ValueError(f"fragment id {found[0].fragment_id} is negative")
+        return tuple(found)
+
+
+def _offsets(given: BitMap | Iterable[int] | bytes) -> bytes:
+    return given if isinstance(given, bytes) else portable(BitMap(given))
 
 
 _OPERATION_NAMES = {

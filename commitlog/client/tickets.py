@@ -26,20 +26,19 @@ Wait = Literal["readable", "committed"]
 RESULT_TIMEOUT_SECONDS = 30.0
 
 
-def deadline_after(timeout: float) -> float:
+def deadline_after(timeout: float, name: str = "timeout") -> float:
     """Return when a timeout in seconds ends; InvalidRequest for one that isn't a number.
 
     NaN would break the wait of all who share a connection.
     """
     try:
-        is_time = timeout > -threading.TIMEOUT_MAX  # which NaN is not
+        if timeout > -threading.TIMEOUT_MAX:  # which NaN is not
+            return time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
     except TypeError:
-        is_time = False
-    if is_time:
-        return time.monotonic() + timeout
+        pass
     raise InvalidRequest(
-        f"timeout={timeout!r} is not a number of seconds",
-        field="timeout",
+        f"{name}={timeout!r} is not a number of seconds",
+        field=name,
         value=timeout,
         advice="Give a number, such as 60",
     )
@@ -159,10 +158,12 @@ class Ticket:
         """Wait as `result` does, without blocking the event loop."""
         import asyncio
 
+        deadline = deadline_after(timeout)
         is_known = self._ask_for(wait)
         if not is_known():
+            left = max(0.0, deadline - time.monotonic())
             with self._attended(is_known):
-                await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=timeout)
+                await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=left)
         return self._found(timeout, wait)
 
     def __repr__(self) -> str:

@@ -84,9 +84,9 @@ class UndoesChanges(Host):
             TableAlreadyExists: a table has the name now.
         """
         table = parse_table_id(table_id)
+        to = parse_table_id(name) if name is not None else table
         deadline = time.monotonic() + timeout
         life = self._dropped(table, incarnation, deadline)
-        to = parse_table_id(name) if name is not None else table
         _check_followed(life)
         if life.metadata_location:
             again = _iceberg_again(life, to)

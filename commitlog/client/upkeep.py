@@ -17,9 +17,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.client.arguments import has_columns, refused
 from commitlog.client.caller import caller
 from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.host import Host
+from commitlog.client.host import Host, TableName
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -93,7 +94,7 @@ class KeepsTables(Host):
 
     def compact(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         *,
         timeout: float = TIMEOUT_SECONDS,
         tries_max: int = TRIES_MAX,
@@ -128,7 +129,7 @@ class KeepsTables(Host):
 
     def optimize(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         *,
         timeout: float = TIMEOUT_SECONDS,
         tries_max: int = TRIES_MAX,
@@ -138,13 +139,16 @@ class KeepsTables(Host):
         """Add the rows that indices don't cover yet, like pylance's `optimize_indices`."""
 
         def work(dataset: lance.LanceDataset) -> None:
-            dataset.optimize.optimize_indices(**options)
+            with refused(
+                "the indices can't be optimized", "options", options, has_columns(dataset)
+            ):
+                dataset.optimize.optimize_indices(**options)
 
         return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
 
     def create_index(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         column: str | list[str],
         index_type: str,
         *,
@@ -163,22 +167,15 @@ class KeepsTables(Host):
             make: Callable[..., Any] = (
                 dataset.create_index if is_vector else dataset.create_scalar_index
             )
-            try:
+            message = f"no {index_type} index can be made on {column!r}"
+            with refused(message, "column", column, has_columns(dataset)):
                 make(column, index_type, **options)
-            except (KeyError, NotImplementedError, TypeError, ValueError) as error:
-                raise InvalidTransaction(
-                    f"no {index_type} index can be made on {column!r}: "
-                    f"{str(error.args[0] if error.args else error).rstrip('. ')}",
-                    field="column",
-                    value=column,
-                    advice=f"The columns are {', '.join(dataset.schema.names)}",
-                ) from error
 
         return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
 
     def expire_versions(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         *,
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
@@ -205,7 +202,7 @@ class KeepsTables(Host):
 
     def expirable(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         *,
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
@@ -217,7 +214,7 @@ class KeepsTables(Host):
 
     def _until_it_lands(
         self,
-        table_id: str | Sequence[str],
+        table_id: TableName,
         attempt: Try,
         timeout: float,
         tries_max: int,
@@ -278,7 +275,8 @@ class KeepsTables(Host):
         dataset = self.open(info.table_id, info.version)
         read = materialize(self.runtime(), info, info.version)
         stale = stale_fragments(info.location, read)
-        planned = Compaction.plan(dataset, options).tasks
+        with refused("the table can't be compacted", "options", options, has_columns(dataset)):
+            planned = Compaction.plan(dataset, options).tasks
         tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
         if len(tasks) < len(planned):
             logger.warning(

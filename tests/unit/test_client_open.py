@@ -194,7 +194,7 @@ def test_staged_paths_become_relative() -> None:
 
 
 def test_a_version_that_is_not_a_number_is_refused_by_name(client: CommitLog) -> None:
-    with pytest.raises(InvalidRequest, match="a version of a\\$t is a number, not 'v1'") as refused:
+    with pytest.raises(InvalidRequest, match="version cannot be 'v1'.*for a tag") as refused:
         client.open("a$t", "v1")  # type: ignore[arg-type]
     assert refused.value.field == "version"
 

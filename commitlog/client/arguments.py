@@ -1,0 +1,281 @@
+"""What callers hand over, checked by the types that public methods name.
+
+Most programs aren't checked by a type checker. A wrong argument would surface somewhere inside, as
+an error of Python's that names neither the argument nor what to give instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+
+from commitlog.client.row_tickets import check_rows_wait
+from commitlog.client.tickets import check_wait, deadline_after
+from commitlog.codecs.record_ids import id_problem
+from commitlog.errors import InvalidRequest, InvalidTransaction, without_build_paths
+from commitlog.model.operations import KeyHashes
+from commitlog.model.records import Application, Expect
+from commitlog.model.table import parse_table_id
+
+if TYPE_CHECKING:
+    import lance
+
+F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound=type)
+Check = Callable[[str, Any], None]
+"""(an argument's name, its value): raises InvalidRequest for one that can't be."""
+
+_SHOWN_MAX = 80
+_REFUSALS = (
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+_INTEGER_MAX = 2**63 - 1
+
+
+def refusal(name: str, value: object, wanted: str) -> InvalidRequest:
+    """Return the error of an argument that has a wrong type."""
+    shown = repr(value)
+    if len(shown) > _SHOWN_MAX:
+        shown = f"{shown[:_SHOWN_MAX]}…"
+    return InvalidRequest(f"{name} cannot be {shown}", field=name, value=value, advice=wanted)
+
+
+def check_options(options: Iterable[str], known: Collection[str]) -> None:
+    """Raise InvalidRequest for an option that doesn't exist."""
+    for name in options:
+        if name not in known:
+            raise InvalidRequest(
+                f"there is no option {name!r}",
+                field=name,
+                advice=f"The options are {', '.join(known)}",
+            )
+
+
+def _is(holds: Callable[[Any], bool], wanted: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not holds(value):
+            raise refusal(name, value, wanted)
+
+    return check
+
+
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    is_listed = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    return is_listed and all(map(_is_text, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, Integral)) and not isinstance(value, bool)
+
+
+def _mapping_of(holds: Callable[[Any], bool], wanted: str) -> Check:
+    """Check a mapping; its values are never shown, since some are secrets."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise refusal(name, type(value), wanted)
+        for key, one in value.items():
+            if not (isinstance(key, str) and holds(one)):
+                raise InvalidRequest(
+                    f"{name} has a {type(one).__name__} for {key!r}",
+                    field=name,
+                    value=key,
+                    advice=wanted,
+                )
+
+    return check
+
+
+def _transaction_id(name: str, value: Any) -> None:
+    if value is None:
+        return
+    _TEXT(name, value)
+    if value and (problem := id_problem(value)):
+        raise InvalidTransaction(
+            problem, field=name, value=value, advice="Give a UUID, for example"
+        )
+
+
+def _table(name: str, value: Any) -> None:
+    parse_table_id(value)
+
+
+def _seconds(name: str, value: Any) -> None:
+    deadline_after(value, name)
+
+
+def _pairs(name: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        _PROPERTIES(name, value)
+    elif not (isinstance(value, Collection) and all(_is_pair(one) for one in value)):
+        raise refusal(name, value, "Give a mapping of texts to texts")
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_text, value))
+
+
+def _application(name: str, value: Any) -> None:
+    if not isinstance(value, Application):
+        raise refusal(name, value, "Give an Application")
+    _fields(name, value)
+
+
+def _expectation(name: str, value: Any) -> None:
+    if not isinstance(value, get_args(Expect)):
+        kinds = ", ".join(kind.__name__ for kind in get_args(Expect))
+        raise refusal(name, value, f"Give one of {kinds}")
+    _fields(name, value)
+
+
+def _fields(name: str, value: Any) -> None:
+    for one in fields(value):
+        _CHECKS[str(one.type)](f"{name}.{one.name}", getattr(value, one.name))
+
+
+def _expectations(name: str, value: Any) -> None:
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        raise refusal(name, value, "Give a list of expectations")
+    for one in value:
+        _expectation(name, one)
+
+
+_TEXT = _is(_is_text, "Give text")
+_TEXTS = _is(_are_texts, "Give a list of names")
+_NAMES = _is(lambda value: _is_text(value) or _are_texts(value), "Give a name, or a list of names")
+_PATH = _is(lambda value: isinstance(value, str | os.PathLike), "Give a path as text")
+_WHOLE = _is(_is_whole, "Give a whole number")
+_COUNT = _is(
+    lambda value: _is_whole(value) and 0 <= value <= _INTEGER_MAX, "Give a whole number from 0 on"
+)
+_VERSION = _is(
+    lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "Give a version's number; for a tag, open the head and call checkout_version",
+)
+_PROPERTIES = _mapping_of(_is_text, "Give a mapping of texts to texts")
+_DURATION = _is(lambda value: isinstance(value, timedelta), "Give a datetime.timedelta")
+
+_CHECKS: dict[str, Check] = {
+    "Application | None": _or_none(_application),
+    "Expect": _expectation,
+    "KeyHashes | None": _is(lambda value: isinstance(value, KeyHashes | None), "Give KeyHashes"),
+    "Mapping[str, Any]": _mapping_of(lambda value: True, "Give a mapping with texts as keys"),
+    "Mapping[str, str | None]": _mapping_of(
+        lambda value: isinstance(value, str | None), "Give a mapping of texts to texts or None"
+    ),
+    "Mapping[str, str] | None": _or_none(_PROPERTIES),
+    "Pairs": _or_none(_pairs),
+    "RowsWait": lambda name, value: check_rows_wait(value),
+    "Sequence[Expect]": _expectations,
+    "Sequence[object]": _is(
+        lambda value: isinstance(value, Collection) and not isinstance(value, str | bytes),
+        "Give a list",
+    ),
+    "Sequence[str] | None": _or_none(_TEXTS),
+    "SchemaMetadata | None": _or_none(
+        _is(
+            lambda value: isinstance(value, tuple) and all(map(_is_pair, value)),
+            "Give pairs of text and bytes",
+        )
+    ),
+    "TableId": _table,
+    "TableName | Sequence[TableName]": _is(
+        lambda value: isinstance(value, Collection) and not isinstance(value, bytes),
+        "Give a table's name, or a list of names",
+    ),
+    "Wait": lambda name, value: check_wait(value),
+    "bool": _is(lambda value: isinstance(value, bool), "Give True or False"),
+    "bytes": _is(lambda value: isinstance(value, bytes), "Give bytes"),
+    "float": _seconds,
+    "float | None": _or_none(_seconds),
+    "int": _COUNT,
+    "int | None": _or_none(_WHOLE),
+    "list[str]": _TEXTS,
+    "str": _TEXT,
+    "str | None": _or_none(_TEXT),
+    "str | Sequence[str]": _NAMES,
+    "str | Sequence[str] | None": _or_none(_NAMES),
+    "str | list[str]": _NAMES,
+    "str | os.PathLike[str]": _PATH,
+    "str | os.PathLike[str] | None": _or_none(_PATH),
+    "timedelta | None": _or_none(_DURATION),
+    "transaction_id": _transaction_id,
+    "version": _or_none(_VERSION),
+}
+"""By the annotations of public methods, but for a name that says more than its annotation. What has
+none here is checked by who uses it."""
+
+
+@contextlib.contextmanager
+def refused(message: str, field: str, value: object, advice: str) -> Iterator[None]:
+    """Make an InvalidTransaction of what a library says of wrong arguments."""
+    try:
+        yield
+    except _REFUSALS as error:
+        said = str(error.args[0] if error.args else error)
+        if isinstance(error, OSError) and "Invalid user input" not in said:
+            raise
+        raise InvalidTransaction(
+            f"{message}: {without_build_paths(said).rstrip('. ')}",
+            field=field,
+            value=value,
+            advice=advice,
+        ) from error
+
+
+def has_columns(dataset: lance.LanceDataset) -> str:
+    """Return the advice for who named none of a table's columns."""
+    return f"The columns are {', '.join(dataset.schema.names)}"
+
+
+def checked(function: F) -> F:
+    """Check a function's arguments, before it does anything, by the types that it names."""
+    checks = {
+        name: _CHECKS.get(name) or _CHECKS.get(str(one.annotation))
+        for name, one in inspect.signature(function).parameters.items()
+    }
+    by_position = [
+        (at, name, check) for at, (name, check) in enumerate(checks.items()) if check is not None
+    ]
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        for at, name, check in by_position:
+            if at < len(arguments):
+                check(name, arguments[at])
+        for name, value in options.items():
+            if (check := checks.get(name)) is not None:
+                check(name, value)
+        return function(*arguments, **options)
+
+    return cast(F, call)
+
+
+def checks_arguments(kind: K) -> K:
+    """Check the arguments of a class's public methods, inherited ones too."""
+    for name in dir(kind):
+        method = inspect.getattr_static(kind, name)
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, checked(method))
+    return kind
