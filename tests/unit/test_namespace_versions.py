@@ -78,12 +78,15 @@ def decided(world: World) -> int:
     return int(answer["sequence"])
 
 
-def test_a_version_beyond_the_next_is_no_conflict(world: World, table: list[str]) -> None:
+def test_a_version_beyond_the_next_is_a_conflict_as_in_a_batch(
+    world: World, table: list[str]
+) -> None:
     second, third = world.stage(
         table, lambda dataset: [dataset.insert(numbers(n, n + 1)) for n in (100, 200)]
     )
     status, body = world.post(path(table, "create"), third)
-    assert (status, body["code"]) == (400, 13), "nobody could describe a winner"
+    assert (status, body["code"]) == (409, 14), body
+    assert "the next version is 2" in body["error"]
     assert world.post(path(table, "create"), second)[0] == 200
     assert world.post(path(table, "create"), third)[0] == 200
     assert world.open(table).version == 3

@@ -328,7 +328,9 @@ def raise_refusal(service: Service, outcome: Outcome, operations: Sequence[Opera
                 ". Versions written around the log were moved to "
                 f"{', '.join(moved['quarantined'])}: try again"
             )
-        raise InvalidInputError(
+        # A client that built upon foreign versions must not rebase and stage them once more.
+        refused = InvalidInputError if foreign else ConcurrentModificationError
+        raise refused(
             f"version {version} of {info.name} cannot be created: the next version is "
             f"{info.version + 1}{foreign}"
         )
