@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 
 _FOLDED_WIDTH = 24
+_NAME_WIDTH = 24
+"""To which a long name is cut before any other column leaves, or a number is cut."""
 _BETWEEN = 3
 """Cells between two columns of a table; the last one has two beside it."""
 
@@ -56,7 +58,7 @@ class Column:
     """Whether it is folded where the terminal is narrow."""
     leaves: int = 0
     """Where the terminal is too narrow for all, the column with the highest number leaves first; 0
-    stays."""
+    stays, and its texts are cut in the middle."""
     brief: Callable[[Row], object] | None = None
     """What a terminal shows instead."""
 
@@ -270,28 +272,43 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> 
             overflow="fold" if column.gives_way else "ellipsis",
             no_wrap=not column.gives_way,
         )
-    for line in zip(*(cells[column.title] for column in fitting), strict=True):
+    shown = [[_cut(cell, width) for cell in cells[one.title]] for one, width in fitting.items()]
+    for line in zip(*shown, strict=True):
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
     return table
 
 
 def _fitting(
     columns: Sequence[Column], cells: Mapping[str, Sequence[str]], width: int
-) -> list[Column]:
-    """Return the columns that there is room for."""
+) -> dict[Column, int]:
+    """Return the columns that there is room for, each with the cells that a text may take."""
     from rich.cells import cell_len
 
-    widths = {title: max(map(cell_len, [title, *values])) for title, values in cells.items()}
-    for column in columns:
-        if column.gives_way:
-            widths[column.title] = min(widths[column.title], _FOLDED_WIDTH)
-    left = list(columns)
-    while sum(widths[column.title] + _BETWEEN for column in left) - 1 > width:
-        leaving = max(left, key=lambda column: column.leaves)
-        if not leaving.leaves:
-            break
-        left.remove(leaving)
-    return left
+    widths = {one: max(map(cell_len, [one.title, *cells[one.title]])) for one in columns}
+    names = [one for one in columns if not (one.is_number or one.gives_way or one.leaves)]
+    folded = {one: _FOLDED_WIDTH for one in columns if one.gives_way}
+    least = {**folded, **dict.fromkeys(names, _NAME_WIDTH)}
+
+    def room() -> int:
+        taken = (min(widths[one], least.get(one, widths[one])) + _BETWEEN for one in widths)
+        return width + 1 - sum(taken)
+
+    while room() < 0 and (leaving := max(widths, key=lambda one: one.leaves)).leaves:
+        del widths[leaving]
+    # What is left over is for the names, the shortest first.
+    for done, one in enumerate(sorted(names, key=lambda one: widths[one])):
+        least[one] = _NAME_WIDTH + max(0, room()) // (len(names) - done)
+    return {one: least[one] if one in names else sys.maxsize for one in widths}
+
+
+def _cut(value: str, width: int) -> str:
+    """Return a text in so many cells, with an ellipsis in its middle if it is longer."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(value) <= width or "\n" in value:
+        return value
+    tail = set_cell_size(value[::-1], (width - 1) // 2)[::-1]
+    return f"{set_cell_size(value, width // 2)}…{tail}"
 
 
 def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:

@@ -297,6 +297,32 @@ def test_a_listing_on_a_terminal_fits_it(
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_long_name_on_a_terminal_is_cut_in_its_middle(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "analytics$" + "of_a_department_" * 10 + "2026_01"
+    columns = (
+        output.Column("table", lambda row: row["table"]),
+        output.Column("version", lambda row: row["version"], is_number=True),
+        output.Column("policy", lambda row: "every", leaves=1),
+    )
+    rows = [{"table": "a$t", "version": 1}, {"table": name, "version": 12_345}]
+    monkeypatch.setenv("COLUMNS", "60")
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda shown=is_terminal: shown)
+        output.print_listing(columns, rows, as_json=False, nothing="none")
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if line.strip().startswith("analytics$")]
+    assert lines[0].split() == [
+        "analytics$of_a_depa…_department_2026_01",
+        "12345",
+        "every",
+    ]
+    assert lines[1].split() == [name, "12345", "every"]
+    output.print_listing(columns, rows, as_json=True, nothing="none")
+    assert json.loads(capsys.readouterr().out) == rows
+
+
 def test_an_empty_listing_says_so_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_listing(COLUMNS, [], as_json=False, nothing="no conflicts")
     told = capsys.readouterr()
