@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
 
 NEEDED = ("cyclopts", "rich")
-
-logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +86,9 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     if is_json():
         # A part that ends has a line for it; what is a bug has its traceback in one line.
         if code == ExitCode.BUG:
+            import logging
+
+            logger = logging.getLogger(__name__)
             logger.error("this is a bug in commitlog; please report it", exc_info=error)
         return int(code)
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
@@ -101,13 +102,27 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     return int(code)
 
 
+def _load() -> None:
+    """Import the commands; a Ctrl-C ends the process at once, since it has begun nothing."""
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
+    if is_heard:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    with contextlib.suppress(ModuleNotFoundError):  # which `main` reports
+        import consumers.commands.app  # noqa: F401
+    if is_heard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run() -> None:
     """Run and exit: the console script."""
+    _load()
     _prepare_output()
     code = main()
     if threading.active_count() > 1:
         # Threads deep in C++ (DuckDB, Arrow, Kafka) abort the process when the interpreter is
         # taken apart around them; what had to be closed is closed.
+        import logging
+
         logging.shutdown()
         with contextlib.suppress(OSError):
             sys.stdout.flush()

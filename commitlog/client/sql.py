@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 INDEX = "commitlog"
+AGAIN_SECONDS = 0.1
+"""How often a query that is to end is told so."""
 
 
 def run_sql(
@@ -52,15 +55,35 @@ def run_sql(
     """
     duckdb = _duckdb()
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        connection.execute("SET enable_progress_bar = false")  # it would be among the rows
         known = _attach(connection, index) if index is not None else frozenset()
         try:
             statement = _parse(connection, query)
             _Tables(connection, open_table, known).put_into(statement)
             text = _text(connection, statement)
             # Not `execute`: its Arrow table would be a copy.
-            return connection.sql(text, params=list(parameters) or None).to_arrow_table()
+            return _interruptible(
+                connection,
+                lambda: connection.sql(text, params=list(parameters) or None).to_arrow_table(),
+            )
         except duckdb.Error as error:
             raise _refused(query, str(error)) from error
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, ask: Callable[[], pa.Table]) -> pa.Table:
+    """Return what `ask` returns, and end it at a Ctrl-C.
+
+    DuckDB looks for signals itself, but not always: a thread of its own may have the query's only
+    task. What it notices it makes a RuntimeError of.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ask)
+        try:
+            return running.result()
+        finally:
+            while not running.done():
+                connection.interrupt()  # is forgotten if the query has yet to begin
+                wait([running], AGAIN_SECONDS)
 
 
 class AsksSql(Host):

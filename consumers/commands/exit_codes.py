@@ -92,6 +92,8 @@ def exit_code(error: BaseException) -> ExitCode:
     for kind, code in _table():
         if isinstance(error, kind):
             return code
+    if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
+        return ExitCode.INTERRUPTED  # what DuckDB makes of Ctrl-C
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
         return ExitCode.MACHINE
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK:

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -256,11 +257,32 @@ def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         (errors.CorruptLog("x"), ExitCode.STOP),
         (errors.WrongLog("x"), ExitCode.STOP),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (RuntimeError("Query interrupted"), ExitCode.INTERRUPTED),
         (ZeroDivisionError(), ExitCode.BUG),
     ],
 )
 def test_errors_have_exit_codes(error: BaseException, code: ExitCode) -> None:
     assert exit_code(error) is code
+
+
+@pytest.mark.parametrize("loaded", ["cyclopts", "consumers.commands.app", "consumers.runtime"])
+def test_ctrl_c_while_the_commands_are_loaded_says_nothing(loaded: str) -> None:
+    code = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {loaded!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["commitlog", "version"]
+from consumers.cli import run
+run()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=100, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
 
 
 COLUMNS = (

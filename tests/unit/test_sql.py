@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -157,3 +159,33 @@ def test_an_index_that_is_not_there_is_named(open_table: Open, tmp_path: Path) -
     (tmp_path / "index.duckdb").write_bytes(b"x" * 5000)
     with pytest.raises(Unavailable, match="cannot be opened"):
         run_sql("SELECT 1", open_table, index=tmp_path / "index.duckdb")
+
+
+DEADLINE_SECONDS = 100
+LONG = "SELECT count(*) FROM range(100000000000) a, range(1000) b"
+
+
+@pytest.mark.parametrize("query", [LONG, "SELECT sum(range) FROM range(10000000000000)"])
+def test_ctrl_c_during_a_query_is_ctrl_c(query: str) -> None:
+    # The query surely runs once it has used half a second; the child ends itself if it doesn't end.
+    code = f"""
+import faulthandler, os, signal, threading, time
+faulthandler.dump_traceback_later({DEADLINE_SECONDS}, exit=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from commitlog.client.sql import run_sql
+run_sql("SELECT 1", None)
+def interrupt(began=time.process_time()):
+    while time.process_time() < began + 0.5:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    run_sql({query!r}, None)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * DEADLINE_SECONDS,
+        check=False,
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
