@@ -15,6 +15,7 @@
         TransactionSuperseded   a later attempt of the same id holds the answer
       OutcomeUnknown            ask again with the same transaction id, never with a new one
       Unavailable               make the same call again later
+        LogClosed               connect again first: this client was closed
         Overloaded              the same, after `retry_after_seconds`
         StorageFull             the same, once the disk that it names has space
       Fenced                    end this process's term: another process leads
@@ -134,6 +135,15 @@ class OutcomeUnknown(CommitLogError):
 
 class Unavailable(CommitLogError):
     """Kafka, the leader or the store doesn't answer; this call appended nothing."""
+
+
+class LogClosed(Unavailable):
+    """This client was closed, here or by another thread."""
+
+    def __init__(
+        self, message: str = "the log is closed: somebody called close() on it; connect again"
+    ):
+        super().__init__(message)
 
 
 class Overloaded(Unavailable):

@@ -25,6 +25,7 @@ from commitlog.codecs.avro import decode_outcome_record
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
+    LogClosed,
     LogMoved,
     OutcomeUnknown,
     Overloaded,
@@ -97,6 +98,7 @@ class LeaderConnection:
         self._sent: dict[str, list[SentRecord]] = {}
         self._requests: dict[int, _Request] = {}
         self._request_numbers = itertools.count(1)
+        self._is_closed = False
 
     @property
     def is_connected(self) -> bool:
@@ -127,6 +129,7 @@ class LeaderConnection:
         """
         awaited = Awaited(watch, deliver, fail, self._newest if is_new else None)
         with self._lock:
+            self._check_open()
             self._awaited.setdefault(watch.transaction_id, []).append(awaited)
         if (leader := self._socket).opened is None:
             leader.start()
@@ -185,6 +188,7 @@ class LeaderConnection:
         body = {"request": number, "method": method, "params": dict(params)}
         entry = _Request(json_frame(FrameKind.REQUEST, body), Future())
         with self._lock:
+            self._check_open()
             self._requests[number] = entry
         try:
             self._socket.start()
@@ -215,9 +219,14 @@ class LeaderConnection:
         with self._lock:
             self._requests.pop(number, None)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogClosed
+
     def close(self) -> None:
         """Close the socket; calls that still wait fail at once."""
         with self._lock:
+            self._is_closed = True
             requests = list(self._requests.values())
             self._requests.clear()
             awaited = [one for group in self._awaited.values() for one in group]
@@ -225,7 +234,7 @@ class LeaderConnection:
         self._socket.close()
         for request in requests:
             with contextlib.suppress(Exception):
-                request.future.set_exception(Unavailable("the client was closed"))
+                request.future.set_exception(LogClosed())
         for one in awaited:
             known = one.watch.transaction_id
             one.fail(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 
@@ -26,7 +26,7 @@ from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import BEGINNING, ChainPlace
-from commitlog.errors import CommitLogError, InvalidRequest, Unavailable
+from commitlog.errors import CommitLogError, InvalidRequest, LogClosed, Unavailable
 from commitlog.messages import DecidedRecords
 from commitlog.model.records import Answered, Outcome, Submitted
 from commitlog.ports import PATIENT_SECONDS, Log
@@ -52,8 +52,15 @@ class Subscription:
     """
 
     def __init__(
-        self, log: Log, starts: Sequence[Start], selection: Selection, idle_seconds: float | None
+        self,
+        log: Log,
+        starts: Sequence[Start],
+        selection: Selection,
+        idle_seconds: float | None,
+        is_closed: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Begin at a start for each partition; `is_closed` says that the client was closed."""
+        self._is_closed = is_closed
         self._log_id = log.genesis(0).log_id
         self._name = log.name
         self._select = selection
@@ -72,11 +79,14 @@ class Subscription:
     def poll(self, timeout_seconds: float = 1.0, events_max: int = 500) -> list[FeedEvent]:
         """Return the next events as soon as there are any; empty if none came in time.
 
-        Raises CorruptLog (the log contradicts itself), LogMoved, or Unavailable after a close.
+        Raises CorruptLog (the log contradicts itself), LogMoved, LogClosed after the client's close
+        or Unavailable after its own.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._in_use:
             while True:
+                if self._is_closed():
+                    raise LogClosed
                 if self._closed.is_set():
                     raise Unavailable("the subscription was closed; subscribe again")
                 left = max(deadline - time.monotonic(), 0.0)

@@ -27,7 +27,7 @@ from commitlog.adapters.places import heed
 from commitlog.client.leader_errors import error_from
 from commitlog.client.moved import Moving, where_moved
 from commitlog.client.socket_times import have_system_wait
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, LogClosed, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
 
@@ -123,7 +123,7 @@ class LeaderSocket:
             return
         with self._wake:
             if self._closed:
-                raise Unavailable("the client was closed")
+                raise LogClosed
             if self._thread is None:
                 self._thread = self._begin()
             self._wake.notify_all()

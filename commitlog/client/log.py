@@ -31,6 +31,7 @@ from commitlog.client.snapshot import Reads
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
 from commitlog.client.undoing import UndoesChanges
+from commitlog.errors import LogClosed
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
@@ -66,7 +67,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         self._settings = settings or RuntimeSettings()
         self._tables = Tables()
         self._runtime: Runtime | None = None
-        self._pid = os.getpid()
+        self._pid, self._is_closed = os.getpid(), False
         self._lock = threading.Lock()
         self.opened = Opened(self.runtime)
         reference = weakref.ref(self)
@@ -116,7 +117,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
     def __repr__(self) -> str:
         """Show which log this is, and where."""
         runtime = self._runtime
-        return f"CommitLog({'not connected' if runtime is None else repr(runtime.log)})"
+        state = "closed" if self._is_closed else "not connected"
+        return f"CommitLog({state if runtime is None else repr(runtime.log)})"
 
     def runtime(self) -> Runtime:
         """Return this process's part, made on first use."""
@@ -126,6 +128,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         with self._lock:
             if self._pid != os.getpid():
                 self._after_fork()
+            if self._is_closed:
+                raise LogClosed
             if self._runtime is None:
                 self._runtime = Runtime(self._open_log(), self._settings, self._readable_by_path)
             return self._runtime
@@ -196,10 +200,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
 
         If there is no such table, raise NoSuchTable, or return None with `missing_ok`.
         """
-        operation = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
-        if operation is None:
-            return None
-        return catalogue.change(self, self._tables, operation, timeout)
+        made = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
+        return None if made is None else catalogue.change(self, self._tables, made, timeout)
 
     def tables(self) -> list[TableInfo]:
         """Return all tables, by name, without their schemas."""
@@ -319,8 +321,12 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         return settled_if_rows(self.runtime(), outcome, wait, deadline)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send submitted transactions to Kafka, then end threads and connections."""
+        """Send submitted transactions to Kafka, then end threads and connections.
+
+        All calls then raise LogClosed, waiting ones too; those for a commit OutcomeUnknown.
+        """
         with self._lock:
+            self._is_closed = True
             runtime, self._runtime = self._runtime, None
         if runtime is not None:
             runtime.close(timeout)
@@ -333,7 +339,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
 
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description, from the leader if `fresh`, else perhaps from memory."""
-        known = None if fresh else self._tables.known(table)
+        known = None if fresh or self._is_closed else self._tables.known(table)
         return known or self._tables.ask(self.runtime(), table, readable=readable)
 
     def ask_table(self, table: TableId) -> tuple[TableInfo | None, Callable[[], TableInfo]]:

@@ -12,7 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, deadline_after
-from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    InvalidTransaction,
+    LogClosed,
+    OutcomeUnknown,
+    Unavailable,
+)
 from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Code, Outcome, Status, Transaction
@@ -215,12 +221,12 @@ def _applied(
     ]
     about = {"sequence": sequence, "readable": wait == "readable"}
     found: list[RowsApplied] = []
+    unknown = f"transaction {outcome.transaction_id} is accepted at position {sequence}, but "
     while missing:
         left = deadline - time.monotonic()
         if left <= 0:
             raise OutcomeUnknown(
-                f"transaction {outcome.transaction_id} is accepted at position "
-                f"{sequence}, but was not {wait} in time; check that a row writer is "
+                f"{unknown}was not {wait} in time; check that a row writer is "
                 "running (`commitlog rows`), and ask again with log.outcome(id)",
                 outcome.transaction_id,
             )
@@ -230,6 +236,12 @@ def _applied(
         try:
             seconds = min(left, REQUEST_SECONDS)
             answer = runtime.request(partition, "rows_applied", **first, **more, seconds=seconds)
+        except LogClosed:
+            raise OutcomeUnknown(
+                f"{unknown}the client was closed before it was {wait}; ask for it with"
+                " log.outcome(id)",
+                outcome.transaction_id,
+            ) from None
         except Unavailable:
             time.sleep(min(PAUSE_SECONDS, max(left, 0)))
             continue

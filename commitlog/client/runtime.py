@@ -25,7 +25,7 @@ from commitlog.client.sending import Sending
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
-from commitlog.errors import InvalidSettings, InvalidTransaction, Overloaded
+from commitlog.errors import InvalidSettings, InvalidTransaction, LogClosed, Overloaded
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction
 from commitlog.model.table import DomainMap, TableId, format_table_id
@@ -86,6 +86,8 @@ class Runtime:
     def connection(self, partition: int) -> LeaderConnection:
         """Return the connection to a partition's leader, beginning to connect on first use."""
         with self._lock:
+            if self._closed.is_set():
+                raise LogClosed
             found = self._connections.get(partition)
             if found is None:
                 found = LeaderConnection(
@@ -244,8 +246,8 @@ class Runtime:
     def close(self, timeout_seconds: float) -> None:
         """Let records on their way reach Kafka, and end the threads."""
         self.flush(timeout_seconds)
-        self._closed.set()
         with self._lock:
+            self._closed.set()
             connections, self._connections = list(self._connections.values()), {}
         for fallback in self._fallbacks:
             fallback.close()
@@ -253,6 +255,10 @@ class Runtime:
             connection.close()
         self._sending.close()
         self.log.close()
+
+    def is_closed(self) -> bool:
+        """Return True once `close` was called."""
+        return self._closed.is_set()
 
     def flush(self, timeout_seconds: float) -> None:
         """Wait until Kafka has all submitted records."""
@@ -282,7 +288,8 @@ class Runtime:
                     f"{pause:.1f} s",
                     pause,
                 )
-            self._closed.wait(pause)
+            if self._closed.wait(pause):
+                raise LogClosed
 
     def _send_patiently(
         self, ticket: Ticket, connection: LeaderConnection, error: Overloaded
@@ -290,7 +297,8 @@ class Runtime:
         """Send after the pause that was asked for; raise Overloaded if that takes too long."""
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
         while time.monotonic() + error.retry_after_seconds <= deadline:
-            self._closed.wait(error.retry_after_seconds)
+            if self._closed.wait(error.retry_after_seconds):
+                raise LogClosed
             try:
                 return self._sending.send(ticket, connection)
             except Overloaded as again:

@@ -23,7 +23,7 @@ from commitlog.client.awaited import SentRecord
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.moved import where_moved
 from commitlog.client.tickets import Ticket
-from commitlog.errors import CommitLogError, Overloaded, Unavailable
+from commitlog.errors import CommitLogError, LogClosed, Overloaded, Unavailable
 from commitlog.model.records import Transaction
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import AppendFrame
@@ -97,7 +97,7 @@ class Sending:
 
         Raises:
             Overloaded: too much is on its way to Kafka; nothing was sent.
-            Unavailable: the client was closed.
+            LogClosed: the client was closed.
         """
         if self._pump is None:
             self._begin()
@@ -148,7 +148,7 @@ class Sending:
         """Have what is sent from now on looked after."""
         with self._lock:
             if self._closed.is_set():
-                raise Unavailable("the client was closed; connect again")
+                raise LogClosed
             if self._pump is None:
                 self._pump = self._begin_pump()
 
@@ -162,7 +162,7 @@ class Sending:
         if writer is None:
             with self._lock:
                 if self._closed.is_set():
-                    raise Unavailable("the client was closed; connect again")
+                    raise LogClosed
                 if self._writer is None:
                     self._writer = self._log.transactions_writer()
                 writer = self._writer

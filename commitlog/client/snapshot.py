@@ -218,7 +218,8 @@ class Reads(AsksSql, NamesPositions):
             for table in selection.named:
                 self._check_known(runtime, table)
             self._check_namespaces(runtime, selection.namespaces)
-        return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
+        begin = starts(runtime, from_position)
+        return Subscription(runtime.log, begin, selection, idle_seconds, runtime.is_closed)
 
     def snapshot(
         self,

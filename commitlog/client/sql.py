@@ -97,6 +97,7 @@ class AsksSql(Host):
         index: str | os.PathLike[str] | None = None,
     ) -> pa.Table:
         """Query tables at any version and, with an index's path, their history: see `run_sql`."""
+        self.runtime()  # which a closed client refuses
         return run_sql(query, self.open, index=index, parameters=parameters)
 
 

@@ -4,16 +4,17 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 from lance.fragment import write_fragments
 
-from commitlog import CommitLog, NoSuchTable, OutcomeUnknown, Status, Unavailable
+from commitlog import CommitLog, LogClosed, NoSuchTable, OutcomeUnknown, Status, Unavailable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.client.runtime import RuntimeSettings
@@ -23,7 +24,7 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import FrameKind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_until
 
 QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=60)
 
@@ -280,9 +281,56 @@ def test_a_client_without_a_leader_says_so(log: MemoryLog) -> None:
             client.tables()
 
 
-def test_a_closed_client_begins_anew(client: CommitLog) -> None:
+def test_a_closed_client_refuses_everything(client: CommitLog, log: MemoryLog) -> None:
+    ticket = client.submit("a$t", _append(client, 1))
+    assert ticket.result(WAIT_SECONDS).version == 2
+    append = _append(client, 2)
+    feed = client.subscribe(from_position="beginning")
     client.close()
-    assert client.append("a$t", {"id": [1]}).version == 2
+    client.close()
+    end = log.read_transactions(0).end_offset()
+    files = set(Path(log.genesis(0).tables_root).rglob("*"))
+    calls: list[Callable[[], object]] = [
+        lambda: client.append("a$t", {"id": [1]}),
+        lambda: client.delete("a$t", "id = 1"),
+        lambda: client.submit("a$t", append),
+        lambda: client.write_rows("a$t", {"id": [1]}),
+        lambda: client.open("a$t"),
+        lambda: client.scan("a$t"),
+        lambda: client.sql("SELECT 1"),
+        lambda: client.tables(),
+        lambda: client.subscribe(),
+        lambda: client.outcome("any"),
+        lambda: feed.poll(0.1),
+        lambda: next(iter(feed)),
+    ]
+    for call in calls:
+        with pytest.raises(LogClosed, match="the log is closed"):
+            call()
+    feed.close()
+    assert ticket.result(1).version == 2
+    assert log.read_transactions(0).end_offset() == end
+    assert set(Path(log.genesis(0).tables_root).rglob("*")) == files
+    assert repr(client) == "CommitLog(closed)"
+
+
+def test_who_asks_while_another_thread_closes_the_client_hears_of_it(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    feed = client.subscribe(from_position="beginning")
+    feed.poll(WAIT_SECONDS)
+    leader.muted.set()
+    with ThreadPoolExecutor() as pool:
+        waiting: list[Future[Any]] = [
+            pool.submit(client.tables),
+            pool.submit(feed.poll, WAIT_SECONDS),
+        ]
+        wait_until(lambda: "tables" in leader.requests, "the question is on its way")
+        client.close(timeout=0.5)
+        for one in waiting:
+            with pytest.raises(LogClosed):
+                one.result(5)
+    feed.close()
 
 
 @pytest.mark.parametrize("wait", ["committed", "readable"])

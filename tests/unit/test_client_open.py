@@ -209,7 +209,7 @@ def test_an_index_that_lance_refuses_names_the_column(client: CommitLog) -> None
 def test_a_client_shows_its_log(client: CommitLog, log: MemoryLog) -> None:
     assert repr(client) == f"CommitLog({log!r})"
     client.close()
-    assert repr(client) == "CommitLog(not connected)"
+    assert repr(client) == "CommitLog(closed)"
 
 
 def test_an_id_that_was_never_submitted_is_not_said_to_be_on_its_way(client: CommitLog) -> None:
