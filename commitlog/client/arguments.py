@@ -265,8 +265,8 @@ def checked(function: F) -> F:
             if at < len(arguments):
                 check(name, arguments[at])
         for name, value in options.items():
-            if (check := checks.get(name)) is not None:
-                check(name, value)
+            if (of_option := checks.get(name)) is not None:
+                of_option(name, value)
         return function(*arguments, **options)
 
     return cast(F, call)

@@ -317,8 +317,7 @@ class Draft:
         """Return True if an Iceberg table is at a location, in it or around it."""
         table = self.iceberg(name)
         assert table is not None
-        own = location_parts(normalize_location(table.location))
-        return all(map(eq, own, parts))
+        return all(map(eq, location_parts(normalize_location(table.location)), parts))
 
     def iceberg_named(self, uuid: str) -> Iterator[TableId]:
         """Yield the names of the Iceberg tables that exist and have a uuid."""

@@ -6,6 +6,7 @@ A transaction may name any location. If no store can be opened for it, only its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.errors import CommitLogError
@@ -16,6 +17,8 @@ PROBED = "_versions/_probe"
 
 class FailingStore:
     """An object store each of whose operations raises OSError with the same reason."""
+
+    renames: ClassVar[bool] = True
 
     def __init__(self, reason: str) -> None:
         """Take the reason."""

@@ -13,7 +13,8 @@ from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
 from consumers.tools.clocks import clock_difference
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
-from consumers.tools.orphans import Leftover, Leftovers
+from consumers.tools.leftover import Leftover
+from consumers.tools.orphans import Leftovers
 
 
 def clean(

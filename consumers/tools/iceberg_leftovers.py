@@ -14,7 +14,8 @@ from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
-from consumers.tools.orphans import CATCH_UP_SECONDS, Leftover, said
+from consumers.tools.leftover import Leftover, said
+from consumers.tools.orphans import CATCH_UP_SECONDS
 
 logger = logging.getLogger(__name__)
 

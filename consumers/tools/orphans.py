@@ -21,21 +21,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_refs import versions_with_files
-from commitlog.adapters.places import bound
 from commitlog.adapters.reading import read_on
-from commitlog.adapters.storage import TEMPORARY, FileFound, store_for
+from commitlog.adapters.storage import FileFound, store_for
 from commitlog.client.names import like_known
 from commitlog.codecs.manifest_file import (
-    TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     decode_manifest,
-    parse_manifest_name,
 )
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
@@ -48,12 +44,12 @@ from consumers.partition.follower import Follower
 from consumers.partition.table_files import QUARANTINE
 from consumers.tools.branch_files import (
     TREE,
-    branch_life,
     branch_names,
     branch_of,
     needed_by_branches,
 )
-from consumers.tools.file_ledger import JUDGED, FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.file_ledger import FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.leftover import GONE, Leftover, leftover, owner, put_aside, said
 from consumers.tools.turns import Turns
 
 CATCH_UP_SECONDS = 600.0
@@ -62,42 +58,8 @@ LIST_SECONDS = 600.0
 AT_ONCE = 1_000
 """Files that are removed after one look at the log."""
 BLOCK_BYTES = 4096
-GONE = ".gone"
-"""Ends the names of what is put aside: files to be removed, a dropped table's newest manifest."""
-_SIDECAR_PARTS = 3
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """An unneeded file."""
-
-    table: str
-    location: str
-    """The whole path."""
-    why: Why
-    reason: str
-    size: int
-    since_ms: int
-    """When it was written, or when the last record ended what needed it, if that was later."""
-    incarnation: str = ""
-    """Of a Lance table; empty: it is of an Iceberg table."""
-    path: str = ""
-    """Below the table's location."""
-    is_aside: bool = False
-    """Whether it was put aside to be removed."""
-
-    @property
-    def file(self) -> str:
-        """Where it is now, below the table's location."""
-        return self.path + GONE if self.is_aside else self.path
-
-    def to_json(self, now_ms: int) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        age = round((now_ms - self.since_ms) / 3_600_000, 1)
-        said = {"table": self.table, "location": bound(self.location), "size": self.size}
-        return {**said, "age_hours": age, "why": self.why.value, "reason": self.reason}
 
 
 class Leftovers:
@@ -310,7 +272,7 @@ class Leftovers:
         for file in files:
             if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
-            path, is_aside = _put_aside(file.path)
+            path, is_aside = put_aside(file.path)
             named = owner(life, path, branches)
             there.add(named)
             is_needed = named in needed or named in of_branches
@@ -324,23 +286,23 @@ class Leftovers:
             if not life.is_live:
                 if life.dropped is None:
                     continue
-                yield _leftover(life, file, Why.DROPPED, str(life.dropped), life.dropped.time_ms)
+                yield leftover(life, file, Why.DROPPED, str(life.dropped), life.dropped.time_ms)
             elif named:
                 ended = self._ledger.ended(named)
                 if ended is not None:
-                    yield _leftover(life, file, ended[0], str(ended[1]), ended[1].time_ms)
+                    yield leftover(life, file, ended[0], str(ended[1]), ended[1].time_ms)
                     continue
                 if foreign is None:
                     foreign = set(_foreign(life, files))
                 branch, _ = branch_of(file.path)
                 if named in foreign or file.path.startswith(f"{QUARANTINE}/"):
-                    yield _leftover(life, file, Why.FOREIGN, "somebody wrote it past the log")
+                    yield leftover(life, file, Why.FOREIGN, "somebody wrote it past the log")
                 elif branch and branch not in branches:
-                    yield _leftover(life, file, Why.ABANDONED, f"there is no branch {branch} now")
+                    yield leftover(life, file, Why.ABANDONED, f"there is no branch {branch} now")
                 elif branch:
-                    yield _leftover(life, file, Why.ABANDONED, f"no version of {branch} names it")
+                    yield leftover(life, file, Why.ABANDONED, f"no version of {branch} names it")
                 else:
-                    yield _leftover(life, file, Why.ABANDONED, "no transaction names it")
+                    yield leftover(life, file, Why.ABANDONED, "no transaction names it")
 
 
 @contextlib.contextmanager
@@ -372,13 +334,6 @@ def _bring_back(life: LifeFiles) -> None:
             )
 
 
-def _put_aside(path: str) -> tuple[str, bool]:
-    """Return a file's name, and whether it was put aside to be removed."""
-    plain = path.removesuffix(GONE)
-    is_aside = plain != path and not path.startswith(f"{VERSIONS_DIRECTORY}/")
-    return (plain, True) if is_aside else (path, False)
-
-
 def _name_again(life: LifeFiles, path: str) -> None:
     """Give what was put aside its name back, if it is still there."""
     store = store_for(life.location)
@@ -390,40 +345,6 @@ def _name_again(life: LifeFiles, path: str) -> None:
 def _on_disk(size: int) -> int:
     """Return what a file takes of a disk: of thousands of one-row files far more than they hold."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
-
-
-def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
-    """Return what a version names if it needs a file; empty if the file isn't judged here.
-
-    `branches` are those that Lance keeps beside the table: of others every file is judged.
-    """
-    branch, below = branch_of(path)
-    if branch:
-        inner = branch_life(life, branch)
-        return owner(inner, below) or ("" if branch in branches else f"{life.location}/{path}")
-    parts = path.split("/")
-    folder, name = parts[0], parts[-1]
-    if TEMPORARY.fullmatch(name):
-        return f"{life.location}/{path}"
-    if folder == "data" and len(parts) == _SIDECAR_PARTS:
-        return f"{life.location}/data/{parts[1]}.lance"
-    if folder == "_indices" and len(parts) >= _SIDECAR_PARTS:
-        return f"{life.location}/_indices/{parts[1]}"
-    if folder == VERSIONS_DIRECTORY:
-        parsed = parse_manifest_name(name)
-        return f"{life.location}/{path}" if parsed is not None and parsed.staged_by else ""
-    if folder == TRANSACTIONS_DIRECTORY:
-        # Versions from before a table was registered name files that the log doesn't know.
-        return f"{life.location}/{path}" if not life.is_registered else ""
-    return f"{life.location}/{path}" if folder in {*JUDGED, QUARANTINE} else ""
-
-
-def said(leftovers: Sequence[Leftover]) -> str:
-    """Return how many files and bytes are removed, and why."""
-    count = {why: sum(one.why is why for one in leftovers) for why in Why}
-    kinds = ", ".join(f"{number:,} {why}" for why, number in count.items() if number)
-    size = sum(one.size for one in leftovers)
-    return f"removes {len(leftovers):,} unneeded files of {size:,} bytes: {kinds}"
 
 
 def _foreign(life: LifeFiles, files: Sequence[FileFound]) -> Iterator[str]:
@@ -438,20 +359,3 @@ def _foreign(life: LifeFiles, files: Sequence[FileFound]) -> Iterator[str]:
             continue
         for encoded in state.fragments.values():
             yield from paths_in(life, DataFragment.FromString(encoded))
-
-
-def _leftover(
-    life: LifeFiles, file: FileFound, why: Why, reason: str, since_ms: int = 0
-) -> Leftover:
-    path, is_aside = _put_aside(file.path)
-    return Leftover(
-        table=life.name,
-        location=f"{life.location}/{file.path}",
-        why=why,
-        reason=reason,
-        size=file.size,
-        since_ms=max(since_ms, file.modified_ms),
-        incarnation=life.incarnation,
-        path=path,
-        is_aside=is_aside,
-    )

@@ -28,8 +28,9 @@ from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.iceberg_orphans import Orphan
 from consumers.tools.iceberg_purges import IcebergPurges
+from consumers.tools.leftover import Leftover, said
 from consumers.tools.maintenance_policy import Policies
-from consumers.tools.orphans import Leftover, Leftovers, said
+from consumers.tools.orphans import Leftovers
 from consumers.tools.table_acts import Act, OnAct, done, expire, tell_failed
 
 FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 3600.0

@@ -16,7 +16,7 @@ from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from commitlog.model.table import Policy
 from consumers.partition.events import Event
-from consumers.tools.orphans import GONE
+from consumers.tools.leftover import GONE
 from tests.simulation.disk import STALE_SECONDS
 from tests.simulation.rows import Intent
 

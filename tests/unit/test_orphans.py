@@ -18,7 +18,8 @@ from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
 from consumers.tools.file_ledger import LifeFiles, Why
-from consumers.tools.orphans import GONE, Leftover, Leftovers
+from consumers.tools.leftover import GONE, Leftover
+from consumers.tools.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 

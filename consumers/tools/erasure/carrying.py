@@ -27,7 +27,8 @@ from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read
 from consumers.tools.erasure.acts import DONE, RecordedErasure
 from consumers.tools.erasure.writes import HeldWrite, TableWrites
 from consumers.tools.file_ledger import INDICES, Why
-from consumers.tools.orphans import Leftover, Leftovers
+from consumers.tools.leftover import Leftover
+from consumers.tools.orphans import Leftovers
 
 READ_SECONDS = 120.0
 CLEANING_SECONDS = 300.0
