@@ -33,6 +33,7 @@ Check = Callable[[str, Any], None]
 """(an argument's name, its value): raises InvalidRequest for one that can't be."""
 
 _SHOWN_MAX = 80
+_CHECKED: set[Callable[..., Any]] = set()
 _REFUSALS = (
     AttributeError,
     LookupError,
@@ -249,15 +250,30 @@ def has_columns(dataset: lance.LanceDataset) -> str:
     return f"The columns are {', '.join(dataset.schema.names)}"
 
 
-def checked(function: F) -> F:
-    """Check a function's arguments, before it does anything, by the types that it names."""
-    checks = {
+@functools.cache
+def _checks(function: Callable[..., Any]) -> dict[str, Check | None]:
+    return {
         name: _CHECKS.get(name) or _CHECKS.get(str(one.annotation))
         for name, one in inspect.signature(function).parameters.items()
     }
+
+
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Check arguments of a function by the types that it names."""
+    checks = _checks(function)
+    for name, value in given.items():
+        if (check := checks.get(name)) is not None:
+            check(name, value)
+
+
+def checked(function: F) -> F:
+    """Check a function's arguments, before it does anything, by the types that it names."""
+    checks = _checks(function)
     by_position = [
         (at, name, check) for at, (name, check) in enumerate(checks.items()) if check is not None
     ]
+    if not by_position:
+        return function
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -273,9 +289,18 @@ def checked(function: F) -> F:
 
 
 def checks_arguments(kind: K) -> K:
-    """Check the arguments of a class's public methods, inherited ones too."""
+    """Check the arguments of a class's public methods, inherited ones too.
+
+    Those that each commit goes through are marked with `checks_itself`.
+    """
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
-        if inspect.isfunction(method) and not name.startswith("_"):
+        if inspect.isfunction(method) and not name.startswith("_") and method not in _CHECKED:
             setattr(kind, name, checked(method))
     return kind
+
+
+def checks_itself(function: F) -> F:
+    """Mark a method that checks its own arguments where that costs nothing."""
+    _CHECKED.add(function)
+    return function

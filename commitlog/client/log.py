@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
-from commitlog.client.arguments import checks_arguments
+from commitlog.client.arguments import check_arguments, checks_arguments, checks_itself
 from commitlog.client.caller import NOBODY, caller
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
@@ -211,6 +211,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
         """Return a table's description at its head; NoSuchTable suggests similar names."""
         return self._tables.ask(self.runtime(), parse_table_id(table_id))
 
+    @checks_itself
     def submit(
         self,
         table_id: TableName | None,
@@ -238,28 +239,28 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
 
         more = transaction_id or attempt or affected_rows or application or properties or expects
         is_plain = not (more or dry_run) and inserted_keys is None and schema_metadata is None
+        is_plain = is_plain and (read_version is None or type(read_version) is int)
         if is_plain and table_id is not None and caller() is NOBODY:
             ticket = submit_append(self, table_id, operation, read_version, self._principal)
             if ticket is not None:
                 return ticket
-        built, chosen, is_new = as_operations(
-            self,
-            table_id,
-            operation,
-            read_version=read_version,
-            transaction_id=transaction_id,
-            affected_rows=affected_rows,
-            inserted_keys=inserted_keys,
-            schema_metadata=schema_metadata,
-        )
-        transaction = self.transaction(
-            built,
-            transaction_id=chosen,
-            attempt=attempt,
-            application=application,
-            properties=properties,
-            expects=expects,
-        )
+        of_operation: dict[str, Any] = {
+            "read_version": read_version,
+            "transaction_id": transaction_id,
+            "affected_rows": affected_rows,
+            "inserted_keys": inserted_keys,
+            "schema_metadata": schema_metadata,
+        }
+        of_record: dict[str, Any] = {
+            "attempt": attempt,
+            "application": application,
+            "properties": properties,
+            "expects": expects,
+        }
+        given = {"table_id": table_id, **of_operation, **of_record, "dry_run": dry_run}
+        check_arguments(CommitLog.submit, given)
+        built, chosen, is_new = as_operations(self, table_id, operation, **of_operation)
+        transaction = self.transaction(built, transaction_id=chosen, **of_record)
         if dry_run:
             return catalogue.dry_run(self.runtime(), transaction)
         return self.runtime().submit(transaction, id_is_new=is_new)
@@ -337,6 +338,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @checks_itself
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description, from the leader if `fresh`, else perhaps from memory."""
         known = None if fresh or self._is_closed else self._tables.known(table)
