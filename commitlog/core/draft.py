@@ -7,7 +7,6 @@ and files behind; if one refuses, all of it is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from operator import eq
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -279,6 +278,10 @@ class Draft:
         names = {*self._tables, *self.views}
         return sorted(name for name in names if self.find(name) is not None)
 
+    def makes(self, table: Table) -> bool:
+        """Return True if a table wasn't there before this record."""
+        return table.incarnation != getattr(self._tables.get(table.table_id), "incarnation", None)
+
     def iceberg(self, table_id: TableId) -> IcebergTable | None:
         """Return an Iceberg table, None if there is none of this name."""
         if table_id in self.iceberg_views:
@@ -304,25 +307,22 @@ class Draft:
 
     def clash_in_iceberg(self, location: str) -> Iterator[TableId]:
         """Yield the Iceberg tables that exist and have such a location, or had it."""
-        parts = location_parts(location)
         by_uuid = self.rules.protocol < ICEBERG_COPIES_ELSEWHERE_SINCE
         for places in (self.iceberg_places, self._iceberg.locations):
             for place in places.clashes(location):
                 for name in self.iceberg_named(place.incarnation):
                     # Copies have one uuid, and each a place of its own.
-                    if by_uuid or name == place.table_id or self._is_around(name, parts):
+                    if by_uuid or name == place.table_id or self._is_around(name, location):
                         yield name
 
-    def _is_around(self, name: TableId, parts: LocationParts) -> bool:
-        """Return True if an Iceberg table is at a location, in it or around it."""
+    def _is_around(self, name: TableId, location: str) -> bool:
         table = self.iceberg(name)
-        assert table is not None
-        return all(map(eq, location_parts(normalize_location(table.location)), parts))
+        own = location_parts(normalize_location(table.location)) if table is not None else ()
+        return all(a == b for a, b in zip(own, location_parts(location), strict=False))
 
     def iceberg_named(self, uuid: str) -> Iterator[TableId]:
         """Yield the names of the Iceberg tables that exist and have a uuid."""
-        made = self._iceberg_made.get(uuid, ())
-        for name in dict.fromkeys((*self._iceberg.names(uuid), *made)):
+        for name in dict.fromkeys(self._iceberg.names(uuid) + self._iceberg_made.get(uuid, [])):
             table = self.iceberg(name)
             if table is not None and table.uuid == uuid:
                 yield name

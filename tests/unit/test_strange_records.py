@@ -271,3 +271,20 @@ def test_what_a_record_does_to_a_table_that_it_wrote_to(world: World, then: Oper
     assert world.ask("both", append(2, "c.lance"), then).status == "committed"
     assert world.changes[-1].version == 3
     assert world.replayed().digest() == world.machine.digest()
+
+
+def overwrite(name: str, incarnation: str, read_version: int) -> LanceCommit:
+    """Return what only pylance builds."""
+    message = LanceTransaction(read_version=read_version, uuid="o")
+    message.overwrite.fragments.append(new_fragment("o.lance"))
+    message.overwrite.schema.append(Field.FromString(column("c0", 0)))
+    return commit(message, table=(name,), incarnation=incarnation)
+
+
+def test_pylance_builds_nothing_on_a_table_that_the_record_makes(world: World) -> None:
+    """No version is written yet, and the leader would wait for one for ever."""
+    fields = (column("c0", 0),)
+    making = CreateTable(("n",), "i-n", f"{ROOT}/n", fields, data_storage_version=FORMAT)
+    outcome = world.ask("x", making, overwrite("n", "i-n", 1))
+    assert (outcome.status, outcome.code) == ("rejected", "SPLIT_TRANSACTION"), outcome.message
+    assert world.ask("y", making).status == "committed"

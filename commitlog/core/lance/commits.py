@@ -219,7 +219,8 @@ def _built(
     """Let pylance build the manifest; return what it makes of the head, and what it staged."""
     table, state, kind = view.table, view.state, operation.operation
     assert state is not None
-    if view.own is not None:
+    # Of a table that this record makes no version is written yet, and pylance would wait for one.
+    if view.own is not None or draft.makes(table):
         raise rejected(
             Code.SPLIT_TRANSACTION,
             "built_not_first",
