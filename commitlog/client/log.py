@@ -251,12 +251,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, S
             "inserted_keys": inserted_keys,
             "schema_metadata": schema_metadata,
         }
-        of_record: dict[str, Any] = {
-            "attempt": attempt,
-            "application": application,
-            "properties": properties,
-            "expects": expects,
-        }
+        of_record: dict[str, Any] = {"attempt": attempt, "application": application}
+        of_record |= {"properties": properties, "expects": expects}
         given = {"table_id": table_id, **of_operation, **of_record, "dry_run": dry_run}
         check_arguments(CommitLog.submit, given)
         built, chosen, is_new = as_operations(self, table_id, operation, **of_operation)
