@@ -275,7 +275,8 @@ class KeepsTables(Host):
         dataset = self.open(info.table_id, info.version)
         read = materialize(self.runtime(), info, info.version)
         stale = stale_fragments(info.location, read)
-        with refused("the table can't be compacted", "options", options, has_columns(dataset)):
+        advice = "Give options of pylance's compact_files"
+        with refused("the table can't be compacted", "options", options, advice):
             planned = Compaction.plan(dataset, options).tasks
         tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
         if len(tasks) < len(planned):
