@@ -217,12 +217,8 @@ class LeaderChecks:
 
     def repair(self, session: Session, *, versions: int = 1) -> None:
         """Rebuild the tables' newest files that this machine lost."""
-
-        def heads() -> list[tuple[Head, int]]:
-            newest = session.readable.newest
-            return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
-
-        for head, readable in _look(session, heads):
+        heads = _look(session, lambda: session.readable.beside(session.catalogue.heads()))
+        for head, readable in heads:
             found = repair(head, readable, self._old_versions.materialize, versions=versions)
             if found:
                 text = f"versions {found} of {format_table_id(head.table)} were lost or damaged"

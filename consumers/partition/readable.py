@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.errors import Unavailable
+from consumers.partition.catalogue import Head
 from consumers.partition.events import Version
 from consumers.partition.mailbox import Reply
 
@@ -56,6 +57,10 @@ class Readable:
     def newest(self, incarnation: str) -> int:
         """Return the newest version that has its file; 0 if none has."""
         return self._written.get(incarnation, 0)
+
+    def beside(self, heads: Iterable[Head]) -> list[tuple[Head, int]]:
+        """Return heads, each with the newest version that has its file."""
+        return [(head, self.newest(head.incarnation)) for head in heads]
 
     def has(self, versions: Iterable[Version]) -> bool:
         """Return True if each version, or a later one, has its file, or its table is gone."""

@@ -159,9 +159,9 @@ class Session:
         lag = self._clock() - self._followed_at if self._behind() > 0 else 0.0
         tables = self.failing_tables
         if lag > SLOW_SECONDS and not tables:
-            newest = self.readable.newest
-            late = (h for h in self.catalogue.heads() if newest(h.incarnation) < h.version)
-            tables = tuple(format_table_id(head.table) for head in late)
+            heads = self.catalogue.heads()
+            late = (head.table for head, at in self.readable.beside(heads) if at < head.version)
+            tables = tuple(map(format_table_id, late))
         return {
             "written_sequence": self.written_sequence,
             "failing_tables": list(tables),

@@ -246,11 +246,8 @@ class Requests:
         }
 
     async def _tables(self, params: Params) -> list[dict[str, Any]]:
-        def list_all(session: Session) -> list[tuple[Head, int]]:
-            newest = session.readable.newest
-            return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
-
-        return [head.described(readable).to_json() for head, readable in await self._ask(list_all)]
+        found = await self._ask(lambda now: now.readable.beside(now.catalogue.heads()))
+        return [head.described(readable).to_json() for head, readable in found]
 
     async def _namespaces(self, params: Params) -> list[dict[str, Any]]:
         found = await self._ask(lambda session: session.catalogue.namespaces())
