@@ -101,8 +101,12 @@ def _create_pylance(location: str) -> str:
 
 def prepare_pylance(location: str, told: str, number: int) -> Commit:
     """Return what commits one append by pylance."""
+    return appending(lance.dataset(location), told)
+
+
+def appending(dataset: lance.LanceDataset, told: str) -> Commit:
+    """Return what appends a fragment that was written before, by a warm handle."""
     fragment = lance.FragmentMetadata.from_json(told)
-    dataset = lance.dataset(location)
 
     def commit() -> None:
         nonlocal dataset

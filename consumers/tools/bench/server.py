@@ -30,7 +30,7 @@ from consumers.tools.bench import reads
 from consumers.tools.bench.environment import environment
 from consumers.tools.bench.http_service import HttpService
 from consumers.tools.bench.measure import Commit, Report, Round, compared, run_round
-from consumers.tools.bench.peers import ROWS, rows_of_work
+from consumers.tools.bench.peers import ROWS, appending, rows_of_work
 
 OURS, REFERENCE = "commitlog", "reference"
 TABLES = 100
@@ -101,15 +101,7 @@ def _round(system: str, uri: str, writers: int, seconds: float) -> Round:
 
 def prepare(uri: str, table: list[str], text: str, number: int) -> Commit:
     """Return what commits one append with a warm handle."""
-    fragment = lance.FragmentMetadata.from_json(text)
-    dataset = lance.dataset(namespace_client=_connect(uri), table_id=table)
-
-    def commit() -> None:
-        nonlocal dataset
-        operation = lance.LanceOperation.Append([fragment])
-        dataset = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
-
-    return commit
+    return appending(lance.dataset(namespace_client=_connect(uri), table_id=table), text)
 
 
 def _many_tables(uri: str) -> dict[str, float]:
