@@ -18,6 +18,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidRequest, InvalidTransaction, Unavailable
+from commitlog.model.operations import AlterProperties
 from commitlog.ports import ArchivableLog
 from commitlog.protocol import transactions_topic
 from consumers.tools.archive import rows as archive_rows
@@ -29,6 +30,7 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.writer import back_up
 from consumers.tools.erasure import carrying
 from consumers.tools.erasure import erase as erasing
+from consumers.tools.erasure.acts import Position, property_of
 from consumers.tools.erasure.carrying import QUIET_SECONDS, Places
 from consumers.tools.erasure.erase import Erasure, erase
 from consumers.tools.file_ledger import Why
@@ -260,3 +262,10 @@ def test_rows_that_no_record_erased_are_a_problem(world: Service) -> None:
     take_out(kept, {outcome.sequence: {0}})
     [problem] = verify(open_log(world), 0, VerifyOptions(root=world.root)).problems
     assert (problem.kind, problem.sequence) == (ProblemKind.ROWS, outcome.sequence)
+    # Nor does it help that an act on another table names it.
+    world.client.create_table("other", SCHEMA)
+    said = dict([property_of("none", [Position(outcome.sequence, 0)])])
+    world.client.submit(None, AlterProperties(("other",)), properties=said).result(60)
+    assert verify(open_log(world), 0, VerifyOptions(root=world.root)).problems == [problem]
+    world.client.submit(None, AlterProperties(("shop", "people")), properties=said).result(60)
+    assert not verify(open_log(world), 0, VerifyOptions(root=world.root)).problems

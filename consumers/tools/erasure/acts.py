@@ -34,6 +34,7 @@ class RecordedErasure:
     """One act: what was erased, by whom, when and why."""
 
     table: str
+    incarnation: str
     sequence: int
     time_ms: int
     principal: str
@@ -101,8 +102,8 @@ def act_in(decided: Decided) -> RecordedErasure | None:
     if said is None or outcome.status is not Status.COMMITTED or outcome.answers is not None:
         return None
     tables = [
-        operation.table if isinstance(operation, LanceCommit) else operation.target
-        for operation in record.operations
+        result
+        for operation, result in zip(record.operations, outcome.results, strict=True)
         if isinstance(operation, LanceCommit | AlterProperties)
     ]
     try:
@@ -114,7 +115,8 @@ def act_in(decided: Decided) -> RecordedErasure | None:
     if not tables:
         return None
     return RecordedErasure(
-        table=format_table_id(tables[0]),
+        table=format_table_id(tables[0].table),
+        incarnation=tables[0].incarnation,
         sequence=outcome.sequence,
         time_ms=outcome.time_ms,
         principal=record.principal,

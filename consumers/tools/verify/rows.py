@@ -15,6 +15,7 @@ from commitlog.core.log.replica import Decided
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Status, Transaction
+from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.tools.erasure.acts import Position, act_in, expiry_in
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
@@ -34,6 +35,8 @@ class _Lacking(NamedTuple):
 
     incarnation: str
     is_applied: bool = False
+    table: str = ""
+    """Its name then: an act on a table names writes to an earlier one of its name, too."""
 
 
 class WrittenRows:
@@ -55,7 +58,9 @@ class WrittenRows:
         if (act := act_in(decided)) is not None:
             findings.erased.take(act, len(act.writes))
             for at in act.writes:
-                self._lacking.pop(at, None)
+                one = self._lacking.get(at)
+                if one and (one.incarnation == act.incarnation or one.table == act.table):
+                    del self._lacking[at]
         if (expiry := expiry_in(decided)) is not None:
             before = len(self._lacking)
             self._lacking = {
@@ -71,7 +76,8 @@ class WrittenRows:
             assert isinstance(operation, WriteRows)
             if rows is None or hashlib.sha256(rows).digest() != operation.sha256:
                 incarnation = outcome.results[number].incarnation
-                self._lacking[Position(outcome.sequence, number)] = _Lacking(incarnation)
+                one = _Lacking(incarnation, table=format_table_id(operation.table))
+                self._lacking[Position(outcome.sequence, number)] = one
         for operation in record.operations if self._lacking else ():
             for write in operation.writes if isinstance(operation, ApplyRows) else ():
                 at = Position(write.sequence, write.operation)
