@@ -18,7 +18,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidRequest, InvalidTransaction, Unavailable
-from commitlog.model.operations import AlterProperties
+from commitlog.model.operations import AlterProperties, RenameTable
 from commitlog.ports import ArchivableLog
 from commitlog.protocol import transactions_topic
 from consumers.tools.archive import rows as archive_rows
@@ -269,3 +269,22 @@ def test_rows_that_no_record_erased_are_a_problem(world: Service) -> None:
     assert verify(open_log(world), 0, VerifyOptions(root=world.root)).problems == [problem]
     world.client.submit(None, AlterProperties(("shop", "people")), properties=said).result(60)
     assert not verify(open_log(world), 0, VerifyOptions(root=world.root)).problems
+
+
+def test_rows_of_another_table_that_has_its_former_name_stay(world: Service) -> None:
+    client = world.client
+    renamed, other = ("shop", "old"), people(100, email=SECRET, n=7)
+    client.submit(None, RenameTable(("shop", "people"), renamed)).result(60).raise_for_conflict()
+    client.create_table(T, SCHEMA, primary_key="id", properties={"rows": "log"})
+    ticket = client.write_rows(T, other, mode="upsert")
+    accepted = ticket.result(60, "accepted").sequence
+    ticket.result(60)
+    places = Places(world.root, (), lambda: cleaning(world))
+    assert erase(client, lambda: open_log(world), renamed, WHERE, places, reason="asked").is_done
+    [act], _ = erasing.recorded(
+        client, lambda: open_log(world), client.describe(renamed, fresh=True)
+    )
+    assert act.writes
+    assert Position(accepted, 0) not in act.writes
+    assert ids(world) == [100]
+    is_proven(world)

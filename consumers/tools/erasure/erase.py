@@ -155,9 +155,10 @@ def _look(
     keys = set(hashes_of(info, info.primary_key, rows)) if info.primary_key else set()
     found.rows = rows.num_rows
     found.versions = sum(b - a + 1 for a, b in without([(1, info.version - 1)], info.deleted))
+    others = {one.incarnation for one in client.tables()} - {info.incarnation}
     with closing(open_log()) as log:
         partition = client.runtime().domains.partition(info.table_id)
-        held = TableWrites(log, partition, info).find(where, keys, on_progress)
+        held = TableWrites(log, partition, info, others).find(where, keys, on_progress)
     found.unreadable = held.unreadable
     return info, held.writes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -67,7 +67,11 @@ def decided_in(
 class TableWrites:
     """Reads what was written to one table, under all names that it had, refused or not."""
 
-    def __init__(self, log: Log, partition: int, info: TableInfo) -> None:
+    def __init__(
+        self, log: Log, partition: int, info: TableInfo, others: Set[str] = frozenset()
+    ) -> None:
+        """Read a partition; `others` are the incarnations of tables that may have such a name."""
+        self._others = others
         self._log, self._partition, self._info = log, partition, info
 
     def read(self, on_progress: OnProgress = lambda done, total: None) -> Iterator[HeldWrite]:
@@ -79,10 +83,13 @@ class TableWrites:
             names.update(own)
             if not isinstance(record, Transaction) or record.payload_hash != outcome.payload_hash:
                 continue  # or rules that knew no rows refused it, by the hash of all of it
+            foreign = {n for n, r in enumerate(outcome.results) if r.incarnation in self._others}
             written = {
                 number: operation.path
                 for number, operation in enumerate(record.operations)
-                if isinstance(operation, WriteRows) and operation.table in names
+                if isinstance(operation, WriteRows)
+                and operation.table in names
+                and number not in foreign
             }
             for number, rows in rows_of(record, written, self._info.location):
                 at = Position(outcome.sequence, number)
