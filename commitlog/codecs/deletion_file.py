@@ -10,9 +10,11 @@ from __future__ import annotations
 import pyarrow as pa
 from pyroaring import BitMap
 
+from commitlog.core.decisions import Found
 from commitlog.core.manifest.deletion_vectors import from_portable
-from commitlog.errors import UnsupportedFormat
+from commitlog.errors import CommitLogError, UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DeletionFile
+from commitlog.model.records import Observation
 
 _HERE = pa.ipc.IpcReadOptions(use_threads=False)
 """Such files are small: to wake another thread of Arrow's takes longer than to read one."""
@@ -25,6 +27,17 @@ def decode_deletion_file(data: bytes, file_type: DeletionFile.DeletionFileType) 
     if file_type == DeletionFile.ARROW_ARRAY:
         return _decode_arrow(data)
     raise UnsupportedFormat(f"deletion file type {file_type}")
+
+
+def found_deletions(path: str, data: bytes) -> Found:
+    """Return what a look at a deletion file finds: its rows, or why it can't be read."""
+    observation = Observation.of(path, data)
+    is_arrow = path.endswith(".arrow")
+    file_type = DeletionFile.ARROW_ARRAY if is_arrow else DeletionFile.BITMAP
+    try:
+        return Found(observation, vector=decode_deletion_file(data, file_type))
+    except CommitLogError as error:
+        return Found(observation, error=str(error))
 
 
 def _decode_arrow(data: bytes) -> BitMap:

@@ -21,13 +21,12 @@ from commitlog.adapters.storage import store_for
 from commitlog.client.row_rebuild import RowHistories, info_of
 from commitlog.client.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
-from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.deletion_file import found_deletions
 from commitlog.core.decisions import BytesWanted, Found, VectorWanted, Wanted
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
-from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.model.records import LeaderStarted, Observation, Outcome
 from commitlog.ports import Log
 from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, stretches
@@ -175,12 +174,9 @@ def _look(wanted: Wanted) -> Found | None:
         data = store_for(wanted.location).read(wanted.path)
     except OSError:
         return None
-    seen = Observation.of(wanted.path, data)
     if isinstance(wanted, BytesWanted):
-        return Found(seen, data=data)
-    arrow = wanted.path.endswith(".arrow")
-    file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-    return Found(seen, vector=decode_deletion_file(data, file_type))
+        return Found(Observation.of(wanted.path, data), data=data)
+    return found_deletions(wanted.path, data)
 
 
 def _seal_problem(again: Outcome, outcome: Outcome) -> str:

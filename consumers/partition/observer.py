@@ -19,7 +19,7 @@ from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.places import stays
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
-from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.deletion_file import found_deletions
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
     BuildWanted,
@@ -39,7 +39,6 @@ from commitlog.core.decisions import (
 from commitlog.core.manifest.feature_flags import why_unreadable
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
-from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
@@ -170,7 +169,7 @@ class StoreObserver:
         if isinstance(wanted, VectorWanted):
             keep(store, wanted.path)
             try:
-                return _vector(wanted.path, store.read(wanted.path))
+                return found_deletions(wanted.path, store.read(wanted.path))
             except FileNotFoundError:
                 return Found(Observation(wanted.path, -1), error="there is no such deletion file")
         if isinstance(wanted, FileWanted):
@@ -317,13 +316,3 @@ class StoreObserver:
 def _root(wanted: RootWanted) -> Found:
     name = wanted.path if wanted.path != wanted.location else ""
     return Found(Observation(wanted.path, 0 if stays(wanted.location, name) else -1))
-
-
-def _vector(path: str, data: bytes) -> Found:
-    observation = Observation.of(path, data)
-    arrow = path.endswith(".arrow")
-    file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-    try:
-        return Found(observation, vector=decode_deletion_file(data, file_type))
-    except CommitLogError as error:
-        return Found(observation, error=str(error))

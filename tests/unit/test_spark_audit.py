@@ -54,6 +54,23 @@ def make_history(world: Service) -> None:
         both.delete(TABLE, "id = 4")
 
 
+def test_a_delete_is_refused_again_whose_deletion_file_nobody_can_read(world: Service) -> None:
+    client = world.client
+    client.create_table(TABLE, SCHEMA)
+    client.append(TABLE, rows(1, 2, 3))
+    stale = client.table(TABLE)
+    [fragment] = lance.dataset(stale.location).get_fragments()
+    image = fragment.delete("id = 3")
+    assert image is not None
+    [file] = (Path(stale.location) / "_deletions").iterdir()
+    file.write_bytes(b"broken")
+    client.delete(TABLE, "id = 1")
+    operation = lance.LanceOperation.Delete([image], [], "id = 3")
+    refused = client.submit(TABLE, operation, read_version=stale.version).result()
+    assert refused.status is Status.REJECTED
+    assert audit(world).differences == []
+
+
 def test_everything_is_decided_again_as_it_was(world: Service) -> None:
     make_history(world)
     found = audit(world)
