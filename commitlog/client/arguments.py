@@ -126,6 +126,16 @@ def _seconds(name: str, value: Any) -> None:
     deadline_after(value, name)
 
 
+def _names(name: str, value: Any) -> None:
+    if not (_is_text(value) or _are_texts(value)):
+        raise InvalidTransaction(
+            f"{name} cannot be {value!r:.{_SHOWN_MAX}}",
+            field=name,
+            value=value,
+            advice="Give a name, or a list of names",
+        )
+
+
 def _pairs(name: str, value: Any) -> None:
     if isinstance(value, Mapping):
         _PROPERTIES(name, value)
@@ -164,7 +174,6 @@ def _expectations(name: str, value: Any) -> None:
 
 _TEXT = _is(_is_text, "Give text")
 _TEXTS = _is(_are_texts, "Give a list of names")
-_NAMES = _is(lambda value: _is_text(value) or _are_texts(value), "Give a name, or a list of names")
 _PATH = _is(lambda value: isinstance(value, str | os.PathLike), "Give a path as text")
 _WHOLE = _is(_is_whole, "Give a whole number")
 _COUNT = _is(
@@ -215,9 +224,9 @@ _CHECKS: dict[str, Check] = {
     "list[str]": _TEXTS,
     "str": _TEXT,
     "str | None": _or_none(_TEXT),
-    "str | Sequence[str]": _NAMES,
-    "str | Sequence[str] | None": _or_none(_NAMES),
-    "str | list[str]": _NAMES,
+    "str | Sequence[str]": _names,
+    "str | Sequence[str] | None": _or_none(_names),
+    "str | list[str]": _names,
     "str | os.PathLike[str]": _PATH,
     "str | os.PathLike[str] | None": _or_none(_PATH),
     "timedelta | None": _or_none(_DURATION),
@@ -235,7 +244,8 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         yield
     except _REFUSALS as error:
         said = str(error.args[0] if error.args else error)
-        if isinstance(error, OSError) and "Invalid user input" not in said:
+        is_of_rows = "contains NULL values" in said
+        if isinstance(error, OSError) and ("Invalid user input" not in said or is_of_rows):
             raise
         raise InvalidTransaction(
             f"{message}: {without_build_paths(said).rstrip('. ')}",
@@ -268,11 +278,13 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> N
 
 def checked(function: F) -> F:
     """Check a function's arguments, before it does anything, by the types that it names."""
-    checks = _checks(function)
-    by_position = [
-        (at, name, check) for at, (name, check) in enumerate(checks.items()) if check is not None
-    ]
-    if not by_position:
+    checks, by_position = _checks(function), []
+    for at, (name, one) in enumerate(inspect.signature(function).parameters.items()):
+        if one.kind is not one.POSITIONAL_OR_KEYWORD:
+            break
+        if (check := checks[name]) is not None:
+            by_position.append((at, name, check))
+    if not any(checks.values()):
         return function
 
     @functools.wraps(function)

@@ -23,6 +23,8 @@ from tests.service import SCHEMA, ids_of, rows, service
 
 COMMITS, AT_ONCE, ROWS = 2_000, 500, 20_000
 TIMES_MAX, OPENING_MAX, GROWTH_MAX = 20, 3, 1.5
+OPENING_SECONDS = 0.0002
+"""What a table takes to open on a disk; in memory one of one commit takes a third of it."""
 POLICY = ["history-hours=0", "remove-after-days=1e-9"]
 """Nobody waits for an hour, and for six more. All else is as it is by default."""
 
@@ -53,7 +55,7 @@ def test_many_small_commits_leave_little_and_open_fast(
         maintenance.close()
         assert left[-1] < TIMES_MAX * _bytes(one)
         assert left[-1] < GROWTH_MAX * left[0], left
-        assert _opening(many) < OPENING_MAX * _opening(one)
+        assert _opening(many) < OPENING_MAX * max(_opening(one), OPENING_SECONDS)
         assert ids_of(lance.dataset(str(many))) == list(range(COMMITS))
         options = VerifyOptions(root=tmp_path / "root", contents=True)
         assert verify(MemoryLog(made.cluster), 0, options).problems == []

@@ -37,6 +37,7 @@ GROWS = {
     "OfKind.outcomes": "kinds of outcomes that were met, of tables that are counted",
     "Locations._places": "a location belongs to one incarnation for ever",
     "Locations._below": "a location belongs to one incarnation for ever",
+    "Locations._of": "an incarnation has one location for ever",
     "Catalogue.ended_rows": "how far rows of a dropped table were applied",
     "OffsetIndex._places": "one for 1,000 outcomes",
     "Appending._busy": "who wrote within 200 ms, until the next record",

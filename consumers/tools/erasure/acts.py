@@ -103,7 +103,7 @@ def act_in(decided: Decided) -> RecordedErasure | None:
         return None
     tables = [
         result
-        for operation, result in zip(record.operations, outcome.results, strict=True)
+        for operation, result in zip(record.operations, outcome.results, strict=False)
         if isinstance(operation, LanceCommit | AlterProperties)
     ]
     try:
