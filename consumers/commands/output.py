@@ -137,7 +137,7 @@ def note(message: str) -> None:
     if is_json():
         logger.info(message)
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # closed, for a timer that is late
         print(message, file=sys.stderr, flush=True)
 
 
