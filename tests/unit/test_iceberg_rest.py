@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
+from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergSettings
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
@@ -325,3 +329,24 @@ def test_a_nul_is_refused_wherever_it_is(
     reply = server.ask(method, path, body)
     assert (reply.status, reply.error["type"]) == (400, "BadRequestException")
     assert "NUL" in reply.error["message"]
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_failure_of_ours(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, body = threading.Event(), rest._body
+
+    async def noting(*given: Any) -> bytes:
+        try:
+            return await body(*given)
+        finally:
+            left.set()
+
+    monkeypatch.setattr(rest, "_body", noting)
+    with serving(MemoryIcebergService()) as running:
+        with socket.create_connection(("127.0.0.1", running.port), 60) as client:
+            head = "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+            client.sendall(head.encode())
+        assert left.wait(60)
+        assert running.ask("GET", "/v1/namespaces").status == 200
+    assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -216,6 +216,8 @@ def _route(
             body = await _body(request, settings.body_bytes_max)
             async with large.turn(body, principal_of(request).name):
                 return await run_in_threadpool(_checked, handler, request, body)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")
 
