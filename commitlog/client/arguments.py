@@ -46,12 +46,14 @@ _REFUSALS = (
 _INTEGER_MAX = 2**63 - 1
 
 
-def refusal(name: str, value: object, wanted: str) -> InvalidRequest:
+def refusal(
+    name: str, value: object, wanted: str, kind: type[InvalidRequest] = InvalidRequest
+) -> InvalidRequest:
     """Return the error of an argument that has a wrong type."""
     shown = repr(value)
     if len(shown) > _SHOWN_MAX:
         shown = f"{shown[:_SHOWN_MAX]}…"
-    return InvalidRequest(f"{name} cannot be {shown}", field=name, value=value, advice=wanted)
+    return kind(f"{name} cannot be {shown}", field=name, value=value, advice=wanted)
 
 
 def check_options(options: Iterable[str], known: Collection[str]) -> None:
@@ -65,10 +67,12 @@ def check_options(options: Iterable[str], known: Collection[str]) -> None:
             )
 
 
-def _is(holds: Callable[[Any], bool], wanted: str) -> Check:
+def _is(
+    holds: Callable[[Any], bool], wanted: str, kind: type[InvalidRequest] = InvalidRequest
+) -> Check:
     def check(name: str, value: Any) -> None:
         if not holds(value):
-            raise refusal(name, value, wanted)
+            raise refusal(name, value, wanted, kind)
 
     return check
 
@@ -126,16 +130,6 @@ def _seconds(name: str, value: Any) -> None:
     deadline_after(value, name)
 
 
-def _names(name: str, value: Any) -> None:
-    if not (_is_text(value) or _are_texts(value)):
-        raise InvalidTransaction(
-            f"{name} cannot be {value!r:.{_SHOWN_MAX}}",
-            field=name,
-            value=value,
-            advice="Give a name, or a list of names",
-        )
-
-
 def _pairs(name: str, value: Any) -> None:
     if isinstance(value, Mapping):
         _PROPERTIES(name, value)
@@ -174,6 +168,11 @@ def _expectations(name: str, value: Any) -> None:
 
 _TEXT = _is(_is_text, "Give text")
 _TEXTS = _is(_are_texts, "Give a list of names")
+_NAMES = _is(
+    lambda value: _is_text(value) or _are_texts(value),
+    "Give a name, or a list of names",
+    InvalidTransaction,
+)
 _PATH = _is(lambda value: isinstance(value, str | os.PathLike), "Give a path as text")
 _WHOLE = _is(_is_whole, "Give a whole number")
 _COUNT = _is(
@@ -224,9 +223,9 @@ _CHECKS: dict[str, Check] = {
     "list[str]": _TEXTS,
     "str": _TEXT,
     "str | None": _or_none(_TEXT),
-    "str | Sequence[str]": _names,
-    "str | Sequence[str] | None": _or_none(_names),
-    "str | list[str]": _names,
+    "str | Sequence[str]": _NAMES,
+    "str | Sequence[str] | None": _or_none(_NAMES),
+    "str | list[str]": _NAMES,
     "str | os.PathLike[str]": _PATH,
     "str | os.PathLike[str] | None": _or_none(_PATH),
     "timedelta | None": _or_none(_DURATION),
@@ -292,9 +291,7 @@ def checked(function: F) -> F:
         for at, name, check in by_position:
             if at < len(arguments):
                 check(name, arguments[at])
-        for name, value in options.items():
-            if (of_option := checks.get(name)) is not None:
-                of_option(name, value)
+        check_arguments(function, options)
         return function(*arguments, **options)
 
     return cast(F, call)
