@@ -33,6 +33,7 @@ from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_reached import Reached
+from consumers.tools.leftover import GONE
 
 OURS = re.compile(
     r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -40,11 +41,9 @@ OURS = re.compile(
 )
 """The names that the log gives (uuid version 5); metadata files of others are ignored."""
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
-_METADATA = re.compile(r".*\.metadata\.json(\.gz)?(\.gone)?|" + _ASIDE.pattern)
+_METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
 ENDINGS = frozenset({"DropTable", "DropNamespace"})
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
-GONE = ".gone"
-"""Ends the name of a dropped table's last metadata file once its files go."""
 
 logger = logging.getLogger(__name__)
 

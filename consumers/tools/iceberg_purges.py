@@ -30,7 +30,8 @@ from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, purge
 from consumers.tools.iceberg_leftovers import record_removal
-from consumers.tools.iceberg_orphans import ENDINGS, GONE, metadata_named
+from consumers.tools.iceberg_orphans import ENDINGS, metadata_named
+from consumers.tools.leftover import GONE
 from consumers.tools.table_acts import Act
 
 SETTLING_SECONDS = 60.0

@@ -18,7 +18,8 @@ from consumers.tools.branch_files import branch_life, branch_of
 from consumers.tools.file_ledger import JUDGED, LifeFiles, Why
 
 GONE = ".gone"
-"""Ends the names of what is put aside: files to be removed, a dropped table's newest manifest."""
+"""Ends the names of what is put aside: files to be removed, and a dropped table's newest manifest
+or metadata file once its files go."""
 _SIDECAR_PARTS = 3
 
 

@@ -181,9 +181,8 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
                 Code.LOCATION_NOT_ALLOWED, "location_of_log", location=location, root=root
             )
     known = draft.place_of(operation.incarnation)
-    is_new = known is None or known[0] == location_parts(location)
-    if not is_new and draft.rules.protocol >= INCARNATION_OF_ONE_SINCE:
-        assert known is not None
+    is_checked = draft.rules.protocol >= INCARNATION_OF_ONE_SINCE
+    if is_checked and known is not None and known[0] != location_parts(location):
         raise rejected(
             Code.INVALID_OPERATION,
             "incarnation_taken",
