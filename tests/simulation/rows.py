@@ -228,7 +228,8 @@ class Spec:
         forgettable = entry.code in {"ID_REUSED", "TOO_OLD", "MALFORMED_RECORD"}
         newest = known.attempt if known is not None else 0
         # Who forgot an id may still know its commit, by an application's number.
-        is_repeated = entry.answers is not None and self._is_forgettable(entry)
+        is_known = entry.answers is not None or entry.code == "ID_REUSED"
+        is_repeated = is_known and self._is_forgettable(entry)
         is_behind = entry.attempt < newest and entry.status != "superseded" and not is_repeated
         if is_behind and entry.code != "TOO_OLD":
             self._problem(entry, f"I5 attempt {entry.attempt} is decided after {newest}")
