@@ -25,6 +25,7 @@ from consumers.servers.security.answers import is_under, refusal
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.tarpit import REFUSED, Tarpit
 
 RETRY_AFTER_SECONDS = 1
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
@@ -58,6 +59,9 @@ class LimitSettings:
     """Bytes of rows in files, of all requests."""
     unidentified_bytes_max: int = 1024 * 1024
     """The largest body that may carry credentials, if the headers have none."""
+
+    refused_per_second: float = 50.0
+    """How many requests of a client may be refused in a second before it waits for the answers."""
 
     @property
     def client_requests_max(self) -> int:
@@ -114,29 +118,39 @@ class Limits:
         self._spooled_bytes: Counter[str] = Counter()
         self.decompressing = asyncio.Lock()
         """Whose turn it is among bodies of which more than a piece comes."""
+        self._tarpit = Tarpit(self._settings.refused_per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http" or is_under(scope["path"], UNLIMITED):
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         has_begun = False
+        held: list[Message] = []
 
         async def noting(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
-            await send(message)
+            if held or message.get("status") in REFUSED:
+                held.append(message)
+            else:
+                await send(message)
 
         request = _Request(self, Headers(scope=scope), receive)
         try:
             self._check_head(scope)
             await request.begin(scope)
-            return await self._app(scope, request.receive, noting)
+            await self._app(scope, request.receive, noting)
         except OverLimit as refused:
             if has_begun:
                 raise
-            await _refuse(refused, self._base_path, scope, receive, send)
+            await _refuse(refused, self._base_path, scope, receive, noting)
         finally:
             request.end()
+        if held:  # by now the request counts no longer, and its body isn't in memory
+            await self._tarpit.hold(request.client, request.received_bytes)
+        for message in held:
+            await send(message)
 
     def _check_head(self, scope: Scope) -> None:
         most = self._settings.header_bytes_max
@@ -228,21 +242,21 @@ class _Request:
         self._limits = limits
         self._headers = headers
         self._receive = receive
-        self._client = ""
+        self.client = ""
         self._has_slot = self._is_arriving = self._is_read = False
         self._in_memory_max = sys.maxsize
         if headers.get("content-type", "").startswith(_ROWS):
             self._in_memory_max = IN_MEMORY_BYTES_MAX
-        self._received = self._held = self._spooled = 0
+        self.received_bytes = self._held = self._spooled = 0
         self._began = time.monotonic()
 
     async def begin(self, scope: Scope) -> None:
         """Find out who asks; take a slot already if no body is to come."""
         limits, headers = self._limits, self._headers
-        self._client = await limits.client(scope, headers)
+        self.client = await limits.client(scope, headers)
         has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         if has_body:
-            limits.arrive(self._client, 1)
+            limits.arrive(self.client, 1)
             self._is_arriving = True
             try:
                 encoding = headers.get("content-encoding", "")
@@ -252,7 +266,7 @@ class _Request:
                     ).receive
             except UnknownEncoding as error:
                 raise OverLimit(415, str(error)) from error
-        elif self._client:
+        elif self.client:
             self._take_slot()
 
     async def receive(self) -> Message:
@@ -261,17 +275,17 @@ class _Request:
             return await self._receive()
         message = await self._next()
         size = len(message.get("body", b""))
-        self._received += size
-        held = min(self._received, self._in_memory_max) - self._held
+        self.received_bytes += size
+        held = min(self.received_bytes, self._in_memory_max) - self._held
         is_small = self._held + held <= SMALL_BYTES
-        self._limits.hold(self._client, held, is_small=is_small)
+        self._limits.hold(self.client, held, is_small=is_small)
         self._held += held
-        spooled = self._received - self._held - self._spooled
+        spooled = self.received_bytes - self._held - self._spooled
         if spooled:
-            self._limits.spool(self._client, spooled)
+            self._limits.spool(self.client, spooled)
             self._spooled += spooled
         most = self._limits.settings.unidentified_bytes_max
-        if not self._client and self._received > most:
+        if not self.client and self.received_bytes > most:
             raise OverLimit(
                 401,
                 f"a body of more than {most} bytes needs credentials in the headers: "
@@ -286,7 +300,7 @@ class _Request:
 
     async def _next(self) -> Message:
         settings = self._limits.settings
-        allowed = settings.body_seconds_max + self._received / settings.body_bytes_per_second
+        allowed = settings.body_seconds_max + self.received_bytes / settings.body_bytes_per_second
         left = self._began + allowed - time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, min(left, settings.pause_seconds_max))):
@@ -296,25 +310,25 @@ class _Request:
         except TimeoutError as error:
             what = f"no byte of the body came for {settings.pause_seconds_max:g} s"
             if left < settings.pause_seconds_max:
-                what = f"the body came too slowly, {self._received} bytes in {allowed:g} s"
+                what = f"the body came too slowly, {self.received_bytes} bytes in {allowed:g} s"
             raise OverLimit(408, f"{what}; nothing was done, try again") from error
 
     def _take_slot(self) -> None:
-        self._limits.take(self._client)
+        self._limits.take(self.client)
         self._has_slot = True
 
     def _no_longer_arriving(self) -> None:
         if self._is_arriving:
-            self._limits.arrive(self._client, -1)
+            self._limits.arrive(self.client, -1)
             self._is_arriving = False
 
     def end(self) -> None:
         """Give back what it took."""
         self._no_longer_arriving()
-        self._limits.hold(self._client, -self._held)
-        self._limits.spool(self._client, -self._spooled)
+        self._limits.hold(self.client, -self._held)
+        self._limits.spool(self.client, -self._spooled)
         if self._has_slot:
-            self._limits.give_back(self._client)
+            self._limits.give_back(self.client)
 
 
 async def _refuse(

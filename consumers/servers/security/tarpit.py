@@ -1,0 +1,59 @@
+"""Answers of refused requests, held back from a client that sends such requests without end.
+
+To read and refuse a request takes the server time that others wait for. A client that waits for an
+answer sends nothing meanwhile, so holding the answer back costs nothing and slows exactly those who
+send what is refused: all other answers go out at once, those of the same client too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+REFUSED = frozenset((400, 401, 403, 413, 415, 422, 431))
+"""Statuses of requests that should not have been sent like this. Others are ordinary answers: that
+something doesn't exist, or that another commit won."""
+REQUEST_BYTES = 128 * 1024
+"""To receive so much costs about as much as to refuse a small request."""
+BURST = 200.0
+"""How many refused requests may come together."""
+HELD_SECONDS_MAX = 5.0
+HELD_MAX = 2_000
+"""So many answers are held at the same time; others go out at once, since each takes memory."""
+_FORGET_ABOVE = 1_000
+
+
+class Tarpit:
+    """Says how long each client waits to hear that a request was refused."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Answer so many refused requests of each client a second at once."""
+        self._each, self._clock = 1 / per_second, clock
+        self._free_at: dict[str, float] = {}
+        """When each client has waited for all of its that was refused."""
+        self.held = 0
+        """How many answers are held now."""
+
+    def seconds(self, client: str, received_bytes: int) -> float:
+        """Note that a client's request was refused; return for how long its answer is held."""
+        now = self._clock()
+        if len(self._free_at) > _FORGET_ABOVE:
+            full_at = now - BURST * self._each
+            self._free_at = {one: at for one, at in self._free_at.items() if at > full_at}
+        began = max(self._free_at.get(client, 0.0), now - BURST * self._each)
+        free_at = began + (1 + received_bytes / REQUEST_BYTES) * self._each
+        # Nobody waits longer than that for what others behind the same address sent.
+        self._free_at[client] = min(free_at, now + HELD_SECONDS_MAX)
+        return max(0.0, self._free_at[client] - now)
+
+    async def hold(self, client: str, received_bytes: int) -> None:
+        """Wait until a client may hear that its request was refused."""
+        seconds = self.seconds(client, received_bytes)
+        if not seconds or self.held >= HELD_MAX:
+            return
+        self.held += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.held -= 1
