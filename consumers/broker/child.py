@@ -18,6 +18,11 @@ from consumers.runtime.patience import START_SECONDS, Patience
 LOOK_SECONDS = 1.0
 REAP_TIMEOUT_SECONDS = 10.0
 COMPILER_NICENESS = 15
+TIMERS = ("ExpirationReape", "metrics-meter", "group-coord", "share-", "raft-exp", "client-metr")
+"""How the names begin of the broker's threads that look several times a second what is due."""
+TIMER_SLACK_NS = 200_000_000
+"""How late they may be: the system then wakes them less often, and several at once. Timeouts are
+late by this, answers never."""
 
 
 def environment() -> dict[str, str]:
@@ -61,16 +66,21 @@ class BrokerProcess:
             raise OSError("the broker's process could not be started")
         return int(line)
 
-    def calm_compiler(self) -> None:
-        """Have Java's optimizing compiler yield to the threads that answer requests.
+    def calm_threads(self) -> None:
+        """Have threads that answer no requests yield to those that do, and wake less often.
 
-        It is busy for the first minutes, and with few processors every commit waited for it.
+        Java's optimizing compiler is busy for the first minutes, and with few processors every
+        commit waited for it. The broker's timers are half of what an idle broker does; to slow
+        another process's takes a privilege (CAP_SYS_NICE), without which they stay as they are.
         """
         # Linux alone tells threads by their names, and this many letters of them.
         for thread in Path(f"/proc/{self.pid}/task").glob("*"):
             with contextlib.suppress(OSError):
-                if (thread / "comm").read_text().startswith("C2 Compiler"):
+                name = (thread / "comm").read_text()
+                if name.startswith("C2 Compiler"):
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), COMPILER_NICENESS)
+                elif name.startswith(TIMERS):
+                    Path(f"/proc/{thread.name}/timerslack_ns").write_text(str(TIMER_SLACK_NS))
 
     def poll(self) -> int | None:
         """Exit code, 128 + signal if one ended the command, None while it runs."""

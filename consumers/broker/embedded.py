@@ -169,7 +169,7 @@ class EmbeddedBroker:
             child.kill()
             raise
         broker.cluster_id = found
-        child.calm_compiler()
+        child.calm_threads()
         return broker
 
     @property

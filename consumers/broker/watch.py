@@ -4,9 +4,10 @@ Run as a script, `python watch.py PARENT_PID COMMAND...`, with a pipe from the p
 input and one to it as standard output. It prints the command's process id, and exits with its exit
 code, or 128 + signal.
 
-A parent that is killed closes the pipe. Its forked children may hold the pipe open, so the parent's
-id is watched too. The command in turn dies with this process where the system can do that (Linux).
-Standard library only, and nothing of this package: it starts in milliseconds and stays small.
+A parent that is killed closes the pipe. Its forked children may hold the pipe open, so the parent
+itself is watched too. The command in turn dies with this process where the system can do that
+(Linux). Standard library only, and nothing of this package: it starts in milliseconds and stays
+small.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import subprocess
 import sys
 
 POLL_MS = 500
+"""How often it is looked whether the parent lives, where the system doesn't tell."""
 GRACE_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
 
@@ -53,8 +55,13 @@ def main() -> int:
     watched = select.poll()
     watched.register(sys.stdin.fileno(), select.POLLIN)
     watched.register(woken, select.POLLIN)
+    try:
+        watched.register(os.pidfd_open(parent), select.POLLIN)
+        patience_ms = None
+    except (AttributeError, OSError):  # not Linux, or the parent is gone
+        patience_ms = POLL_MS
     while child.poll() is None:
-        ready = {fd for fd, _ in watched.poll(POLL_MS)}
+        ready = {fd for fd, _ in watched.poll(patience_ms)}
         if woken in ready:
             os.read(woken, 4096)
         if asked or sys.stdin.fileno() in ready or os.getppid() != parent:

@@ -30,6 +30,7 @@ from consumers.broker import (
     PortInUse,
     find_java,
 )
+from consumers.broker.child import TIMER_SLACK_NS, TIMERS
 from consumers.broker.jars import ensure_jars
 from consumers.broker.pins import Pin, kafka_version, read_pins
 from tests.disks import small_disk
@@ -39,6 +40,7 @@ pytestmark = [pytest.mark.broker]
 
 DEADLINE_SECONDS = 180.0
 MEBIBYTE = 1024 * 1024
+CAP_SYS_NICE = 23
 
 
 def new_topic(servers: str, **config: str) -> str:
@@ -183,6 +185,22 @@ def test_only_the_optimizing_compiler_yields_to_what_answers_requests(
             for thread in threads
         }
     assert {name for name, nice in niceness.items() if nice} == {"C2 CompilerThre"}
+
+
+def test_the_timers_alone_may_be_late(tmp_path: Path) -> None:
+    """An idle broker is half timers; the threads that serve requests, and Java's, stay on time."""
+    with EmbeddedBroker.start(tmp_path) as broker:
+        slack = {"timers": set[int](), "others": set[int]()}
+        for thread in Path(f"/proc/{broker.pid}/task").iterdir():
+            name = (thread / "comm").read_text()
+            kind = "timers" if name.startswith(TIMERS) else "others"
+            if not name.startswith("kafka-scheduler"):  # begun later, by one or the other
+                slack[kind].add(int(Path(f"/proc/{thread.name}/timerslack_ns").read_text()))
+        status = Path("/proc/self/status").read_text()
+        capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+        if capabilities >> CAP_SYS_NICE & 1:
+            assert slack["timers"] == {TIMER_SLACK_NS}
+        assert max(slack["others"]) < TIMER_SLACK_NS
 
 
 def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
