@@ -19,7 +19,7 @@ REQUEST_BYTES = 128 * 1024
 BURST = 200.0
 """How many refused requests may come together."""
 HELD_SECONDS_MAX = 5.0
-HELD_MAX = 2_000
+HELD_MAX = 1_000
 """So many answers are held at the same time; others go out at once, since each takes memory."""
 _FORGET_ABOVE = 1_000
 
