@@ -153,7 +153,7 @@ class Requests:
         """Delete rows of some fragments, and sometimes a fragment whole."""
         message = self._message(view)
         message.delete.predicate = "k > 0"
-        removes, drops, affected = [], [], []
+        removes, drops, affected, images = [], [], [], []
         for fragment_id in self._some(view):
             living = view.rows[fragment_id]
             chosen = self._choose(living)
@@ -163,9 +163,16 @@ class Requests:
                 continue
             image = self.with_deletions(request, view, fragment_id, chosen)
             message.delete.updated_fragments.append(image)
+            images.append((fragment_id, image.deletion_file.num_deleted_rows))
             removes.append((fragment_id, chosen))
             affected.append(AffectedRows(fragment_id, portable(BitMap(chosen))))
-        intent = Intent("delete", view.name, removes=tuple(removes), drops=tuple(drops))
+        intent = Intent(
+            "delete",
+            view.name,
+            removes=tuple(removes),
+            drops=tuple(drops),
+            images=tuple(images),
+        )
         # Without affected rows the log derives them from the staged deletion files.
         rows = tuple(affected) if self.random.random() < 0.7 else ()
         self._commit(request, view, message, intent, False, rows)
@@ -174,7 +181,7 @@ class Requests:
         """Move rows with new values into a new fragment."""
         message = self._message(view)
         message.update.update_mode = LanceTransaction.REWRITE_ROWS
-        removes, drops, affected = [], [], []
+        removes, drops, affected, images = [], [], [], []
         moved: list[Row] = []
         for fragment_id in self._some(view):
             living = view.rows[fragment_id]
@@ -186,12 +193,18 @@ class Requests:
                 continue
             image = self.with_deletions(request, view, fragment_id, chosen)
             message.update.updated_fragments.append(image)
+            images.append((fragment_id, image.deletion_file.num_deleted_rows))
             removes.append((fragment_id, chosen))
             affected.append(AffectedRows(fragment_id, portable(BitMap(chosen))))
         adds = tuple(moved)
         message.update.new_fragments.append(self.fragment(request, view, adds))
         intent = Intent(
-            "update", view.name, adds=(adds,), removes=tuple(removes), drops=tuple(drops)
+            "update",
+            view.name,
+            adds=(adds,),
+            removes=tuple(removes),
+            drops=tuple(drops),
+            images=tuple(images),
         )
         self._commit(request, view, message, intent, False, tuple(affected))
 
@@ -288,6 +301,7 @@ class Requests:
             intent.drops,
             intent.config,
             is_keyed,
+            images=intent.images,
         )
         request.add(operation, meant)
 

@@ -70,6 +70,8 @@ class Intent:
     """expire: when somebody began to look what may be deleted."""
     sets: tuple[tuple[str, str], ...] = ()
     """alter: properties; one that is to be removed has an empty value."""
+    images: tuple[tuple[int, int], ...] = ()
+    """delete and update: how many rows of a fragment are said to be deleted then."""
 
     @property
     def expires(self) -> set[int]:
@@ -115,10 +117,11 @@ class Entry:
 
 @dataclass
 class Fragment:
-    """A fragment's rows, and which version touched it last."""
+    """A fragment's living rows, which version touched it last, and how many rows it began with."""
 
     rows: Rows
     changed_at: int
+    size: int
 
 
 @dataclass
@@ -392,8 +395,11 @@ class Spec:
                 if fragment is None or fragment.rows.pop(offset, None) is None:
                     yield f"I14 lost update: row {fragment_id}/{offset} was gone already"
             if fragment is not None:
+                # Who names no incarnation may say so of a smaller fragment in another table.
+                is_unchanged = not intent.incarnation and fragment.changed_at <= intent.read_version
+                said = dict(intent.images).get(fragment_id) if is_unchanged else None
                 fragment.changed_at = table.version
-                if not fragment.rows:
+                if said == fragment.size or not fragment.rows:
                     del table.fragments[fragment_id]
         if intent.kind == "update":
             table.moved_at = table.version
@@ -409,7 +415,7 @@ class Spec:
             if twice:
                 yield f"I14 duplicate keys {sorted(twice)[:3]}"
         for number, rows in enumerate(intent.adds, first_fragment):
-            table.fragments[number] = Fragment(dict(enumerate(rows)), table.version)
+            table.fragments[number] = Fragment(dict(enumerate(rows)), table.version, len(rows))
             table.next_fragment = number + 1
         table.added_at = table.version
 
@@ -424,7 +430,7 @@ class Spec:
                     yield f"I4 fragment id {fragment_id} is used twice"
                 living = {n: rows.pop(place) for n, place in enumerate(places) if place in rows}
                 if living:
-                    table.fragments[fragment_id] = Fragment(living, table.version)
+                    table.fragments[fragment_id] = Fragment(living, table.version, len(places))
                 table.next_fragment = max(table.next_fragment, fragment_id + 1)
             if lost := [place for place in rows if place[0] in olds]:
                 yield f"I14 the rows at {lost[:3]} are in no fragment that was rewritten"
