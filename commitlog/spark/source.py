@@ -78,6 +78,7 @@ class TableReader(DataSourceReader):
         self.schema = schema
         self.batch_rows = options.batch_rows
         self.predicate = ""
+        self.kinds = {name: dataset.schema.field(name).type for name in schema.names}
         sizes = [(int(f.fragment_id), *size_of(f.metadata)) for f in dataset.get_fragments()]
         self.groups = grouped(sizes, options.rows_per_partition)
 
@@ -115,10 +116,9 @@ class FilteringReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what Lance can judge; return what is left for Spark."""
-        columns = self.schema.names
         predicates = []
         for wanted in filters:
-            predicate = to_sql(wanted, columns)
+            predicate = to_sql(wanted, self.kinds)
             if predicate:
                 predicates.append(predicate)
             else:
