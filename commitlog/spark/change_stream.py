@@ -93,7 +93,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == LATEST:
             return _offset(versions, head + 1)
         if start == EARLIEST:
-            return _offset(versions, versions.first())
+            return _offset(versions, versions.first_told())
         if start is None:
             return _offset(versions, head, snapshot=True)
         if int(start) > head + 1:
@@ -200,7 +200,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ChangeReader(DataSourceReader):
-    """The changes of a range of versions, as a batch; from the first version on, if none is named.
+    """The changes of a range of versions, as a batch; from the earliest on, if none is named.
 
     A batch has no rows before its start: it tells changes only.
     """

@@ -71,7 +71,24 @@ class TableVersions:
 
     def first(self) -> int:
         """Return the oldest version that is left."""
-        return next(v for v in range(1, self.info.version + 1) if not self.is_deleted(v))
+        return self._left_from(1)
+
+    def first_told(self) -> int:
+        """Return the first version from which on all changes can be told: behind the last gap."""
+        if not self.info.deleted:
+            return 1
+        # The changes of a version are those since the version before, which must be there.
+        return min(self.info.deleted[-1][1] + 2, self.info.version + 1)
+
+    def _left_from(self, version: int) -> int:
+        """Return the first version that is left, from one on; the head plus 1 if there is none."""
+        found = (last + 1 for first, last in self.info.deleted if first <= version <= last)
+        return next(found, version)
+
+    def _left_until(self, version: int) -> int:
+        """Return the last version that is left, up to one; 0 if there is none."""
+        found = (first - 1 for first, last in self.info.deleted if first <= version <= last)
+        return next(found, version)
 
     def resolve(self, wanted: VersionWanted) -> int:
         """Return the number of the version that is wanted.
@@ -96,8 +113,7 @@ class TableVersions:
 
     def at_time(self, time_ms: int) -> int:
         """Return the newest version committed at or before a time."""
-        after = self.first_after(time_ms)
-        found = next((v for v in range(after - 1, 0, -1) if not self.is_deleted(v)), 0)
+        found = self._left_until(self.first_after(time_ms) - 1)
         if not found:
             raise NoSuchVersion(
                 f"{self.info.name} had no version at that time; its oldest is"
@@ -107,15 +123,18 @@ class TableVersions:
 
     def first_after(self, time_ms: int) -> int:
         """Return the first version committed after a time, the head plus 1 if there is none."""
-        low, high = self.first(), self.info.version + 1
+        found = self.info.version + 1
+        low, high = self.first(), found
         while low < high:
             middle = (low + high) // 2
-            probe = next(v for v in range(middle, high + 1) if not self.is_deleted(v))
-            if probe < high and self.read(probe).time_us // 1000 <= time_ms:
+            probe = self._left_from(middle)
+            if probe >= high:
+                high = middle  # none is left from there to `high`
+            elif self.read(probe).time_us // 1000 <= time_ms:
                 low = probe + 1
             else:
-                high = middle
-        return low
+                found, high = probe, middle
+        return found
 
     def _tagged(self, tag: str) -> int:
         self.read(self.info.version)

@@ -258,6 +258,23 @@ def test_versions_that_were_deleted_cannot_be_told(world: Service) -> None:
         drain(stream(world, startingVersion="2"))
 
 
+def test_the_earliest_changes_are_those_after_the_last_gap(world: Service) -> None:
+    make_history(world, stable=False)
+    table = world.client.table(TABLE)
+    world.client.submit(
+        None, DeleteTableVersions(table.table_id, ((1, 1), (3, 3)))
+    ).result().raise_for_conflict()
+    # The changes of version 4 can't be told: nothing says what the table was before.
+    [found] = drain(stream(world, startingVersion="earliest"))
+    assert {version for _, version, _, _ in found} == {5, 6}
+    options = parse_changes({**BASE, "table": TABLE, "read": "changes"})
+    reader = ChangeReader(
+        options, change_schema(options, lambda _: world.client), lambda _: world.client
+    )
+    read = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
+    assert {row["_commit_version"] for row in read} == {5, 6}
+
+
 def log_rows(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
     found = [b for part in source.partitions(start, end) for b in source.read(part)]
     return pa.Table.from_batches(found, LOG_SCHEMA).to_pylist() if found else []

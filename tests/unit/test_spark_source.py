@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import operator
 import pickle
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,29 @@ def test_a_version_is_found_by_time_position_and_tag(world: Service, policy: str
     assert found.resolve(VersionWanted()) == 6
     assert found.read(1).operation == "Overwrite"
     assert found.read(4).operation == "Append"
+
+
+def test_a_time_finds_the_versions_that_are_left(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    times = [0]
+    for number in range(8):
+        time.sleep(0.002)
+        times.append(world.client.append(TABLE, rows(number)).time_ms)
+    table = world.client.table(TABLE)
+    for gone in (((3, 4),), ((2, 2), (6, 7)), ((1, 8),)):
+        # What the leader would say once records had deleted these.
+        left = TableVersions(world.client.runtime(), replace(table, deleted=gone))
+        living = [v for v in range(1, 10) if not left.is_deleted(v)]
+        assert left.first() == living[0]
+        for version in range(2, 10):
+            at = times[version - 1]
+            later = [v for v in living if v > 1 and times[v - 1] > at]
+            assert left.first_after(at) == min(later, default=10)
+            if before := [v for v in living if v <= version]:
+                assert left.resolve(VersionWanted(time_ms=at)) == max(before)
+            else:
+                with pytest.raises(NoSuchVersion, match="its oldest is 9"):
+                    left.resolve(VersionWanted(time_ms=at))
 
 
 @pytest.mark.parametrize(
