@@ -13,6 +13,7 @@ it must not have side effects that may not happen twice.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -61,6 +62,7 @@ FILES_SCHEMA = (
     " wrote string"
 )
 BACKOFF_SECONDS = (0.05, 1.0)
+DOUBLINGS_MAX = 10
 REPEATS_KEPT = 100
 Part = tuple[TableInfo, Prepared | RowsPart]
 """What a batch does to one table."""
@@ -207,7 +209,7 @@ def each_batch(
         given = parsed
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            for failures in range(1000):
+            for failures in itertools.count():
                 batch = Batch(log, given)
                 write(batch, frame)
                 try:
@@ -224,7 +226,7 @@ def each_batch(
                     if time.monotonic() > deadline:
                         raise
                 low, high = BACKOFF_SECONDS
-                time.sleep(random.uniform(low, min(high, low * 2**failures)))
+                time.sleep(random.uniform(low, min(high, low * 2 ** min(failures, DOUBLINGS_MAX))))
         finally:
             frame.unpersist()
 
