@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
 
 from commitlog.adapters.places import places_text
@@ -48,6 +48,7 @@ TIMEOUT_SECONDS = 120.0
 PRINCIPAL = "spark"
 CONNECT_SECONDS = 30.0
 """The longest wait for a log that doesn't answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,8 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
         raise _bad(
             name, text, "is not a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    # Not by `timestamp()`, a float: some of its milliseconds are one less.
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ def test_columns_are_a_list() -> None:
         ({"tag": "best"}, VersionWanted(tag="best")),
         ({"timestampAsOf": "2013-07-01"}, VersionWanted(time_ms=1372636800000)),
         ({"timestampAsOf": "2013-07-01T02:00+02:00"}, VersionWanted(time_ms=1372636800000)),
+        ({"timestampAsOf": "2004-10-19T12:40:37.656Z"}, VersionWanted(time_ms=1098189637656)),
+        ({"timestampAsOf": "1969-12-31T23:59:59.9995Z"}, VersionWanted(time_ms=-1)),
     ],
 )
 def test_a_version_is_named_in_four_ways(given: dict[str, str], expected: VersionWanted) -> None:
