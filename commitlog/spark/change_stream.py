@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
@@ -53,16 +53,21 @@ class ChangePartition(InputPartition):
 
 
 def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) -> StructType:
-    """Return the table's present columns and those of a change."""
+    """Return the table's present columns and those of a change.
+
+    Any column of the table may be null: versions before it came have no values for it.
+    """
     info = connect(options.connection).table(options.table)
-    clash = [name for name in CHANGE_COLUMNS.names if name in info.schema.names]
+    read = options.columns or info.schema.names
+    clash = [name for name in CHANGE_COLUMNS.names if name in read and name in info.schema.names]
     if clash:
         raise InvalidRequest(
             f"{options.table} has a column {clash[0]!r} of its own", field="columns",
             value=clash[0], advice="Name the columns to be read in option 'columns'",
         )  # fmt: skip
+    columns = spark_schema(info.schema, options.table, options.columns).fields
     return StructType(
-        spark_schema(info.schema, options.table, options.columns).fields
+        [StructField(one.name, one.dataType, True) for one in columns]
         + from_arrow_schema(CHANGE_COLUMNS).fields
     )
 

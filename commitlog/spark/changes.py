@@ -252,7 +252,8 @@ def _patched(
     in_both = {*before.schema.names}.intersection(after.schema.names)
     shared = [name for name in columns if name in in_both]
     pairs = zip(python_rows(before.select(shared)), python_rows(after.select(shared)), strict=True)
-    differs = pa.array([one != other for one, other in pairs], pa.bool_())
+    # As they are written: a NaN equals no other, and 0.0 equals -0.0.
+    differs = pa.array([repr(one) != repr(other) for one, other in pairs], pa.bool_())
     for table, kind in ((before, BEFORE), (after, AFTER)):
         for batch in table.filter(differs).to_batches():
             yield _labelled(batch, kind, part)

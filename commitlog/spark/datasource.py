@@ -89,7 +89,14 @@ class CommitLogDataSource(DataSource):
         if wanted == READ_LOG:
             return LogStream(parse_log(given), self.connect)
         if wanted == READ_CHANGES:
-            return ChangeStream(parse_changes(given), schema, self.connect)
+            options = parse_changes(given)
+            if options.ending_version is not None:
+                raise InvalidRequest(
+                    "option 'endingVersion' is for batches: a stream has no end",
+                    field="endingVersion", value=options.ending_version,
+                    advice="Leave it out, or use spark.read",
+                )  # fmt: skip
+            return ChangeStream(options, schema, self.connect)
         raise InvalidRequest(
             "a stream reads changes, or the log", field="read", value=wanted,
             advice=f"Set .option('read', {READ_CHANGES!r}), or {READ_LOG!r}",

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.shown_values import python_rows
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
@@ -224,7 +225,7 @@ def _json_rows(table: str, part: VersionChanges) -> Iterator[pa.RecordBatch]:
         count = batch.num_rows
         kept = [name for name in batch.schema.names if name not in own]
         values = pa.record_batch([readable(batch.column(name)) for name in kept], kept)
-        rows = [json.dumps(row, default=_plain) for row in values.to_pylist()]
+        rows = [json.dumps(row, default=_plain) for row in python_rows(values)]
         columns = [pa.repeat(pa.scalar(table), count), *(batch.column(name) for name in own)]
         columns.append(pa.array(rows, pa.string()))
         yield pa.RecordBatch.from_arrays(columns, schema=ALL_CHANGES)

@@ -166,6 +166,26 @@ def test_rows_whose_columns_are_replaced_in_place_are_updates(world: Service) ->
     ]
 
 
+def test_values_that_equal_nothing_are_no_change(world: Service) -> None:
+    schema = pa.schema([("id", pa.int64()), ("share", pa.float64()), ("name", pa.string())])
+    world.client.create_table(TABLE, schema)
+    nan = float("nan")
+    world.client.append(TABLE, {"id": [1, 2, 3], "share": [nan, nan, 0.0], "name": ["a"] * 3})
+    dataset = lance.dataset(world.client.table(TABLE).location)
+    given = pa.table({"id": [2, 3], "share": [nan, -0.0], "name": ["new", "a"]})
+    image, fields = dataset.get_fragments()[0].update_columns(given.to_reader(), "id", "id")
+    update = lance.LanceOperation.Update(
+        updated_fragments=[image], fields_modified=fields, update_mode="rewrite_columns"
+    )
+    ticket = world.client.submit(TABLE, update, read_version=dataset.version)
+    version = ticket.result().raise_for_conflict().version
+    [found] = drain(stream(world, startingVersion=str(version)))
+    assert sorted((kind, number) for kind, _, number, _ in found) == [
+        ("update_postimage", 2), ("update_postimage", 3),
+        ("update_preimage", 2), ("update_preimage", 3),
+    ]  # fmt: skip
+
+
 def test_columns_that_come_and_go_change_no_row(world: Service) -> None:
     make_history(world, stable=False)
     before = world.client.table(TABLE).version
@@ -275,6 +295,45 @@ def test_the_earliest_changes_are_those_after_the_last_gap(world: Service) -> No
     assert {row["_commit_version"] for row in read} == {5, 6}
 
 
+def test_older_versions_have_nulls_in_columns_that_came_later(world: Service) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    world.client.create_table(TABLE, schema)
+    world.client.append(TABLE, {"id": [1], "name": ["a"]})
+    world.client.alter_columns(TABLE, {"path": "id", "name": "key"})
+    source = stream(world, startingVersion="1")
+    # Spark takes a column without nulls at its word, and would read some number there.
+    assert source.schema["key"].nullable
+    start = source.initialOffset()
+    [found] = [
+        row
+        for part in source.partitions(start, source.latestOffset(start))
+        for found in source.read(part)
+        for row in found.to_pylist()
+    ]
+    assert (found["key"], found["name"]) == (None, "a")
+
+
+def test_a_column_with_the_name_of_a_changes_own_can_be_left_out(world: Service) -> None:
+    world.client.create_table(TABLE, pa.schema([("id", pa.int64()), ("_change_type", pa.int8())]))
+    world.client.append(TABLE, {"id": [1], "_change_type": [2]})
+    with pytest.raises(InvalidRequest, match="has a column '_change_type' of its own"):
+        stream(world)
+    with pytest.raises(InvalidRequest, match="has a column '_change_type' of its own"):
+        stream(world, columns="_change_type,id")
+    source = stream(world, columns="id", startingVersion="2")
+    assert source.schema.names == ["id", "_change_type", "_commit_version", "_commit_timestamp"]
+    start = source.initialOffset()
+    [part] = source.partitions(start, source.latestOffset(start))
+    [found] = source.read(part)
+    assert found.select(["id", "_change_type"]).to_pylist() == [{"id": 1, "_change_type": "insert"}]
+
+
+def test_a_stream_has_no_end(world: Service) -> None:
+    given = {**BASE, "table": TABLE, "read": "changes", "endingVersion": "3"}
+    with pytest.raises(InvalidRequest, match="endingVersion.*a stream has no end"):
+        CommitLogDataSource(given).streamReader(StructType())
+
+
 def log_rows(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
     found = [b for part in source.partitions(start, end) for b in source.read(part)]
     return pa.Table.from_batches(found, LOG_SCHEMA).to_pylist() if found else []
@@ -336,3 +395,12 @@ def test_changes_of_all_tables_are_one_stream(world: Service) -> None:
         (TABLE, "insert", {"id": 1, "name": "a"}),
         ("shop$audit", "insert", {"note": "x"}),
     ]
+
+
+def test_a_value_that_python_cannot_hold_is_text_among_all_changes(world: Service) -> None:
+    world.client.create_table(TABLE, pa.schema([("day", pa.date32())]))
+    late = pa.array([0, 10**7], pa.int32()).cast(pa.date32())
+    world.client.append(TABLE, pa.table({"day": late}))
+    reader = LogReader(parse_log({**BASE, "read": "changes"}), lambda _: world.client)
+    found = [r for part in reader.partitions() for b in reader.read(part) for r in b.to_pylist()]
+    assert [json.loads(row["row"])["day"] for row in found] == ["1970-01-01", "29349-01-26"]
