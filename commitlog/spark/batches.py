@@ -38,6 +38,7 @@ from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionR
 from commitlog.model.records import Application, Code, Outcome
 from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.file_commits import trace_writes
 from commitlog.spark.files import (
     Connect,
     Target,
@@ -48,7 +49,6 @@ from commitlog.spark.files import (
     joined,
     small_enough,
     target_for,
-    trace_writes,
     write_files,
 )
 from commitlog.spark.mapping import map_arrow

@@ -1,4 +1,4 @@
-"""Files that executors write and a driver commits.
+"""Files that executors write and a driver commits (`file_commits`).
 
 An executor is told where a table is and how its rows look, and never asks the log. What it
 wrote goes to the driver as text: fragments as Lance has them in JSON, and, where the table
@@ -8,17 +8,14 @@ rows only if it is about the same keys.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from socket import gethostname
 from typing import Any
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
@@ -29,16 +26,13 @@ from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage_options import storage_options
-from commitlog.adapters.tracing import tracing
 from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.repeats import DIGEST, noted, tell_repeat
-from commitlog.client.row_shapes import NotForTheLog
+from commitlog.client.repeats import DIGEST
 from commitlog.client.rows import raise_wrong_rows
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
-from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.errors import InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import KeyHashes
-from commitlog.model.records import Application, Code, Outcome, Status
 from commitlog.spark.arrow import arrow_schema, conformed
 from commitlog.spark.options import Connection, WriteOptions
 
@@ -47,7 +41,6 @@ Connect = Callable[[Connection], Any]
 
 KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
-RETRY_SECONDS = 0.5
 TRACED_TASKS_MAX = 100
 
 
@@ -300,93 +293,6 @@ def keyed_rows(rows: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
     for name in key[1:]:
         valid = pc.and_(valid, pc.is_valid(rows.column(name)))
     return rows.filter(valid)
-
-
-def commit_files(
-    log: Any,
-    options: WriteOptions,
-    target: Target,
-    files: WrittenFiles,
-    *,
-    overwrite: bool,
-    application: Application | None,
-    wait: str,
-) -> Outcome | None:
-    """Commit what the executors wrote as one transaction; no files and no overwrite: nothing.
-
-    Raises:
-        CommitConflict: the log refused it; the message says what to do.
-        OutcomeUnknown: run the batch again, under the same application id and sequence.
-    """
-    if not files.rows and not overwrite:
-        return None
-    properties = noted(brought(options.table, files.rows, files.digest)) if application else ()
-    rows = small_enough(files)
-    if rows is not None:
-        write = partial(
-            log.write_rows, options.table, rows, application=application, properties=properties
-        )
-        with contextlib.suppress(NotForTheLog):
-            outcome = _decided(log, options, write, wait)
-            trace_writes(outcome.transaction_id, files.wrote)
-            # Older rules of a log know no rows in records.
-            if outcome.code is not Code.MALFORMED_RECORD:
-                return outcome.raise_for_conflict()
-    files = in_fragments(files, target)
-
-    def submit() -> Any:
-        fragments = files.metadata()
-        operation: Any = lance.LanceOperation.Append(fragments)
-        if overwrite:
-            schema = log.table(options.table).schema
-            operation = lance.LanceOperation.Overwrite(schema, fragments)
-        return log.submit(
-            options.table,
-            operation,
-            application=application,
-            inserted_keys=None if overwrite else files.key_hashes(target),
-            properties=properties,
-        )
-
-    outcome = _decided(log, options, submit, wait)
-    trace_writes(outcome.transaction_id, files.wrote)
-    return outcome.raise_for_conflict()
-
-
-def trace_writes(transaction_id: str, wrote: Iterable[Wrote]) -> None:
-    """Tell of the tasks that wrote a transaction's rows, as parts of its trace.
-
-    They don't know their transaction: it gets its id once all of them are done. The driver's
-    process may be ended at any moment after a commit, so spans are sent before it continues.
-    """
-    spans = tracing()
-    if spans is None:
-        return
-    for one in wrote:
-        ago = (time.time_ns() - one.ended_ns) / 1e9
-        spans.part(transaction_id, "write", one.seconds, ago, host=one.host, rows=one.rows)
-    spans.flush()
-
-
-def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: str) -> Outcome:
-    """Submit until it isn't retryable any more; return the outcome, and warn of repeats."""
-    deadline = time.monotonic() + options.timeout_seconds
-    while True:
-        left = max(1.0, deadline - time.monotonic())
-        try:
-            ticket = submit()
-            outcome: Outcome = ticket.result(timeout=left, wait=wait)
-            if outcome.answers is not None:
-                strict = options.strict_repeats
-                tell_repeat(log.runtime(), ticket.transaction, outcome, strict=strict)
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
-            continue
-        # What was written stands: what was retryable is the same request over a newer head.
-        if outcome.status is not Status.RETRYABLE or time.monotonic() > deadline:
-            return outcome
 
 
 def small_enough(files: WrittenFiles) -> pa.Table | None:

@@ -28,7 +28,8 @@ from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Application
-from commitlog.spark.files import Connect, WrittenFiles, commit_files, joined, plan, write_files
+from commitlog.spark.file_commits import commit_files
+from commitlog.spark.files import Connect, WrittenFiles, joined, plan, write_files
 from commitlog.spark.options import WriteOptions
 
 QUERY_ID = "sql.streaming.queryId"

@@ -42,6 +42,7 @@ class FakeTable:
     data_storage_version: str
     version: int
     name: str
+    lance_schema: Any
     primary_key: tuple[str, ...] = ()
     deleted: tuple[tuple[int, int], ...] = ()
 
@@ -79,7 +80,12 @@ class FakeLog:
         """Return where a table is and what it holds."""
         dataset = self.open(table)
         return FakeTable(
-            str(dataset.uri), dataset.schema, dataset.data_storage_version, dataset.version, table
+            str(dataset.uri),
+            dataset.schema,
+            dataset.data_storage_version,
+            dataset.version,
+            table,
+            dataset.lance_schema,
         )
 
     @property

@@ -19,7 +19,7 @@ from commitlog.adapters import tracing
 from commitlog.client import runtime, tickets
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application
-from commitlog.spark import files
+from commitlog.spark import file_commits
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -47,6 +47,11 @@ def batch_sink(world: Service, *, overwrite: bool = False, **given: str) -> Batc
     return BatchSink(options, from_arrow_schema(SCHEMA), overwrite, lambda _: world.client)
 
 
+def sink_of(world: Service, table: str, schema: pa.Schema, *, overwrite: bool) -> BatchSink:
+    options = parse_write({"table": table, "kafka.bootstrap.servers": "h:1"}, streaming=False)
+    return BatchSink(options, from_arrow_schema(schema), overwrite, lambda _: world.client)
+
+
 def stream_sink(world: Service, query: str, **given: str) -> StreamSink:
     checkpoint = world.root / query
     checkpoint.mkdir(exist_ok=True)
@@ -72,12 +77,56 @@ def test_a_batch_job_appends_once_and_overwrites(world: Service) -> None:
     assert ids(world) == [9]
 
 
+WIDE = pa.schema([("gone", pa.int64()), ("id", pa.int64()), ("sum", pa.int64())])
+
+
+def test_what_replaces_a_table_has_the_tables_columns(world: Service) -> None:
+    """Lance numbers the columns of a plain schema from 0 on, and files name columns by number."""
+    name = "shop$sums"
+    world.client.create_table(name, WIDE)
+    world.client.drop_columns(name, ["gone"])
+    world.client.add_columns(name, {"twice": "sum * 2"})
+    given = pa.table({"sum": [5], "twice": [7], "id": [1]})
+    sink = sink_of(world, name, given.schema, overwrite=True)
+    sink.commit([sink.write(iter(given.to_batches()))])
+    assert world.client.open(name).to_table().to_pylist() == [{"id": 1, "sum": 5, "twice": 7}]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("change", ["cast", "drop", "rename", "add"])
+def test_columns_that_change_while_rows_are_written_lose_no_values(
+    world: Service, change: str, overwrite: bool
+) -> None:
+    name = "shop$sums"
+    world.client.create_table(name, WIDE)
+    given = pa.table({"gone": [1], "id": [2], "sum": [3]})
+    sink = sink_of(world, name, given.schema, overwrite=overwrite)
+    written: list[Any] = [sink.write(iter(given.to_batches()))]
+    if change in ("cast", "drop"):
+        if change == "cast":
+            world.client.alter_columns(name, {"path": "gone", "data_type": pa.int32()})
+        else:
+            world.client.drop_columns(name, ["gone"])
+        with pytest.raises((InvalidTransaction, TransactionRejected), match=r"field"):
+            sink.commit(written)
+        assert world.client.open(name).count_rows() == 0
+        return
+    if change == "rename":
+        world.client.alter_columns(name, {"path": "gone", "name": "first"})
+        expected: dict[str, Any] = {"first": 1, "id": 2, "sum": 3}
+    else:
+        world.client.add_columns(name, {"twice": "sum * 2"})
+        expected = {"gone": 1, "id": 2, "sum": 3, "twice": None}
+    sink.commit(written)
+    assert world.client.open(name).to_table().to_pylist() == [expected]
+
+
 def test_tasks_are_parts_of_the_trace_of_their_batch(
     world: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = InMemorySpanExporter()
     spans = tracing.Tracing(exporter)
-    for module in (files, runtime, tickets):
+    for module in (file_commits, runtime, tickets):
         monkeypatch.setattr(module, "tracing", lambda: spans)
     sink = stream_sink(world, "traced")
     sink.commit(told(sink, [1, 2], [], [3]), 0)
