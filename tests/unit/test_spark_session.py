@@ -1,0 +1,67 @@
+"""What a session is told of the network, without starting one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from commitlog.spark import local_session, session
+
+DRIVER = ("spark.driver.host", "spark.driver.bindAddress")
+
+
+class Builder:
+    """Takes settings, and notes what is in force once the session starts."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+        self.local_ip: str | None = None
+
+    def appName(self, name: str) -> Builder:  # noqa: N802
+        """Take the name."""
+        return self
+
+    def master(self, master: str) -> Builder:
+        """Take the master."""
+        self.settings["spark.master"] = master
+        return self
+
+    def config(self, name: str, value: str) -> Builder:
+        """Take a setting."""
+        self.settings[name] = value
+        return self
+
+    def getOrCreate(self) -> Any:  # noqa: N802
+        """Note what Spark would find."""
+        self.local_ip = os.environ.get("SPARK_LOCAL_IP")
+        return MagicMock()
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    made = Builder()
+    monkeypatch.setattr(session.SparkSession, "builder", made)
+    monkeypatch.setenv("PYSPARK_PYTHON", "as it was")
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    return made
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local", "local-cluster[2,1,1024]"])
+def test_on_one_machine_only_that_machine_reaches_the_driver(builder: Builder, master: str) -> None:
+    local_session("test", cores=master)
+    assert [builder.settings.get(name) for name in DRIVER] == ["127.0.0.1"] * 2
+    assert builder.local_ip == "127.0.0.1"
+
+
+@pytest.mark.parametrize("master", ["spark://cluster:7077", "yarn", "k8s://https://cluster"])
+def test_executors_elsewhere_reach_the_driver(builder: Builder, master: str) -> None:
+    """Told that the driver is at 127.0.0.1, they would look for it on their own machine."""
+    local_session("test", cores=master, conf={"spark.executor.cores": "1"})
+    assert builder.settings["spark.master"] == master
+    assert [name for name in DRIVER if name in builder.settings] == []
+    assert builder.local_ip is None
+    assert builder.settings["spark.executor.cores"] == "1"
+    assert "spark.local.dir" not in builder.settings  # a folder of this machine
