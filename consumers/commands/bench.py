@@ -395,6 +395,6 @@ def bench_report(
         readme.write_text(made, encoding="utf-8")
         print(readme)
     if plots is not None:
-        need_module("matplotlib", extra="plots")
+        need_module("matplotlib", extra="plots", command="bench report")
         for path in suite("pictures").draw(found, plots):
             print(path)

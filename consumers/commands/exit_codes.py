@@ -49,6 +49,7 @@ MEANING = {
 def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
     # Loaded when something went wrong: the broker's errors come with Kafka's client.
     from commitlog import errors
+    from commitlog.java import NoJava
     from consumers.broker import errors as broker
     from consumers.runtime.config import ConfigurationError
     from consumers.runtime.places import RootMoved
@@ -71,6 +72,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (errors.CorruptLog, ExitCode.STOP),
         (errors.UnsupportedFormat, ExitCode.STOP),
         (broker.BrokerHasNoJava, ExitCode.MACHINE),
+        (NoJava, ExitCode.MACHINE),
         (broker.PortInUse, ExitCode.MACHINE),
         (broker.DiskFull, ExitCode.MACHINE),
         (broker.BrokerRunning, ExitCode.MACHINE),

@@ -45,18 +45,22 @@ def demo(*, root: Path = Path("demo-data"), stay: Flag = False) -> int:
 SOURCE_ONLY = ("consumers.tools.bench", "consumers.tools.demo")
 
 
-def need_module(name: str, *, extra: str) -> ModuleType:
-    """Import what an extra installs; say which one if it isn't there."""
+def need_module(name: str, *, extra: str, command: str = "") -> ModuleType:
+    """Import what an extra installs; say which one if it isn't there.
+
+    The command is named after the extra, unless it is another one.
+    """
+    command = command or extra
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith(SOURCE_ONLY):
             raise ConfigurationError(
-                f"`commitlog {extra}` is part of the source, not of the wheel: run it in a clone of"
-                " the repository, after `make setup`"
+                f"`commitlog {command}` is part of the source, not of the wheel: run it in a clone"
+                " of the repository, after `make setup`"
             ) from error
         if error.name is not None and error.name.startswith(("consumers", "commitlog")):
             raise
         raise ConfigurationError(
-            f"`commitlog {extra}` needs {error.name}: pip install 'lance-commitlog[{extra}]'"
+            f"`commitlog {command}` needs {error.name}: pip install 'lance-commitlog[{extra}]'"
         ) from error

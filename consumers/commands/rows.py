@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.errors import InvalidSettings
+from consumers.commands.on_spark import HERE as SPARK_HERE
+from consumers.commands.on_spark import check_spark, spark_session
 from consumers.commands.options import HERE, Where, connect_client
 from consumers.runtime.config import Config
 from consumers.runtime.process import OnReady, run_part
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from commitlog import CommitLog
     from consumers.tools.row_writer import RowWriterOptions
 
@@ -22,7 +27,7 @@ def rows(
     age_ms: int = 50,
     writes_max: int = 5_000,
     spark: bool = False,
-    master: str = "local[*]",
+    master: str = SPARK_HERE,
 ) -> None:
     """Apply accepted writes of rows to their tables, in groups.
 
@@ -44,31 +49,39 @@ def rows(
     for name, value in (("age_ms", age_ms), ("writes_max", writes_max)):
         if value < 1:
             raise InvalidSettings(f"--{name.replace('_', '-')} is {value}; it must be 1 or more")
+    check_spark("rows", spark=spark, master=master)
     config = where.load()
     root = config.root or Path.cwd()
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
-        with connect_client(config, "rows") as log:
-            on_ready("")
-            options = RowWriterOptions(age_ms / 1000, writes_max)
+        options = RowWriterOptions(age_ms / 1000, writes_max)
+        with connect_client(config, "rows") as log, ExitStack() as stack:
             if spark:
-                _run_on_spark(log, config, options, master, stop)
-            else:
-                RowWriter(log, options).run(stop)
+                session = stack.enter_context(spark_session("rows", master, config))
+                on_ready("")
+                _run_on_spark(session, log, config, options, stop)
+                return
+            on_ready("")
+            RowWriter(log, options).run(stop)
 
     run_part("rows", root, work)
 
 
 def _run_on_spark(
-    log: CommitLog, config: Config, options: RowWriterOptions, master: str, stop: threading.Event
+    session: SparkSession,
+    log: CommitLog,
+    config: Config,
+    options: RowWriterOptions,
+    stop: threading.Event,
 ) -> None:
-    from commitlog.spark import local_session
+    from commitlog.adapters.kafka_file import read_kafka_file
     from consumers.tools.row_stream import apply_on_spark
 
     reach = {"kafka.bootstrap.servers": config.need_bootstrap_servers(), "log": config.log}
-    reach |= {f"kafka.{name}": value for name, value in config.kafka.items()}
-    session = local_session("commitlog rows", cores=master)
-    try:
-        apply_on_spark(session, log, reach, stop, options)
-    finally:
-        session.stop()
+    in_file: dict[str, str] = {}
+    if config.kafka_file:
+        # Spark's processes read it themselves, so that no plan has what is in it.
+        reach["kafkaFile"] = str(Path(config.kafka_file).expanduser().absolute())
+        in_file = read_kafka_file(config.kafka_file)
+    reach |= {f"kafka.{k}": v for k, v in config.kafka.items() if in_file.get(k) != v}
+    apply_on_spark(session, log, reach, stop, options)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from consumers.commands import output
-from consumers.commands.jobs import need_module
+from consumers.commands.on_spark import HERE as SPARK_HERE
+from consumers.commands.on_spark import check_spark, spark_session
 from consumers.commands.options import (
     ABOVE_ZERO,
     HERE,
@@ -44,7 +45,7 @@ def maintain(
         Parameter(negative="", consume_multiple=False, metavar="NAME=VALUE", show_default=False),
     ] = (),
     spark: Flag = False,
-    master: str = "local[*]",
+    master: str = SPARK_HERE,
     as_json: AsJson = False,
 ) -> None:
     """Keep tables fast: compact fragments, update indices, remove unneeded versions and files.
@@ -71,6 +72,7 @@ def maintain(
     """
     from consumers.tools.maintenance_policy import parse_defaults
 
+    check_spark("maintain", spark=spark, master=master)
     config = where.load()
     defaults = parse_defaults(policy)
     master = master if spark and not dry_run else ""
@@ -111,12 +113,9 @@ def _maintenance(
 
     with connect_client(config, "maintenance") as log, ExitStack() as stack:
         if master:
-            need_module("pyspark", extra="spark")
-            from commitlog.spark import local_session
             from commitlog.spark.compaction import on_executors
 
-            session = local_session("commitlog maintain", cores=master)
-            stack.callback(session.stop)
+            session = stack.enter_context(spark_session("maintain", master, config))
             more["rewrite"] = on_executors(session)
         made = Maintenance(log, open_log=lambda: connect(config), defaults=defaults, **more)
         stack.callback(made.close)

@@ -9,6 +9,7 @@ other row writer: a range is applied once.
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -16,11 +17,25 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from commitlog import CommitLog
+from commitlog.errors import (
+    CorruptLog,
+    InvalidSettings,
+    LogMoved,
+    TopicSettings,
+    Unavailable,
+    UnsupportedFormat,
+    WrongLog,
+)
 from commitlog.spark import CommitLogDataSource
 from commitlog.spark.row_base import FRAGMENTS_PER_TASK, base_on_executors
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 
 POLL_SECONDS = 0.5
+_OURS = re.compile(r"^commitlog\.errors\.(\w+): (.*)$", re.MULTILINE)
+_KINDS = (
+    *(Unavailable, InvalidSettings, WrongLog, LogMoved, TopicSettings, CorruptLog),
+    UnsupportedFormat,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +81,16 @@ def apply_on_spark(
             while query.isActive and not stop.wait(POLL_SECONDS):
                 pass
             if not stop.is_set() and (error := query.exception()) is not None:
-                raise error
+                raise _as_ours(error) from error
         finally:
             query.stop()
+
+
+def _as_ours(error: Exception) -> Exception:
+    """Return the log's error that ended the stream, if one did: Spark only has its text.
+
+    The stream reads the log in a process of its own, and ends when that fails.
+    """
+    kinds = {kind.__name__: kind for kind in _KINDS}
+    name, said = (_OURS.findall(str(error)) or [("", "")])[-1]
+    return kinds[name](said) if name in kinds else error

@@ -7,8 +7,9 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql import SparkSession
 
-from commitlog.spark import local_session, session
+from commitlog.spark import local_session
 
 DRIVER = ("spark.driver.host", "spark.driver.bindAddress")
 
@@ -43,7 +44,7 @@ class Builder:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     made = Builder()
-    monkeypatch.setattr(session.SparkSession, "builder", made)
+    monkeypatch.setattr(SparkSession, "builder", made)
     monkeypatch.setenv("PYSPARK_PYTHON", "as it was")
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     return made
