@@ -139,11 +139,17 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         at = batch.schema.get_field_index(field.name)
-        if at < 0:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-            continue
+        given = batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+        if given.null_count and not field.nullable:
+            # Spark would only say "Value at index is null".
+            raise InvalidTransaction(
+                f"column {field.name!r} has nulls, and Spark was told that it has none",
+                field=field.name,
+                advice="Plan the query again; for a table of SQL's CREATE TABLE, run CREATE OR"
+                " REPLACE TABLE",
+            )
         try:
-            values = readable(batch.column(at))
+            values = readable(given)
             columns.append(values if values.type.equals(field.type) else values.cast(field.type))
         except pa.ArrowException as error:
             raise InvalidTransaction(

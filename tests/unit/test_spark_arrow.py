@@ -85,3 +85,12 @@ def test_rows_are_counted_over_all_batches() -> None:
     batches = [pa.record_batch({"c": pa.array(values, pa.int64())}) for values in ([], [1], [300])]
     with pytest.raises(InvalidTransaction, match="row 1 of column 'c' is 300"):
         list(conformed(batches, wanted, "a$b"))
+
+
+def test_a_null_that_spark_does_not_expect_is_named() -> None:
+    """A column may have become nullable since SQL's CREATE TABLE noted it in Spark's catalog."""
+    noted = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    to_spark(pa.record_batch({"id": [1, 2]}), noted)
+    for batch in (pa.record_batch({"id": [1, None]}), pa.record_batch({"name": ["a"]})):
+        with pytest.raises(InvalidTransaction, match=r"'id' has nulls.*CREATE OR REPLACE TABLE"):
+            to_spark(batch, noted)

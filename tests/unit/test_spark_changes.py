@@ -301,7 +301,7 @@ def test_older_versions_have_nulls_in_columns_that_came_later(world: Service) ->
     world.client.append(TABLE, {"id": [1], "name": ["a"]})
     world.client.alter_columns(TABLE, {"path": "id", "name": "key"})
     source = stream(world, startingVersion="1")
-    # Spark takes a column without nulls at its word, and would read some number there.
+    # Spark ends a query that finds a null in a column without nulls.
     assert source.schema["key"].nullable
     start = source.initialOffset()
     [found] = [
