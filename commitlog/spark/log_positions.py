@@ -8,10 +8,12 @@ checks its own stretch again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from commitlog.adapters.reading import end_of, read_to
+from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog
@@ -60,8 +62,6 @@ class Stretch:
     partition: int
     start: LogPosition
     end_offset: int
-    transactions: tuple[int, int]
-    """The offsets of the first transaction that is answered in it, and after the last one."""
 
 
 def beginning(log: Log) -> dict[int, LogPosition]:
@@ -102,37 +102,32 @@ def stretches(
     log: Log, partition: int, start: LogPosition, end_offset: int, *, outcomes_max: int
 ) -> Iterator[tuple[Stretch, LogPosition]]:
     """Cut a range into stretches of at most so many outcomes, each with the position behind it."""
-    first, last, begin, behind, count = -1, -1, start, start, 0
+    begin, behind, count = start, start, 0
     for outcome, behind in walk(log, partition, start, end_offset):
-        if outcome is not None:
-            offset = outcome.transaction_offset
-            first = offset if first < 0 else min(first, offset)
-            last, count = max(last, offset), count + 1
+        count += outcome is not None
         if count >= outcomes_max:
-            yield Stretch(partition, begin, behind.offset, (first, last + 1)), behind
-            first, last, begin, count = -1, -1, behind, 0
+            yield Stretch(partition, begin, behind.offset), behind
+            begin, count = behind, 0
     if behind.offset > begin.offset:
-        yield Stretch(partition, begin, behind.offset, (max(first, 0), last + 1)), behind
+        yield Stretch(partition, begin, behind.offset), behind
 
 
 def decided_in(log: Log, stretch: Stretch) -> Iterator[Decided]:
     """Yield a stretch's outcomes with their transactions, in the order of the chain."""
-    records = {}
-    low, high = stretch.transactions
-    if high > low:
-        transactions = log.read_transactions(stretch.partition, low)
-        for submitted in read_to(transactions, high, records_max=RECORDS_PER_POLL):
-            records[submitted.offset] = submitted
-    for outcome, position in walk(log, stretch.partition, stretch.start, stretch.end_offset):
-        if outcome is None:
-            continue
-        answered = records.get(outcome.transaction_offset)
-        if answered is None:
-            raise CorruptLog(
-                f"outcome {outcome.sequence} answers the transaction at offset"
-                f" {outcome.transaction_offset}, which is not in the log; run `commitlog verify`"
-            )
-        yield Decided(answered, outcome, position.offset - 1)
+    with closing(TransactionsByOffset(log, stretch.partition)) as transactions:
+        for outcome, position in walk(log, stretch.partition, stretch.start, stretch.end_offset):
+            if outcome is None:
+                continue
+            try:
+                submitted = transactions.at(outcome.transaction_offset)
+            except CorruptLog as error:
+                raise CorruptLog(
+                    f"outcome {outcome.sequence} of partition {stretch.partition} answers the"
+                    f" transaction at offset {outcome.transaction_offset}, which is not in the log."
+                    " If it was given up to an archive, use a command with --root, since Spark"
+                    " reads no archive; otherwise run `commitlog verify`"
+                ) from error
+            yield Decided(submitted, outcome, position.offset - 1)
 
 
 def _is_break(record: Any, epoch: int, expected: int) -> bool:

@@ -178,7 +178,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: Offset | None = None, limit: ReadLimit | None = None
     ) -> Offset:
-        """Walk the chain on, in turn over the partitions, up to the limit or the end.
+        """Walk the chain on in each partition, up to its share of the limit or the end.
 
         Spark 4.1 names neither: the walk continues where this process left off.
         """
@@ -188,15 +188,18 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reached
 
     def _walk_on(self, log: Log, positions: dict[int, LogPosition], limit: ReadLimit) -> Offset:
-        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        share = None
+        if isinstance(limit, ReadMaxRows):
+            # A partition that is always busy keeps no other from being read.
+            share = max(1, limit.max_rows // len(positions))
         for number, position in positions.items():
             end = self._last[number] if self._last is not None else outcomes_end(log, number)
+            count = 0
             for outcome, behind in walk(log, number, position, end):
-                if outcome is not None and left is not None:
-                    left -= 1
                 positions[number] = behind
-                if left is not None and left <= 0:
-                    return _to_json(positions)
+                count += outcome is not None
+                if count == share:
+                    break
         return _to_json(positions)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import lance
 import pyarrow as pa
@@ -18,6 +19,8 @@ from pyspark.sql.types import StructType
 from commitlog.core.log.chain import Chain
 from commitlog.errors import CorruptLog, InvalidRequest, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
+from commitlog.model.records import Outcome, Status
+from commitlog.spark import log_source
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.changes import parts_of
 from commitlog.spark.datasource import CommitLogDataSource
@@ -372,6 +375,67 @@ def test_stretches_cut_the_log_and_each_is_checked_again(world: Service) -> None
         list(decided_in(world.log, forged))
     assert list(beginning(world.log)) == [0]
     assert isinstance(LogPosition().chain(world.log.genesis()), Chain)
+
+
+def test_a_limit_is_shared_by_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one, busy for ever, would keep the others from being read."""
+    ends = {0: 10**9, 1: 7, 2: 0}
+
+    def walk(log: Any, partition: int, start: LogPosition, end: int) -> Any:
+        for offset in range(start.offset, end):
+            yield Outcome(offset + 1, "", 0, Status.COMMITTED), LogPosition(offset + 1)
+
+    monkeypatch.setattr(log_source, "walk", walk)
+    monkeypatch.setattr(log_source, "beginning", lambda log: dict.fromkeys(ends, LogPosition()))
+    monkeypatch.setattr(log_source, "outcomes_end", lambda log, partition: ends[partition])
+    source = LogStream(parse_log({**BASE, "read": "log", "maxRowsPerTrigger": "9"}), MagicMock())
+    at, read = source.initialOffset(), []
+    for _ in range(3):
+        at = source.latestOffset(at, ReadMaxRows(9))
+        read.append([at[name]["offset"] for name in ("0", "1", "2")])
+    assert read == [[3, 3, 0], [6, 6, 0], [9, 7, 0]]
+    assert source.latestOffset(at, ReadMaxRows(1))["0"]["offset"] == 10
+
+
+def test_a_task_keeps_few_transactions(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stretch is 20,000 outcomes, whose transactions may have a megabyte of rows each."""
+    make_history(world, stable=False)
+    [(stretch, _)] = stretches(
+        world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=100
+    )
+    read = world.log.read_transactions
+    positions: list[int] = []
+
+    def one_by_one(*given: Any, **more: Any) -> Any:
+        reader = read(*given, **more)
+        poll = reader.poll
+
+        def polled(*, records_max: int = 1, timeout_seconds: float = 0.1) -> Any:
+            found = poll(records_max=1, timeout_seconds=timeout_seconds)
+            positions.extend(one.offset for one in found)
+            return found
+
+        monkeypatch.setattr(reader, "poll", polled)
+        return reader
+
+    monkeypatch.setattr(world.log, "read_transactions", one_by_one)
+    for decided in decided_in(world.log, stretch):
+        assert positions[-1] == decided.submitted.offset
+    assert positions == list(range(7))
+
+
+def test_a_transaction_that_was_given_up_is_no_riddle(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_history(world, stable=False)
+    cut = list(stretches(world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=2))
+    read = world.log.read_transactions
+    # What compaction leaves once the archive has the first transactions.
+    later = lambda partition, offset, **more: read(partition, max(offset, 3), **more)  # noqa: E731
+    monkeypatch.setattr(world.log, "read_transactions", later)
+    with pytest.raises(CorruptLog, match=r"outcome 1 .* Spark reads no archive.*commitlog verify"):
+        list(decided_in(world.log, cut[0][0]))
+    assert [d.outcome.sequence for d in decided_in(world.log, cut[2][0])] == [5, 6]
 
 
 def test_changes_of_all_tables_are_one_stream(world: Service) -> None:
