@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.places import bound
@@ -41,6 +42,8 @@ Connect = Callable[[Connection], Any]
 
 KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
+KEYS_TOLD_MAX = 2_000_000
+"""A task names no more keys than this by the number of tasks up to it: Spark takes 1 GiB of all."""
 TRACED_TASKS_MAX = 100
 
 
@@ -110,6 +113,12 @@ def named_keys(field_ids: Sequence[int], hashes: bytes) -> KeyHashes:
     """Return the hashes of keys, one behind the other, as a transaction names them."""
     starts = range(0, len(hashes), HASH_BYTES)
     return KeyHashes(tuple(field_ids), packed(hashes[at : at + HASH_BYTES] for at in starts))
+
+
+def named_by_task(most: int) -> int:
+    """Return how many keys a task may name to its driver, if all tasks may name so many."""
+    context = TaskContext.get()
+    return min(most, KEYS_TOLD_MAX // (context.partitionId() + 1 if context else 1))
 
 
 def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
@@ -218,6 +227,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
     if first is None:
         return WrittenFiles()
     keys: set[bytes] = set()
+    keys_max = named_by_task(KEYS_MAX)
     failed: list[Exception] = []
     count = digest = 0
 
@@ -228,7 +238,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
             while batch is not None:
                 count += batch.num_rows
                 digest += rows_digest(batch)
-                if target.key and count <= KEYS_MAX:
+                if target.key and count <= keys_max:
                     keys.update(hashes_of(batch, target.key))
                 yield batch
                 batch = next(fitted, None)
@@ -254,7 +264,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
         raise_wrong_rows(target.table, error)
         raise
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
-    known = packed(keys) if count <= KEYS_MAX else None
+    known = packed(keys) if count <= keys_max else None
     return WrittenFiles(written, count, known, joined_digests([digest]))
 
 

@@ -45,6 +45,7 @@ from commitlog.spark.merge_files import (
     ADDRESS,
     DELETE,
     KEY,
+    KEYS_MAX,
     ROW_ID,
     MergePart,
     MergeTask,
@@ -60,8 +61,6 @@ from commitlog.spark.row_parts import SmallMerge, merged
 
 ROWS_IN_DRIVER = 100_000
 """Sources up to this many rows are joined in the driver."""
-KEYS_MAX = 500_000
-"""A merge that inserts more keys names none, and conflicts with whatever else inserts."""
 BACKLOG_SECONDS = 0.5
 """How long a merge waits if too many writes of rows wait already."""
 PART_SCHEMA = "part binary"
@@ -329,8 +328,9 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
         fields_for_preserving_frag_bitmap=sorted(info.field_ids),
         update_mode="rewrite_rows",
     )
-    inserted = b"".join(part.keys for part in parts)
-    is_named = len(inserted) <= KEYS_MAX * HASH_BYTES
+    known = [part.keys for part in parts if part.keys is not None]
+    inserted = b"".join(known)
+    is_named = len(known) == len(parts) and len(inserted) <= KEYS_MAX * HASH_BYTES
     keys = named_keys(info.top_level_ids(task.on), inserted) if is_named else None
     return Prepared(
         operation=operation,

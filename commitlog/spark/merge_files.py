@@ -31,13 +31,22 @@ from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
-from commitlog.spark.files import Target, WrittenFiles, hashes_of, keyed_rows, write_files
+from commitlog.spark.files import (
+    Target,
+    WrittenFiles,
+    hashes_of,
+    keyed_rows,
+    named_by_task,
+    write_files,
+)
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
 KEY = "__key"
 """The columns beside the table's, the last with a number; a table may have none of these names."""
 _PLACE = "__place"
 DUPLICATES_MAX = 3
+KEYS_MAX = 500_000
+"""A merge that inserts more keys names none, and conflicts with whatever else inserts."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,8 @@ class MergePart:
     """Fragments that lost all rows."""
     affected: tuple[tuple[int, bytes], ...] = ()
     """Rows deleted or moved, as portable bitmaps by fragment."""
-    keys: bytes = b""
-    """Hashes of the keys that were inserted."""
+    keys: bytes | None = b""
+    """Hashes of the keys that were inserted; None: too many to name."""
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
@@ -155,11 +164,12 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
         return MergePart(files, duplicates=tuple(rows.duplicates))
     if task.stable_row_ids:
         files = _with_row_ids(files, rows.row_ids)
+    keys = packed(rows.keys) if len(rows.keys) <= named_by_task(KEYS_MAX) else None
     addresses = pa.chunked_array(rows.addresses, pa.int64())
     if not len(addresses):
         return MergePart(
             files,
-            keys=packed(rows.keys),
+            keys=keys,
             inserted=rows.inserted,
             rows=rows.count,
             digest=rows.digest,
@@ -171,7 +181,7 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
         images=tuple(json.dumps(image.to_json()) for image in images),
         removed=tuple(removed),
         affected=tuple((number, portable(taken)) for number, taken in affected.items()),
-        keys=packed(rows.keys),
+        keys=keys,
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,

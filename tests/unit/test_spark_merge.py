@@ -16,6 +16,7 @@ from commitlog.adapters.row_contract import present
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
+from commitlog.spark import merge_files
 from commitlog.spark.files import target_of
 from commitlog.spark.merge import COUNTED, NothingToDo, update_of
 from commitlog.spark.merge_files import (
@@ -128,6 +129,22 @@ def test_matched_and_unmatched_rows_can_be_left_alone(world: Service) -> None:
     assert contents(world) == {1: "a", 2: "a", 3: "x"}
     commit(world, parts_of(world, source((2, "y"), (8, "y")), insert=False), insert=False)
     assert contents(world) == {1: "a", 2: "y", 3: "x"}
+
+
+def test_a_task_sends_no_more_keys_than_a_merge_names(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_files, "KEYS_MAX", 2)
+    world.client.create_table(TABLE, SCHEMA)
+    few, many = source((1, "x"), (2, "x")), source((3, "x"), (4, "x"), (5, "x"))
+    info = world.client.table(TABLE)
+    for given, names in ((few, True), (many, False)):
+        parts = parts_of(world, given)
+        assert [part.keys is not None for part in parts] == [names]
+        prepared = update_of(info, task_for(info), parts)
+        assert (prepared.keys is not None) == names
+        commit(world, parts)
+    assert sorted(contents(world)) == [1, 2, 3, 4, 5]
 
 
 def test_a_null_key_matches_nothing(world: Service) -> None:

@@ -6,12 +6,14 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,7 +21,7 @@ from commitlog.adapters import tracing
 from commitlog.client import runtime, tickets
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application
-from commitlog.spark import file_commits
+from commitlog.spark import file_commits, files
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -229,6 +231,23 @@ def test_an_upsert_of_other_keys_does_not_conflict_with_appended_rows(world: Ser
             inserted_keys=written.key_hashes(keys),
         )
         assert ticket.result().status == status
+
+
+def test_many_tasks_together_name_no_more_keys_than_a_driver_holds(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand tasks with as many keys as one may name would exceed Spark's maxResultSize."""
+    monkeypatch.setattr(files, "KEYS_MAX", 20)
+    monkeypatch.setattr(files, "KEYS_TOLD_MAX", 40)
+    named = []
+    for number in range(30):
+        context = SimpleNamespace(
+            partitionId=lambda number=number: number, getLocalProperty=lambda name: None
+        )
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        [message] = told(batch_sink(world), list(range(8)))
+        named.append(message.files.keys is not None)
+    assert named == [True] * 5 + [False] * 25
 
 
 def _insert(files: Any) -> Any:
