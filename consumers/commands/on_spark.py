@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.adapters.storage_options import FILE_NAMED_BY
-from commitlog.errors import InvalidSettings, Unavailable
+from commitlog.errors import InvalidSettings
 from consumers.commands.jobs import need_module
 from consumers.runtime.config import Config, ConfigurationError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HERE = "local[*]"
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
-MESSAGE_LINES = 2
 
 
 def check_spark(command: str, *, spark: bool, master: str) -> None:
@@ -47,13 +46,7 @@ def check_spark(command: str, *, spark: bool, master: str) -> None:
 
 @contextmanager
 def spark_session(command: str, master: str, config: Config) -> Iterator[SparkSession]:
-    """Yield a session whose processes reach the tables' stores as this one does.
-
-    Raises Unavailable if Spark doesn't start.
-    """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
+    """Yield a session whose processes reach the tables' stores as this one does."""
     from commitlog.spark import local_session
 
     conf = {}
@@ -62,11 +55,7 @@ def spark_session(command: str, master: str, config: Config) -> Iterator[SparkSe
         # For the driver's own processes, and for executors, also on other machines.
         os.environ[FILE_NAMED_BY] = path
         conf[f"spark.executorEnv.{FILE_NAMED_BY}"] = path
-    try:
-        session = local_session(f"commitlog {command}", cores=master, conf=conf)
-    except (PySparkException, Py4JError) as error:
-        said = " ".join(str(error).splitlines()[:MESSAGE_LINES])
-        raise Unavailable(f"Spark doesn't start with --master {master}: {said}") from error
+    session = local_session(f"commitlog {command}", cores=master, conf=conf)
     try:
         yield session
     finally:

@@ -8,10 +8,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from pyspark.errors import PySparkRuntimeError
 
 import commitlog.spark
-from commitlog.errors import Unavailable
 from commitlog.java import NoJava
 from consumers.cli import main
 from consumers.commands import jobs, on_spark
@@ -82,13 +80,3 @@ def test_sparks_processes_reach_the_stores_as_the_command_does(
         cores="spark://c:7077",
         conf={"spark.executorEnv.COMMITLOG_STORAGE_FILE": named},
     )
-
-
-def test_a_spark_that_does_not_start_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = MagicMock(side_effect=PySparkRuntimeError("the gateway exited\nbefore\nit spoke"))
-    monkeypatch.setattr(commitlog.spark, "local_session", failing)
-    with (
-        pytest.raises(Unavailable, match="with --master yarn: the gateway exited before$"),
-        spark_session("rows", "yarn", Config()),
-    ):
-        pytest.fail("there is no session")

@@ -7,8 +7,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from commitlog.errors import Unavailable
 from commitlog.spark import local_session
 
 DRIVER = ("spark.driver.host", "spark.driver.bindAddress")
@@ -66,3 +68,13 @@ def test_executors_elsewhere_reach_the_driver(builder: Builder, master: str) -> 
     assert builder.local_ip is None
     assert builder.settings["spark.executor.cores"] == "1"
     assert "spark.local.dir" not in builder.settings  # a folder of this machine
+
+
+def test_a_spark_that_does_not_start_is_unavailable(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = MagicMock(side_effect=PySparkRuntimeError("the gateway exited\nbefore\nit spoke"))
+    monkeypatch.setattr(builder, "getOrCreate", failing)
+    with pytest.raises(Unavailable, match="with master yarn: the gateway exited before$"):
+        local_session("test", cores="yarn")
+    assert os.environ.get("SPARK_LOCAL_IP") is None
