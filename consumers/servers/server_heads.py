@@ -16,7 +16,8 @@ from consumers.servers.server_answers import Outgoing
 
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_SECONDS_MAX = 60.0
-"""How long a request line and its headers may take to arrive."""
+"""How long a request line and its headers may take to arrive, or the rest of a body that was
+answered before it was whole."""
 CROWDED_SECONDS = 5.0
 """How long it may take, and how long a connection may be idle, while half of all are taken."""
 HEADERS_MAX = 512
@@ -66,9 +67,12 @@ class LimitedHeads(HttpToolsProtocol):
         return min(seconds, CROWDED_SECONDS) if is_crowded else seconds
 
     def on_response_complete(self) -> None:
-        """Note how long the connection may be idle from now on."""
+        """Note how long the connection may be idle, and what nobody reads may take, from now on."""
         self.timeout_keep_alive = int(self._if_crowded(self._idle_seconds))
         super().on_response_complete()
+        if not self._is_in_head and self._timer is None:
+            # The rest of a body: no limit of an API holds for it any more.
+            self._timer = self.loop.call_later(self._if_crowded(HEAD_SECONDS_MAX), self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -79,7 +83,8 @@ class LimitedHeads(HttpToolsProtocol):
         return (one._outgoing for one in self.connections if isinstance(one, LimitedHeads))
 
     def _give_up(self) -> None:
-        if self._is_in_head and not self.transport.is_closing():
+        is_over = self._is_in_head or self.cycle.response_complete
+        if is_over and not self.transport.is_closing():
             self.transport.close()
 
     def _stop_timer(self) -> None:
@@ -131,5 +136,6 @@ class LimitedHeads(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note that the next request may come."""
         self._pass_body()
+        self._stop_timer()
         super().on_message_complete()
         self._is_in_head = self._began_now = True

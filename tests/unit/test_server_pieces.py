@@ -16,7 +16,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from uvicorn.server import ServerState
 
-from consumers.servers import server_answers
+from consumers.servers import server_answers, server_heads
 from consumers.servers.server_answers import PIECE_BYTES_MAX
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
@@ -202,3 +202,30 @@ def test_a_stranger_who_reads_no_answer_loses_it(
         assert read < 20 * MIB, "the rest was dropped"
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(("rest", "is_closed"), [(b"x", True), (b"x" * 90, False)])
+def test_the_rest_of_a_body_that_nobody_reads_does_not_keep_a_connection(
+    rest: bytes, is_closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer has gone, so no other limit holds for it; it may still arrive, but not for ever."""
+    monkeypatch.setattr(server_heads, "HEAD_SECONDS_MAX", 0.1)
+
+    async def work() -> bool:
+        served = Served(PlainTextResponse("refused"))
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+        transport = served.ask(head + b"x" * 10)
+        await turns()
+        assert transport.pieces
+        (protocol,) = served._state.connections
+        protocol.data_received(rest)
+        await asyncio.sleep(0.3)
+        found = transport.is_closed
+        if not found:
+            protocol.data_received(REQUEST)
+            await turns()
+            assert len(transport.pieces) == 2
+        served.end()
+        return found
+
+    assert asyncio.run(work()) is is_closed
