@@ -20,6 +20,7 @@ from commitlog.adapters.tracing import tracing
 from consumers.runtime.log_lines import VARIABLE
 from consumers.servers.metrics import Metrics
 from consumers.servers.security.answers import served_path
+from consumers.servers.security.tarpit import HELD_SECONDS
 
 _PLACES = (
     *("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/api", "/page"),
@@ -72,7 +73,10 @@ class Observe:
             try:
                 await self._app(scope, receive, noting)
             finally:
-                seconds = time.perf_counter() - began
+                held = scope.get(HELD_SECONDS, 0.0)
+                seconds = time.perf_counter() - began - held
+                if held:
+                    facts["held_milliseconds"] = round(held * 1000)
                 self._metrics.running.dec()
                 operation = str(facts.get("operation") or self._place(scope))
                 self._metrics.request(operation, _method(scope), status, seconds)

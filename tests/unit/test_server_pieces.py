@@ -208,7 +208,7 @@ def test_a_stranger_who_reads_no_answer_loses_it(
 def test_the_rest_of_a_body_that_nobody_reads_does_not_keep_a_connection(
     rest: bytes, is_closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer has gone, so no other limit holds for it; it may still arrive, but not for ever."""
+    """Its answer has gone, so no other limit holds for it; it may arrive, but not for ever."""
     monkeypatch.setattr(server_heads, "HEAD_SECONDS_MAX", 0.1)
 
     async def work() -> bool:

@@ -7,9 +7,13 @@ import time
 from typing import Any
 
 import pytest
+from lance_namespace.errors import UnauthenticatedError
 from starlette.responses import Response
 
+from consumers.servers.metrics import Metrics
+from consumers.servers.observing import Observe
 from consumers.servers.security import tarpit
+from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.security.tarpit import (
     BURST,
@@ -28,6 +32,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+async def nothing_more() -> Any:
+    await asyncio.Event().wait()
 
 
 def test_refusals_cost_nothing_until_they_come_by_the_hundred() -> None:
@@ -61,7 +69,7 @@ def test_what_is_kept_of_clients_and_answers_is_bounded(monkeypatch: pytest.Monk
     monkeypatch.setattr(tarpit, "HELD_MAX", 10)
     pit.held = 10
     began = time.monotonic()
-    asyncio.run(pit.hold("greedy", 1_000 * REQUEST_BYTES))
+    asyncio.run(pit.hold("greedy", 1_000 * REQUEST_BYTES, nothing_more))
     assert time.monotonic() - began < HELD_SECONDS_MAX / 2
 
 
@@ -77,9 +85,10 @@ def test_refused_answers_alone_are_held(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def ask(path: str, address: str) -> float:
         statuses: list[int] = []
+        bodies = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> Any:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return bodies.pop() if bodies else await nothing_more()
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -104,3 +113,95 @@ def test_refused_answers_alone_are_held(monkeypatch: pytest.MonkeyPatch) -> None
         assert not limits._tarpit.held
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_client_that_leaves_is_no_longer_waited_for_and_the_rest_of_its_body_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who doesn't wait for answers fills the room for those that are held, and memory."""
+    monkeypatch.setattr(tarpit, "BURST", 0.0)
+    coming: list[Any] = [{"type": "http.request", "body": b"x" * 65536, "more_body": True}] * 3
+    coming.append({"type": "http.disconnect"})
+
+    async def receive() -> Any:
+        return coming.pop(0)
+
+    pit = Tarpit(1 / HELD_SECONDS_MAX)
+    assert asyncio.run(pit.hold("a", 0, receive)) < HELD_SECONDS_MAX / 2
+    assert not coming
+    assert not pit.held
+
+
+def test_clients_without_credentials_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token that has run out is refused, and its client gets a new one once it hears that."""
+    monkeypatch.setattr(tarpit, "BURST", 5.0)
+
+    class Unknown(Security):
+        is_on = True
+
+        def identify(self, shown: Any) -> Any:
+            raise UnauthenticatedError("the bearer token is not valid")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response(status_code=401)(scope, receive, send)
+
+    limits = Limits(app, LimitSettings(refused_per_second=PER_SECOND), Unknown())
+
+    async def ask(address: str) -> float:
+        async def send(message: Any) -> None:
+            pass
+
+        headers = [(b"authorization", b"Bearer old"), (b"content-length", b"2")]
+        scope: dict[str, Any] = {"type": "http", "path": "/v1/config", "method": "GET"}
+        scope |= {"headers": headers, "client": (address, 1)}
+        await limits(scope, nothing_more, send)
+        held: Any = scope.get(tarpit.HELD_SECONDS, 0.0)
+        return float(held)
+
+    async def run() -> None:
+        crowd = [asyncio.create_task(ask(f"2001:db8::{number}")) for number in range(100)]
+        while limits._tarpit.held < 90:
+            await asyncio.sleep(0)
+        assert await asyncio.wait_for(ask("2001:db8:0:1::1"), 0.2) == 0.0
+        assert await asyncio.wait_for(ask("10.0.0.1"), 0.2) == 0.0
+        await asyncio.gather(*crowd)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("10.0.0.1", "10.0.0.1/"),
+        ("2001:db8::1:2", "2001:db8::/64"),
+        ("::1", "::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("not:an:address", "not:an:address/"),
+    ],
+)
+def test_addresses_of_one_client_count_as_one(address: str, found: str) -> None:
+    assert tarpit.address_of({"client": (address, 1)}) == found
+
+
+def test_metrics_and_log_tell_a_held_answers_time_apart(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else one client's refusals look like a slow server."""
+    monkeypatch.setattr(tarpit, "BURST", 0.0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response(status_code=403)(scope, receive, send)
+
+    metrics = Metrics()
+    watched = Observe(Limits(app, LimitSettings(refused_per_second=5)), metrics)
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "path": "/v1/config", "method": "GET", "headers": []}
+    with caplog.at_level("INFO", "consumers.http"):
+        asyncio.run(watched(scope, nothing_more, send))
+    assert 'request_seconds_bucket{le="0.1",operation="iceberg"} 1.0' in metrics.text().decode()
+    assert "held_milliseconds=2" in caplog.text

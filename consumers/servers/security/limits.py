@@ -25,7 +25,7 @@ from consumers.servers.security.answers import is_under, refusal
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.identity import Security, credentials_of_headers
-from consumers.servers.security.tarpit import REFUSED, Tarpit
+from consumers.servers.security.tarpit import HELD_SECONDS, REFUSED, Tarpit, address_of
 
 RETRY_AFTER_SECONDS = 1
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
@@ -148,7 +148,10 @@ class Limits:
         finally:
             request.end()
         if held:  # by now the request counts no longer, and its body isn't in memory
-            await self._tarpit.hold(request.client, request.received_bytes)
+            # Nobody waits for what others sent who showed nothing either.
+            client = request.client or address_of(scope)
+            seconds = await self._tarpit.hold(client, request.received_bytes, receive)
+            scope[HELD_SECONDS] = seconds
         for message in held:
             await send(message)
 
@@ -163,7 +166,7 @@ class Limits:
     async def client(self, scope: Scope, headers: Headers) -> str:
         """Return who asks as the headers prove it, "" if they don't where they would have to."""
         if not self._security.is_on:
-            return (scope.get("client") or ("?",))[0] + "/"
+            return address_of(scope)
         shown = credentials_of_headers(headers)
         if not shown:
             return ""

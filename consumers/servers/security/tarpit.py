@@ -8,8 +8,12 @@ send what is refused: all other answers go out at once, those of the same client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
+from ipaddress import ip_network
+
+from starlette.types import Receive, Scope
 
 REFUSED = frozenset((400, 401, 403, 413, 415, 422, 431))
 """Statuses of requests that should not have been sent like this. Others are ordinary answers: that
@@ -21,7 +25,19 @@ BURST = 200.0
 HELD_SECONDS_MAX = 5.0
 HELD_MAX = 1_000
 """So many answers are held at the same time; others go out at once, since each takes memory."""
+HELD_SECONDS = "commitlog.held"
+"""In a request's scope: for how long its answer was held."""
 _FORGET_ABOVE = 1_000
+_ONE_CLIENTS_BITS = 64
+
+
+def address_of(scope: Scope) -> str:
+    """Return where a request comes from; who has one address in IPv6 has 2**64 of them."""
+    address = str((scope.get("client") or ("?",))[0])
+    if ":" in address:
+        with contextlib.suppress(ValueError):
+            return str(ip_network((address, _ONE_CLIENTS_BITS), strict=False))
+    return f"{address}/"
 
 
 class Tarpit:
@@ -47,13 +63,22 @@ class Tarpit:
         self._free_at[client] = min(free_at, now + HELD_SECONDS_MAX)
         return max(0.0, self._free_at[client] - now)
 
-    async def hold(self, client: str, received_bytes: int) -> None:
-        """Wait until a client may hear that its request was refused."""
+    async def hold(self, client: str, received_bytes: int, receive: Receive) -> float:
+        """Wait until a client may hear that its request was refused, or has left.
+
+        What still comes of the body is thrown away: it would fill memory meanwhile. Return for how
+        many seconds it waited.
+        """
         seconds = self.seconds(client, received_bytes)
         if not seconds or self.held >= HELD_MAX:
-            return
+            return 0.0
         self.held += 1
+        began = self._clock()
         try:
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
         finally:
             self.held -= 1
+        return self._clock() - began
