@@ -6,17 +6,22 @@ import http.client
 import json
 import os
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
+from starlette.routing import Route
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
+from consumers.servers.page import routes as page_api
+from consumers.servers.page import snapshots
 from consumers.servers.page.routes import page_routes
 from consumers.servers.page.snapshots import Snapshots
 from tests.page_server import serving_routes
@@ -268,3 +273,39 @@ def test_static_files_are_confined_and_run_nothing_from_elsewhere(page: Page) ->
         text = static.read_text()
         assert "innerHTML" not in text, "text of the log must stay text"
         assert f"page/{static.name}" in shell, f"{static.name} would be found one request late"
+
+
+def test_an_index_of_another_program_is_said_to_be_one(tmp_path: Path) -> None:
+    """After an upgrade it stands until a new one has caught up: the page was a traceback then."""
+    decided, terms = busy_log(5)
+    extend_index(tmp_path, decided, terms)
+    with duckdb.connect(str(tmp_path / "index.duckdb")) as connection:
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    with serving_routes(page_routes(tmp_path)) as uri:
+        status, headers, body = Page(tmp_path, uri, []).ask("/api/status")
+        assert status == 503
+        assert headers["Retry-After"]
+        assert "builds the index anew" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT max(md5(i::VARCHAR)) FROM range(30000000) t(i)", "did not answer in time"),
+        ("SELECT list(i) FROM range(300000000) t(i)", "more than 64MB of memory"),
+    ],
+)
+def test_a_question_that_costs_too_much_is_given_up(
+    page: Page, monkeypatch: pytest.MonkeyPatch, sql: str, said: str
+) -> None:
+    monkeypatch.setattr(page_api, "ANSWER_SECONDS", 0.5 if "time" in said else 60.0)
+    monkeypatch.setattr(snapshots, "MEMORY_LIMIT", "64MB")
+    api = page_api._Api(page.root)
+    costly = Route("/api/costly", api.endpoint(lambda ask, given: ask(sql, ())))
+    with serving_routes([costly]) as uri:
+        status, _, body = Page(page.root, uri, []).ask("/api/costly")
+    assert status == 503
+    assert said in body["error"]
+    began = time.monotonic()
+    api._threads.shutdown()
+    assert time.monotonic() - began < 2

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,12 +24,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable, UnsupportedFormat
 from commitlog.model.limits import INT64_MAX
 from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
-from consumers.servers.page import contention, contents, questions
-from consumers.servers.page.snapshots import Snapshots
+from consumers.servers.page import contention, contents, questions, snapshots
+from consumers.servers.page.snapshots import Asking, Snapshots
 
 STATIC = Path(__file__).parent / "static"
 THREADS = 4
@@ -111,21 +112,27 @@ class _Api:
         return answer
 
     async def _answer(self, question: Callable[[Ask], Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, self._snapshots.read, question)
+        loop, asking = asyncio.get_running_loop(), Asking()
+        work = loop.run_in_executor(self._threads, self._snapshots.read, question, asking)
         try:
             return await asyncio.wait_for(work, ANSWER_SECONDS)
         except (NoSuchTable, NoSuchVersion) as error:
             raise HTTPException(404, str(error)) from error
-        except Unavailable as error:
+        except (Unavailable, UnsupportedFormat) as error:  # another program's, until a new one is
             raise _unavailable(error) from error
+        except duckdb.OutOfMemoryException:
+            raise _unavailable(
+                f"the question needs more than {snapshots.MEMORY_LIMIT} of memory, which all "
+                "questions of the page share; ask for less, or try again in a while"
+            ) from None
         except TimeoutError:
+            asking.give_up()
             advice = "the index did not answer in time; try again, or ask for less"
-            raise HTTPException(503, advice, headers={"Retry-After": "1"}) from None
+            raise _unavailable(advice) from None
 
 
-def _unavailable(error: Unavailable) -> HTTPException:
-    return HTTPException(503, str(error), headers={"Retry-After": "1"})
+def _unavailable(why: Exception | str) -> HTTPException:
+    return HTTPException(503, str(why), headers={"Retry-After": "1"})
 
 
 def _json(body: Any, headers: dict[str, str] | None = None) -> Response:

@@ -7,10 +7,9 @@ the name. Questions that began on the old snapshot end on it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +38,40 @@ class _Snapshot:
             self.connection.close()
 
 
+class Asking:
+    """A question under way, which may be given up. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Nothing is asked yet."""
+        self._lock = threading.Lock()
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._is_over = False
+
+    def give_up(self) -> None:
+        """End the query that runs, and ask no other one."""
+        with self._lock:
+            self._is_over = True
+            if self._cursor is not None:
+                self._cursor.interrupt()
+
+    @contextlib.contextmanager
+    def on(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
+        """Ask on a cursor until the block ends; Unavailable once it is given up."""
+
+        def ask(sql: str, parameters: Sequence[object]) -> list[history.Row]:
+            if self._is_over:
+                raise Unavailable("nobody waits for the answer any more")
+            return history.ask(cursor, sql, parameters)
+
+        with self._lock:
+            self._cursor = cursor
+        try:
+            yield ask
+        finally:
+            with self._lock:
+                self._cursor = None
+
+
 class Snapshots:
     """Questions to the newest published index under a root. Thread-safe."""
 
@@ -59,15 +92,16 @@ class Snapshots:
             ) from None
         return f"{found.st_ino:x}-{found.st_mtime_ns:x}"
 
-    def read(self, question: Callable[[Ask], Found]) -> Found:
+    def read(self, question: Callable[[Ask], Found], asking: Asking | None = None) -> Found:
         """Answer a question from one snapshot; Unavailable if the index can't be read."""
+        asking = asking or Asking()
         try:
-            return self._read(question)
+            return self._read(question, asking)
         except duckdb.IOException:
             # A segment was merged away under a snapshot that is older than its grace.
             self._retire()
         try:
-            return self._read(question)
+            return self._read(question, asking)
         except duckdb.IOException as error:
             raise Unavailable(f"the version index cannot be read: {error}") from error
 
@@ -75,10 +109,11 @@ class Snapshots:
         """Close what is open."""
         self._retire()
 
-    def _read(self, question: Callable[[Ask], Found]) -> Found:
+    def _read(self, question: Callable[[Ask], Found], asking: Asking) -> Found:
         with self._used() as connection, connection.cursor() as cursor:
             cursor.execute("USE commitlog")
-            return question(functools.partial(history.ask, cursor))
+            with asking.on(cursor) as ask:
+                return question(ask)
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[duckdb.DuckDBPyConnection]:
