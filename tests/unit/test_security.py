@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import jwt
@@ -36,13 +36,13 @@ def hashed(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
-def token(key: Any = PRIVATE, algorithm: str = "RS256", **claims: Any) -> str:
+def token(key: Any = PRIVATE, algorithm: str = "RS256", kid: str = "one", **claims: Any) -> str:
     given = {"iss": ISSUER, "aud": AUDIENCE, "sub": "bob", "exp": time.time() + 600, **claims}
     return jwt.encode(
         {name: value for name, value in given.items() if value is not None},
         key,
         algorithm,
-        headers={"kid": "one"},
+        headers={"kid": kid},
     )
 
 
@@ -215,7 +215,11 @@ def issuer_server() -> Iterator[tuple[str, dict[str, str]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # noqa: N802
             found = documents.get(self.path)
-            self.send_response(200 if found is not None else 503)
+            if found is not None and found.startswith("to "):
+                self.send_response(302)
+                self.send_header("Location", found.removeprefix("to "))
+            else:
+                self.send_response(200 if found is not None else 503)
             self.end_headers()
             self.wfile.write((found or "").encode())
 
@@ -251,9 +255,83 @@ def test_keys_are_discovered_and_fetched_again_when_they_change(
 
 
 def test_keys_come_from_the_network_only_over_tls_or_from_this_machine() -> None:
-    for url in ("http://example.com/keys", "file:///etc/passwd", "ftp://example.com"):
-        with pytest.raises(ServiceUnavailableError):
+    for url in (
+        *("http://example.com/keys", "file:///etc/passwd", "ftp://example.com"),
+        *("http://localhost.example.com/keys", "http://127.0.0.1@example.com/keys"),
+    ):
+        with pytest.raises(ServiceUnavailableError) as refused:
             Tokens(Issuer(ISSUER, AUDIENCE, jwks_url=url)).principal(token())
+        assert "only fetched from https" in str(refused.value.__cause__)
+
+
+def test_an_issuer_leads_to_no_place_that_keys_may_not_come_from(
+    issuer_server: tuple[str, dict[str, str]],
+) -> None:
+    uri, documents = issuer_server
+    documents["/keys"] = "to http://example.com/keys"
+    with pytest.raises(ServiceUnavailableError) as refused:
+        Tokens(Issuer(ISSUER, AUDIENCE, jwks_url=f"{uri}/keys")).principal(token())
+    assert "only fetched from https" in str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize("document", ["[]", "null", "{}", "no JSON"])
+def test_what_is_no_key_set_is_told_to_the_client(
+    issuer_server: tuple[str, dict[str, str]], document: str
+) -> None:
+    uri, documents = issuer_server
+    documents["/keys"] = document
+    with pytest.raises(ServiceUnavailableError):
+        Tokens(Issuer(ISSUER, AUDIENCE, jwks_url=f"{uri}/keys")).principal(token())
+
+
+def test_known_keys_do_not_wait_for_a_slow_issuer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can make up a key's id, and the few threads that identify are all clients'."""
+    checker = Tokens(Issuer(ISSUER, AUDIENCE, jwks_url="https://login.example.com/keys"))
+    monkeypatch.setattr(tokens_module, "_fetch", lambda url: jwks("one", "two"))
+    assert checker.principal(token()).name == "bob"
+    asked, goes_on = Event(), Event()
+
+    def slow(url: str) -> str:
+        asked.set()
+        assert goes_on.wait(60)
+        return jwks("one", "two")
+
+    monkeypatch.setattr(tokens_module, "_fetch", slow)
+    monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 0.0)
+    made_up = token(kid="made up")
+    refused: list[Exception] = []
+
+    def ask() -> None:
+        with pytest.raises(UnauthenticatedError) as found:
+            checker.principal(made_up)
+        refused.append(found.value)
+
+    first, second = Thread(target=ask), Thread(target=ask)
+    first.start()
+    assert asked.wait(60)
+    second.start()
+    second.join(2)
+    assert len(refused) == 1, "one of them waits for the issuer, and no more"
+    began = time.monotonic()
+    assert checker.principal(token()).name == "bob"
+    assert time.monotonic() - began < 2
+    goes_on.set()
+    first.join(60)
+    second.join(60)
+    assert len(refused) == 2
+
+
+def test_a_key_file_is_read_again_when_it_may_have_changed(
+    checker: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checker.principal(token()).name == "bob"
+    renewed = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = renewed.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "key.pem").write_bytes(public)
+    with pytest.raises(UnauthenticatedError):
+        checker.principal(token(key=renewed))
+    monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 0.0)
+    assert checker.principal(token(key=renewed)).name == "bob"
 
 
 def test_credentials_are_read_from_headers_and_never_printed() -> None:

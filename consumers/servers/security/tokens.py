@@ -14,8 +14,10 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jwt
 from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
@@ -94,20 +96,29 @@ class Tokens:
         raise jwt.InvalidKeyError(f"no key {key_id!r}")
 
     def _current(self, key_id: str) -> Mapping[str, Any]:
-        with self._lock:
-            age = time.monotonic() - self._fetched_at
-            is_known = key_id in self._keys or "" in self._keys
-            if age > (KEYS_SECONDS if is_known else REFETCH_SECONDS):
-                self._fetched_at = time.monotonic()
-                try:
-                    self._keys = self._read()
-                except (OSError, ValueError, jwt.PyJWTError) as error:
-                    if not is_known:
-                        raise ServiceUnavailableError(
-                            f"the keys of {self._issuer.issuer} cannot be read "
-                            f"({type(error).__name__}); try again"
-                        ) from error
+        is_known = key_id in self._keys or "" in self._keys
+        # A file may change at any time, and has no ids that would tell.
+        is_kept = is_known and not self._issuer.key_file
+        if time.monotonic() - self._fetched_at <= (KEYS_SECONDS if is_kept else REFETCH_SECONDS):
             return self._keys
+        # Who has keys to check with doesn't wait for another one's fetch, which takes its time: an
+        # id that nobody knows can be made up by anybody.
+        if not self._lock.acquire(blocking=not self._keys):
+            return self._keys
+        try:
+            age = time.monotonic() - self._fetched_at
+            if age > (KEYS_SECONDS if is_kept else REFETCH_SECONDS):
+                self._fetched_at = time.monotonic()
+                self._keys = self._read()
+        except (OSError, ValueError, AttributeError, HTTPException, jwt.PyJWTError) as error:
+            if not is_known:
+                raise ServiceUnavailableError(
+                    f"the keys of {self._issuer.issuer} cannot be read "
+                    f"({type(error).__name__}); try again"
+                ) from error
+        finally:
+            self._lock.release()
+        return self._keys
 
     def _read(self) -> Mapping[str, Any]:
         issuer = self._issuer
@@ -138,12 +149,34 @@ def read_keys(text: str) -> Mapping[str, Any]:
 
 
 def _fetch(url: str) -> str:
-    # A document may not send us to a file of this machine.
-    is_local = url.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
-    if not url.startswith("https://") and not is_local:
-        raise ValueError("keys are only fetched from https://")
-    with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
+    _check(url)
+    with _OPENER.open(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
         data: bytes = response.read(FETCH_BYTES_MAX + 1)
     if len(data) > FETCH_BYTES_MAX:
         raise ValueError("the key set is too large")
     return data.decode()
+
+
+def _check(url: str) -> None:
+    # A document may not send us to a file of this machine.
+    parts = urlsplit(url)
+    is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if parts.scheme != "https" and not is_local:
+        raise ValueError("keys are only fetched from https://")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Goes on only where keys may be fetched from."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        try:
+            _check(newurl)
+        except ValueError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
