@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -87,7 +88,7 @@ class _Rows(_OnTable):
             with pa.ipc.open_stream(io.BytesIO(_bytes("arrow", self.arrow))) as reader:
                 check_schema_names(reader.schema)
                 return reader.read_all()
-        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError) as error:
             raise InvalidInputError(f"{self.table}: the rows can't be read: {error}") from error
 
 
@@ -328,17 +329,46 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _loses(value: Any, kind: pa.DataType) -> bool:
-    """Return True if Arrow would keep less than JSON says: it cuts fractions off without a word."""
-    if isinstance(value, float):
-        return not value.is_integer() and bool(types.is_integer(kind) or types.is_temporal(kind))
+    """Return True if Arrow would keep less than JSON says: it leaves things out without a word.
+
+    These are fractions, fields of a struct that it doesn't have, and texts where lists belong.
+    """
+    if value is None:
+        return False
+    if isinstance(kind, pa.BaseExtensionType):
+        return _loses(value, kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _loses(value, kind.value_type)
     if isinstance(value, bool):
         return bool(types.is_floating(kind))
-    if types.is_struct(kind) and isinstance(value, dict):
+    if isinstance(value, int | float) and (most := _FLOATS_END.get(kind)) and isfinite(value):
+        return abs(value) >= most
+    if isinstance(value, float):
+        return not value.is_integer() and bool(types.is_integer(kind) or types.is_temporal(kind))
+    if types.is_struct(kind):
         known = {field.name: field.type for field in kind}
-        return any(_loses(part, known[name]) for name, part in value.items() if name in known)
-    if types.is_map(kind) and isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else value
-        return any(_loses(pair[-1], kind.item_type) for pair in pairs if pair)
-    if types.is_nested(kind) and isinstance(value, list):
-        return any(_loses(part, kind.value_type) for part in value)
+        return not isinstance(value, dict) or any(
+            name not in known or _loses(part, known[name]) for name, part in value.items()
+        )
+    if types.is_map(kind):
+        return _loses_pairs(value, kind)
+    if types.is_nested(kind) and not types.is_union(kind):
+        return not isinstance(value, list) or any(_loses(part, kind.value_type) for part in value)
     return False
+
+
+def _loses_pairs(value: Any, kind: pa.MapType) -> bool:
+    """Return the same for a map: an object, or a list of `{"key": ..., "value": ...}`."""
+    if isinstance(value, dict):
+        return any(_loses(part, kind.item_type) for part in value.values())
+    return not isinstance(value, list) or any(
+        not isinstance(pair, dict)
+        or pair.keys() != {"key", "value"}
+        or _loses(pair["key"], kind.key_type)
+        or _loses(pair["value"], kind.item_type)
+        for pair in value
+    )
+
+
+_FLOATS_END = {pa.float16(): 65520.0, pa.float32(): 3.4028235677973366e38}
+"""From where on they have infinity for a number."""
