@@ -64,6 +64,8 @@ def drop_namespace(service: Service, call: Call) -> dict[str, Any]:
     namespace = _named(call)
     may_be_missing = one_of("mode", request.mode, "fail", "skip") == "skip"
     cascades = one_of("behavior", request.behavior, "restrict", "cascade") == "cascade"
+    if (first := service.first_answer(call)) is not None:  # its properties are gone
+        return {"properties": {}, "transaction_id": [first[0].transaction_id]}
     try:
         properties = service.need_namespace(namespace)
         outcome, _ = _change(service, call, namespace, DropNamespace(namespace, cascades))

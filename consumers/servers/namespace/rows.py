@@ -26,13 +26,15 @@ from lance_namespace import (
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.places import bound
+from commitlog.client.contents import contents
 from commitlog.client.execution import Execution
+from commitlog.client.lance_request import parse_message
 from commitlog.client.merging import MergeOptions
 from commitlog.client.repeats import noted_counts
 from commitlog.client.row_tickets import settled, writes_rows
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
-from commitlog.model.operations import DeclareTable, Operation
+from commitlog.model.operations import CreateTableVersion, DeclareTable, Operation
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
 from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
@@ -82,7 +84,7 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
     outcome, transaction = first
     made = transaction.operations[0]
     if not isinstance(made, DeclareTable):
-        return _created(service, service.info(table), 1, outcome.transaction_id)
+        return _created(service, service.info(table), outcome.version, outcome.transaction_id)
     return {
         "transaction_id": outcome.transaction_id,
         "location": bound(made.location),
@@ -163,11 +165,11 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
         )
         return {**answered(dataset), "num_inserted_rows": rows.num_rows}
     if not info.version and service.first_decision(call) is None:
-        outcome, _ = _first_rows(service, call, info)
+        outcome, transaction = _first_rows(service, call, info)
         return {
             "transaction_id": outcome.transaction_id,
             "version": 1,
-            "num_inserted_rows": service.open(service.info(call.table), 1).count_rows(),
+            "num_inserted_rows": _counts_of(transaction)["inserted"],
         }
     if mode == "overwrite":
         rows = call.arrow().read_all()
@@ -337,7 +339,7 @@ def _carried_out(
         # Somebody else may have been faster with the same key.
         first = service.first_decision(call) if outcome.answers is not None else None
     if first is not None:
-        outcome, counts = first[0], noted_counts(first[1].properties)
+        outcome, counts = first[0], _counts_of(first[1])
         if writes_rows(outcome):
             deadline = time.monotonic() + timeout
             again = settled(service.log.runtime(), outcome, "readable", deadline)
@@ -346,6 +348,15 @@ def _carried_out(
     if outcome.status is Status.COMMITTED:
         call.committed = outcome.transaction_id
     return outcome.raise_for_conflict(), counts
+
+
+def _counts_of(transaction: Transaction) -> Mapping[str, int]:
+    """Return how many rows a transaction changed, by what it noted, or by the first version."""
+    made = transaction.operations[-1]
+    if isinstance(made, CreateTableVersion):
+        _, fragments, _, _ = contents(parse_message(made.message))
+        return {"inserted": sum(fragment.physical_rows for fragment in fragments)}
+    return noted_counts(transaction.properties)
 
 
 def _timeout(call: Call, given: str | None) -> float:

@@ -47,6 +47,11 @@ def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
     outcome, transaction = _need(service, call, Access.WRITE)
     place = _place(service, outcome, transaction)
     before = place.said(outcome.transaction_id) if place is not None else {}
+    if service.first_answer(call) is not None:  # what it set is there: it can't be set again
+        return {
+            "status": _status(outcome),
+            "properties": _properties(outcome, transaction) | before,
+        }
     said = dict(before)
     for index, action in enumerate(request.actions):
         chosen = action.set_status_action

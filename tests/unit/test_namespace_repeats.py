@@ -1,0 +1,60 @@
+"""A request that comes again under its Idempotency-Key gets the first answer again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("repeats"))
+    assert made.post("/v1/namespace/a/create", {})[0] == 200
+    assert made.rows("/v1/table/a$t/create", numbers(0, 5))[0] == 200
+    assert made.post("/v1/table/a$declared/declare", {})[0] == 200
+    assert made.post("/v1/namespace/empty/create", {})[0] == 200
+    assert made.post("/v1/namespace/full/create", {})[0] == 200
+    assert made.post("/v1/table/full$t/declare", {})[0] == 200
+    yield made
+    made.close()
+
+
+def twice(world: World, path: str, body: Any) -> Any:
+    is_json = isinstance(body, dict)
+    data = json.dumps(body).encode() if is_json else arrow_stream(body)
+    headers = {"Content-Type": "application/json" if is_json else ARROW_STREAM}
+    headers["Idempotency-Key"] = str(uuid4())
+    first, again = (world.send("POST", path, data, headers) for _ in range(2))
+    assert first == again
+    assert first[0] == 200, first
+    return first[1]
+
+
+def test_a_table_that_was_overwritten_names_its_version(world: World) -> None:
+    assert twice(world, "/v1/table/a$t/create?mode=overwrite", numbers(0, 3))["version"] == 2
+
+
+def test_first_rows_of_a_declared_table_are_counted(world: World) -> None:
+    assert twice(world, "/v1/table/a$declared/insert", numbers(0, 7))["num_inserted_rows"] == 7
+
+
+@pytest.mark.parametrize(
+    ("namespace", "body"), [("empty", {}), ("full", {"behavior": "Cascade", "mode": "Skip"})]
+)
+def test_a_dropped_namespace_is_dropped(world: World, namespace: str, body: Any) -> None:
+    assert len(twice(world, f"/v1/namespace/{namespace}/drop", body)["transaction_id"]) == 1
+
+
+def test_properties_of_transactions_are_set_once(world: World) -> None:
+    made = world.post("/v1/table/a$t/update", {"updates": [["x", "x + 1"]]})[1]
+    path = f"/v1/transaction/{made['transaction_id']}/alter"
+    sets = {"set_property_action": {"key": "k", "value": "v", "mode": "Fail"}}
+    assert twice(world, path, {"actions": [sets]})["properties"]["k"] == "v"
+    unsets = {"unset_property_action": {"key": "k", "mode": "Fail"}}
+    assert "k" not in twice(world, path, {"actions": [unsets]})["properties"]
