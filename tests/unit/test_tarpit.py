@@ -205,3 +205,19 @@ def test_metrics_and_log_tell_a_held_answers_time_apart(
         asyncio.run(watched(scope, nothing_more, send))
     assert 'request_seconds_bucket{le="0.1",operation="iceberg"} 1.0' in metrics.text().decode()
     assert "held_milliseconds=2" in caplog.text
+
+
+def test_a_server_that_ends_tells_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks are cancelled, and each would leave a traceback in the log."""
+    monkeypatch.setattr(tarpit, "BURST", 0.0)
+    pit = Tarpit(1 / HELD_SECONDS_MAX)
+
+    async def run() -> float:
+        held = asyncio.create_task(pit.hold("a", 0, nothing_more))
+        while not pit.held:
+            await asyncio.sleep(0)
+        held.cancel()
+        return await held
+
+    assert asyncio.run(run()) < HELD_SECONDS_MAX / 2
+    assert not pit.held

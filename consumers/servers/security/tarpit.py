@@ -29,11 +29,13 @@ HELD_SECONDS = "commitlog.held"
 """In a request's scope: for how long its answer was held."""
 _FORGET_ABOVE = 1_000
 _ONE_CLIENTS_BITS = 64
+_ADDRESS_CHARACTERS_MAX = 64
+"""What a proxy says may be of any length."""
 
 
 def address_of(scope: Scope) -> str:
     """Return where a request comes from; who has one address in IPv6 has 2**64 of them."""
-    address = str((scope.get("client") or ("?",))[0])
+    address = str((scope.get("client") or ("?",))[0])[:_ADDRESS_CHARACTERS_MAX]
     if ":" in address:
         with contextlib.suppress(ValueError):
             return str(ip_network((address, _ONE_CLIENTS_BITS), strict=False))
@@ -79,6 +81,8 @@ class Tarpit:
                 async with asyncio.timeout(seconds):
                     while (await receive())["type"] != "http.disconnect":
                         pass
+        except asyncio.CancelledError:
+            pass  # the server ends, so the client hears it now
         finally:
             self.held -= 1
         return self._clock() - began
