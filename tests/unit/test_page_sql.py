@@ -15,6 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from commitlog.errors import Overloaded
+from consumers.servers.page import sql as sql_service
 from consumers.servers.page import sql_child
 from consumers.servers.page.sql import Failed, SqlProcess, SqlService, SqlSettings
 from consumers.views.version_index import VersionIndex
@@ -226,6 +228,22 @@ def test_a_question_that_takes_too_long_is_killed(root: Path) -> None:
         with pytest.raises(Failed, match="within 0.5 s"):
             process.ask(ENDLESS, [])
         assert process.pid is None
+    finally:
+        process.close()
+
+
+def test_a_process_that_starts_too_late_answers_no_other_question(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says once it has started would be taken for the next answer, and so on."""
+    process = SqlProcess(root, SqlSettings(seconds=60))
+    monkeypatch.setattr(sql_service, "START_SECONDS", 0.01)
+    with pytest.raises(Overloaded, match="try again"):
+        process.ask("SELECT 1 AS one", [])
+    monkeypatch.setattr(sql_service, "START_SECONDS", 60.0)
+    try:
+        for number in range(3):
+            assert process.ask(f"SELECT {number} AS n", [])["rows"] == [[number]]
     finally:
         process.close()
 

@@ -30,7 +30,7 @@ from commitlog.errors import Overloaded
 from consumers.servers.security.budgets import text_problem
 
 SQL_BYTES_MAX = 64 * 1024
-START_SECONDS = 20.0
+START_SECONDS = END_SECONDS = 20.0
 RETRY_SECONDS = 2.0
 READ_BYTES = 1 << 16
 
@@ -65,7 +65,10 @@ class SqlProcess:
         return self._process.pid if self._process else None
 
     def ask(self, sql: str, parameters: list[Any]) -> dict[str, Any]:
-        """Return the answer to one question; `Failed` says why there is none."""
+        """Return the answer to one question; `Failed` says why there is none.
+
+        Raises Overloaded if the process doesn't start in time: nothing was asked.
+        """
         settings = self._settings
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -94,12 +97,20 @@ class SqlProcess:
         if process is None:
             return
         process.kill()
-        process.wait(START_SECONDS)
+        process.wait(END_SECONDS)
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
 
     def _start(self) -> None:
+        try:
+            self._try_to_start()
+        except (Failed, OSError) as error:
+            self.close()  # what it says later is no answer
+            message = "the process that answers SQL does not start; try again in a while"
+            raise Overloaded(message, RETRY_SECONDS) from error
+
+    def _try_to_start(self) -> None:
         self.close()
         # An environment of its own: what this process knows of passwords stays here.
         self._process = subprocess.Popen(
@@ -161,7 +172,7 @@ class SqlService:
     def answer(self, sql: str, parameters: list[Any]) -> dict[str, Any]:
         """Answer one question: with `error`, if it is wrong or was given up.
 
-        Raises Overloaded if no process is free in time.
+        Raises Overloaded if no process is free in time, or starts.
         """
         try:
             process = self._free.get(timeout=self._settings.wait_seconds)
