@@ -338,6 +338,8 @@ class _Channel(asyncio.BufferedProtocol):
             return
         frame = self._frame if self._frame is not self._small else self._frame[:total]
         self._frame, self._filled = self._small, 0
+        # What can't be unpacked ends the connection, which tells who waits.
+        found = unpacked(memoryview(frame))
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
-            answer.set_result(unpacked(memoryview(frame)))
+            answer.set_result(found)

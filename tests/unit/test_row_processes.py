@@ -43,6 +43,8 @@ def _do(work: tuple[str, Any]) -> Any:
         os._exit(value)
     if what == "take":
         return len(bytearray(value))
+    if what == "unreadable":
+        return Unreadable()
     if what == "native":
         return _panic_of_lance()
     if what == "sleep":
@@ -50,6 +52,17 @@ def _do(work: tuple[str, Any]) -> Any:
     if isinstance(value, memoryview):
         return PickleBuffer(value)
     return os.getpid() if what == "pid" else value
+
+
+class Unreadable:
+    """What can be sent, and not read where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return _unread, ()
+
+
+def _unread() -> Any:
+    raise ValueError("nobody can read it")
 
 
 def _panic_of_lance() -> Any:
@@ -177,6 +190,13 @@ def test_a_child_that_dies_costs_its_own_work_only(
     after = processes.ask(("pid", None))
     assert after != before
     assert before not in processes.made.pids()
+
+
+def test_an_answer_that_cannot_be_read_is_told_at_once(processes: Asked) -> None:
+    """Who asked waited for as long as the work might have taken: an hour."""
+    with pytest.raises(WorkLost, match="the process that did the work ended"):
+        processes.ask(("unreadable", None), seconds=20)
+    assert processes.ask(("say", 1)) == 1
 
 
 def test_who_gives_up_leaves_no_answer_to_the_next(asked: Callable[..., Asked]) -> None:
