@@ -91,6 +91,10 @@ def rules(**more: Any) -> dict[str, Any]:
         (rules(grant=[]), "'grant'"),
         (rules(oidc={"issuer": ISSUER}), "audience"),
         (rules(oidc={"issuer": ISSUER, "audience": "a", "algorithms": ["HS256"]}), "algorithms"),
+        (rules(oidc={"issuer": ISSUER, "audience": "a", "algorithms": [["RS256"]]}), "algorithms"),
+        (rules(oidc={"issuer": ISSUER, "audience": "a", "leeway_seconds": "30"}), "leeway_seconds"),
+        (rules(oidc={"issuer": ISSUER, "audience": "a", "principal_claim": 5}), "principal_claim"),
+        (rules(grants=[{"to": "alice", "on": "shop", "can": ["read"]}]), "['read']"),
     ],
 )
 def test_a_wrong_access_file_is_refused_and_names_no_key(table: Any, word: str) -> None:
@@ -123,7 +127,7 @@ def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
 
 
 def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access = tmp_path / "access.toml"
     text = f'[keys]\nalice = "{hashed(KEY)}"\n'
@@ -144,6 +148,11 @@ def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
         lambda: (security.may(alice, READ, ()), len(caplog.records) > 1)[1], "a second error"
     )
     assert security.identify(Credentials(KEY)).name == "alice"
+    end = time.monotonic() + 0.3
+    monkeypatch.setattr("consumers.servers.security.access_file.LOOK_SECONDS", 0.01)
+    while time.monotonic() < end:
+        security.may(alice, READ, ())
+    assert len(caplog.records) == 2, "it is said once, however often it is looked for"
 
 
 @pytest.fixture

@@ -65,6 +65,8 @@ class AccessFile:
         self._seen = self._state()
         self._rules = self._read()
         self._looked_at = time.monotonic()
+        self._problem = ""
+        """What the last look at the file ended with, as it was logged."""
 
     def rules(self) -> AccessRules:
         """Return the rules, as of at most half a second ago."""
@@ -76,15 +78,17 @@ class AccessFile:
         return self._rules
 
     def _look(self) -> None:
+        before, self._problem = self._problem, ""
         try:
             seen = self._state()
-            if seen == self._seen:
-                return
-            self._seen = seen
-            self._rules = self._read()
-            logger.info("%s was read again", self._path)
+            if seen != self._seen:
+                self._seen = seen
+                self._rules = self._read()
+                logger.info("%s was read again", self._path)
         except ConfigurationError as error:
-            logger.error("the previous grants stay in force: %s", error)
+            self._problem = str(error)
+            if self._problem != before:
+                logger.error("the previous grants stay in force: %s", error)
 
     def _state(self) -> tuple[int, int, int]:
         try:
@@ -156,9 +160,15 @@ def _issuer(value: Any) -> Issuer:
             raise ConfigurationError(f"[oidc]: {name} is missing")
     given = dict(value)
     algorithms = given.get("algorithms", list(ALGORITHMS))
-    if not isinstance(algorithms, list) or not set(algorithms) <= set(ALGORITHMS):
+    if not isinstance(algorithms, list) or not all(one in ALGORITHMS for one in algorithms):
         raise ConfigurationError(f"[oidc]: algorithms must be some of {', '.join(ALGORITHMS)}")
     given["algorithms"] = tuple(algorithms)
+    for name, one in value.items():
+        if name == "leeway_seconds":
+            if type(one) is not int or one < 0:
+                raise ConfigurationError(f"[oidc]: {name} must be a whole number, from 0")
+        elif name != "algorithms" and not isinstance(one, str):
+            raise ConfigurationError(f"[oidc]: {name} must be a string")
     return Issuer(**given)
 
 
@@ -168,7 +178,7 @@ def _grant(number: int, value: Any) -> Grant:
     to, on, can = (value.get(name) for name in ("to", "on", "can"))
     if not isinstance(to, str) or not to or not isinstance(on, str) or not on:
         raise ConfigurationError(f"{where}: `to` and `on` are required, as strings")
-    if can not in {access.name.lower() for access in Access}:
+    if can not in [access.name.lower() for access in Access]:
         raise ConfigurationError(f"{where}: `can` must be read, write or admin, not {can!r}")
     return Grant(to, () if on == "$" else parse_table_id(on), Access[str(can).upper()])
 
