@@ -20,6 +20,7 @@ from lance_namespace import DescribeTableRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, RESTError
 
+from commitlog.model.operations import RenameTable
 from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
 from consumers.servers.security.access_file import AccessFile
@@ -130,6 +131,20 @@ def test_a_transaction_is_shown_to_who_may_read_its_tables(world: World) -> None
     assert not any(secret in json.dumps(body) for secret in KEYS.values())
     assert denied(*world.post(path, headers=key("stranger")))
     assert world.post(f"/v1/table/{HOME}$x/drop", headers=key("owner"))[0] == 200
+
+
+def test_what_is_kept_with_a_renamed_table_takes_a_grant_on_that(world: World) -> None:
+    """The properties of a transaction are kept with its table, whatever that is called now."""
+    answer = world.post(f"/v1/table/{HOME}$gone/declare", {}, headers=key("writer"))
+    path = f"/v1/transaction/{answer[1]['transaction_id']}"
+    sets = {"set_property_action": {"key": "k", "value": "kept", "mode": "Overwrite"}}
+    assert world.post(f"{path}/alter", {"actions": [sets]}, headers=key("writer"))[0] == 200
+    away = RenameTable((HOME, "gone"), ("elsewhere", "there"))
+    world.log.submit(None, away).result(60).raise_for_conflict()
+    assert denied(*world.post(f"{path}/alter", {"actions": [sets]}, headers=key("writer")))
+    status, body = world.post(f"{path}/describe", headers=key("reader"))
+    assert (status, "kept" in json.dumps(body)) == (200, False)
+    assert world.post("/v1/table/elsewhere$there/drop", headers=key("stranger"))[0] == 200
 
 
 def test_who_asks_is_shown_by_header_or_body_or_operation_and_is_one(world: World) -> None:

@@ -37,7 +37,8 @@ def describe_transaction(service: Service, call: Call) -> dict[str, Any]:
     call.read(DescribeTransactionRequest)
     outcome, transaction = _need(service, call, Access.READ)
     place = _place(service, outcome, transaction)
-    said = place.said(outcome.transaction_id) if place is not None else {}
+    may = place is not None and service.security.may(call.principal, Access.READ, place.target)
+    said = place.said(outcome.transaction_id) if place is not None and may else {}
     return {"status": _status(outcome), "properties": _properties(outcome, transaction) | said}
 
 
@@ -46,6 +47,8 @@ def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(AlterTransactionRequest, {"actions"})
     outcome, transaction = _need(service, call, Access.WRITE)
     place = _place(service, outcome, transaction)
+    if place is not None:  # it may have another name now
+        call.need(Access.WRITE, place.target)
     before = place.said(outcome.transaction_id) if place is not None else {}
     if service.first_answer(call) is not None:  # what it set is there: it can't be set again
         return {
