@@ -103,6 +103,9 @@ class _Feeds:
             # The client has hung up, and the subscription may be made all the same.
             self._threads.submit(self._end, opening, client)
             raise
+        except Exception:  # a bug, which the server reports
+            self._give_back(client)
+            raise
         return _Stream(
             self._stream(subscription, time.monotonic() + seconds),
             # Not awaited: this may be cancelled, and a poll may still be at work.

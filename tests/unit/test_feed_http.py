@@ -232,3 +232,18 @@ def test_one_client_leaves_feeds_to_the_others(shop: Service, tmp_path: Path) ->
         assert held[-1].status == 200
         for feed in (*held, refused):
             feed.cut()
+
+
+def test_a_feed_that_cannot_begin_gives_its_place_back() -> None:
+    class Broken:
+        def subscribe(self, *arguments: Any, **options: Any) -> Any:
+            raise OSError("too many open files")
+
+    log: Any = Broken()
+    with serving_routes(feed_routes(log, FeedSettings(feeds_max=1))) as uri:
+        place = urllib.parse.urlsplit(uri).netloc
+        for _ in range(3):
+            connection = http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
+            connection.request("GET", "/v1/feed")
+            assert connection.getresponse().status == 500
+            connection.close()
