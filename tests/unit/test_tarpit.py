@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from lance_namespace.errors import UnauthenticatedError
 from starlette.responses import Response
 
 from consumers.servers.metrics import Metrics
+from consumers.servers.namespace.remote import says_that_it_exists
 from consumers.servers.observing import Observe
 from consumers.servers.security import tarpit
 from consumers.servers.security.identity import Security
@@ -21,6 +23,7 @@ from consumers.servers.security.tarpit import (
     REQUEST_BYTES,
     Tarpit,
 )
+from tests.namespace_world import World, numbers
 
 PER_SECOND = 50.0
 
@@ -221,3 +224,27 @@ def test_a_server_that_ends_tells_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert asyncio.run(run()) < HELD_SECONDS_MAX / 2
     assert not pit.held
+
+
+def test_that_a_table_exists_is_an_ordinary_answer_to_lancedb_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its client takes 409 for something else, so it gets 400, and goes on with `exist_ok`."""
+    monkeypatch.setattr(tarpit, "BURST", 0.0)
+    world = World(tmp_path)
+    try:
+        assert world.rows("/v1/table/t/create/", numbers(0, 3))[0] == 200
+        asked: list[int] = []
+
+        def seconds(pit: Tarpit, client: str, received_bytes: int) -> float:
+            asked.append(received_bytes)
+            return 0.0
+
+        monkeypatch.setattr(Tarpit, "seconds", seconds)
+        assert world.rows("/v1/table/t/create/", numbers(0, 3))[0] == 400
+        assert not asked
+        assert world.rows("/v1/table/t/create/?mode=none", numbers(0, 3))[0] == 400
+        assert len(asked) == 1
+        assert not says_that_it_exists(b""), "the answer to a client that left"
+    finally:
+        world.close()

@@ -7,6 +7,7 @@ the operations themselves know one protocol.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid5
@@ -54,6 +55,20 @@ class ExistsAlready(LanceNamespaceError):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+_EXISTS = frozenset(
+    {
+        ErrorCode.TABLE_ALREADY_EXISTS,
+        ErrorCode.TABLE_INDEX_ALREADY_EXISTS,
+        ErrorCode.TABLE_TAG_ALREADY_EXISTS,
+    }
+)
+
+
+def says_that_it_exists(body: bytes | memoryview) -> bool:
+    """Return True for the body of an `ExistsAlready`: no mistake, with `exist_ok` for example."""
+    return bool(body) and json.loads(bytes(body)).get("code") in _EXISTS
 
 
 def is_remote(path: str) -> bool:

@@ -27,7 +27,12 @@ from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.not_served import is_of_job, not_served
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
-from consumers.servers.namespace.remote import DATABASE, is_remote
+from consumers.servers.namespace.remote import (
+    DATABASE,
+    ExistsAlready,
+    is_remote,
+    says_that_it_exists,
+)
 from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_turns import LargeBodies, RowTurns
 from consumers.servers.namespace.row_work import by_process
@@ -40,6 +45,7 @@ from consumers.servers.row_processes import RowProcesses
 from consumers.servers.security.budgets import LARGE_BYTES, json_problem
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.tarpit import ORDINARY
 from consumers.servers.server_heads import CONNECTION
 
 COMMIT_THREADS = 64
@@ -158,6 +164,15 @@ class _Workers:
 
 
 async def _answer(entry: Entry, service: Service, workers: _Workers, request: Request) -> Response:
+    response = await _answered(entry, service, workers, request)
+    if response.status_code == ExistsAlready.status and says_that_it_exists(response.body):
+        request.scope[ORDINARY] = True
+    return response
+
+
+async def _answered(
+    entry: Entry, service: Service, workers: _Workers, request: Request
+) -> Response:
     stream: IO[bytes] | None = None
     run = asyncio.get_running_loop().run_in_executor
     in_pool = partial(run, workers.threads)

@@ -25,7 +25,7 @@ from consumers.servers.security.answers import is_under, refusal
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.identity import Security, credentials_of_headers
-from consumers.servers.security.tarpit import HELD_SECONDS, REFUSED, Tarpit, address_of
+from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
 RETRY_AFTER_SECONDS = 1
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
@@ -131,7 +131,7 @@ class Limits:
         async def noting(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
-            if held or message.get("status") in REFUSED:
+            if held or (message.get("status") in REFUSED and ORDINARY not in scope):
                 held.append(message)
             else:
                 await send(message)

@@ -25,6 +25,8 @@ BURST = 200.0
 HELD_SECONDS_MAX = 5.0
 HELD_MAX = 1_000
 """So many answers are held at the same time; others go out at once, since each takes memory."""
+ORDINARY = "commitlog.ordinary"
+"""In a request's scope: its answer is an ordinary one, whatever its status."""
 HELD_SECONDS = "commitlog.held"
 """In a request's scope: for how long its answer was held."""
 _FORGET_ABOVE = 1_000
