@@ -135,6 +135,23 @@ def test_a_client_that_leaves_is_no_longer_waited_for_and_the_rest_of_its_body_i
     assert not pit.held
 
 
+def test_of_an_endless_body_little_is_received_while_its_answer_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who sends gigabytes has the server read them, at a core's cost."""
+    monkeypatch.setattr(tarpit, "BURST", 0.0)
+    received = 0
+
+    async def receive() -> Any:
+        nonlocal received
+        received += 65536
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"x" * 65536, "more_body": True}
+
+    assert asyncio.run(Tarpit(5.0).hold("a", 0, receive)) >= 0.15
+    assert received <= tarpit.DROPPED_BYTES_MAX
+
+
 def test_clients_without_credentials_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

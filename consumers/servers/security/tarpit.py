@@ -25,6 +25,8 @@ BURST = 200.0
 HELD_SECONDS_MAX = 5.0
 HELD_MAX = 1_000
 """So many answers are held at the same time; others go out at once, since each takes memory."""
+DROPPED_BYTES_MAX = 1024 * 1024
+"""So much of a refused request's body is received to notice that its client leaves."""
 ORDINARY = "commitlog.ordinary"
 """In a request's scope: its answer is an ordinary one, whatever its status."""
 HELD_SECONDS = "commitlog.held"
@@ -70,7 +72,7 @@ class Tarpit:
     async def hold(self, client: str, received_bytes: int, receive: Receive) -> float:
         """Wait until a client may hear that its request was refused, or has left.
 
-        What still comes of the body is thrown away: it would fill memory meanwhile. Return for how
+        What is there of the body is thrown away: it would fill memory meanwhile. Return for how
         many seconds it waited.
         """
         seconds = self.seconds(client, received_bytes)
@@ -81,10 +83,20 @@ class Tarpit:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
+                    await _leaving(receive)
         except asyncio.CancelledError:
             pass  # the server ends, so the client hears it now
         finally:
             self.held -= 1
         return self._clock() - began
+
+
+async def _leaving(receive: Receive) -> None:
+    """Return when a client leaves; of a long body, never: to receive it is what costs."""
+    left = DROPPED_BYTES_MAX
+    while left > 0:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        left -= len(message.get("body", b""))
+    await asyncio.Event().wait()
