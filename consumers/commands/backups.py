@@ -16,7 +16,7 @@ from commitlog.adapters.places import bound
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsJson, Flag, Where, connect_to_files
-from consumers.runtime.config import ConfigurationError
+from consumers.runtime.config import Config, ConfigurationError
 
 if TYPE_CHECKING:
     from consumers.tools.backup.remains import Remains
@@ -91,13 +91,24 @@ def _named(place: str) -> str:
 
 
 def _check_apart(place: str, root: Path | None, tables_root: str) -> None:
-    """Refuse a place within what is backed up: it would be lost with that, or overwrite it."""
+    """Refuse a place within what is backed up, or around it: one would overwrite the other."""
     for source in filter(None, (str(root or ""), bound(tables_root))):
-        if f"{place.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+        here, there = _real(place), _real(source)
+        if here.startswith(there):
             raise ConfigurationError(
                 f"{place} is inside {source}, which is to be backed up: choose a "
                 "destination outside it, preferably on another disk"
             )
+        if there.startswith(here):
+            raise ConfigurationError(
+                f"{place} contains {source}, which is to be backed up: choose a destination beside"
+                " it, preferably on another disk"
+            )
+
+
+def _real(place: str) -> str:
+    """Return a place, whatever links lead there, with a slash at its end."""
+    return f"{place if '://' in place else os.path.realpath(place)}".rstrip("/") + "/"
 
 
 def restore(
@@ -141,15 +152,24 @@ def restore(
         output.print_json(done)
         return code
     _show_restored(done)
-    own = str(config.need_root() / "tables")
-    command = ["commitlog", "up", "--root", done.root]
-    if bound(done.tables_root) != own:
-        command += ["--tables-root", done.tables_root]
-    given = [config.places] if config.places else []
-    pairs = ",".join([*given, *(f"{old}={new}" for old, new in done.places.items())])
-    command += ["--places", pairs] if pairs else []
-    output.note(f"start it with: {shlex.join(command)}")
+    output.note(f"start it with: {shlex.join(_start(done, config))}")
     return code
+
+
+def _start(done: Restored, config: Config) -> list[str]:
+    """Return the command that runs what was restored."""
+    given = [config.places] if config.places else []
+    is_own = bound(done.tables_root) == str(config.need_root() / "tables")
+    flags = {
+        "--bootstrap-servers": config.bootstrap_servers,
+        "--log": "" if done.log in ("", Config().log) else done.log,
+        "--tables-root": "" if is_own else done.tables_root,
+        "--places": ",".join([*given, *(f"{old}={new}" for old, new in done.places.items())]),
+        "--kafka-file": config.kafka_file,
+        "--storage-file": config.storage_file,
+    }
+    named = (one for flag, value in flags.items() if value for one in (flag, value))
+    return ["commitlog", "up", "--root", done.root, *named]
 
 
 def _show_restored(done: Restored) -> None:

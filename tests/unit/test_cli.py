@@ -183,7 +183,9 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
         assert capsys.readouterr().err == shown
 
 
-@pytest.mark.parametrize("place", ["", "root", "root/backup", "tables/backup"])
+@pytest.mark.parametrize(
+    "place", ["", "root", "root/backup", "tables/backup", "link/backup", ".", "s3/../root"]
+)
 def test_a_backup_does_not_go_into_what_it_copies(
     place: str,
     tmp_path: Path,
@@ -193,16 +195,18 @@ def test_a_backup_does_not_go_into_what_it_copies(
     log = MemoryLog()
     log.create(tables_root=str(tmp_path / "tables"))
     monkeypatch.setattr(backups, "connect_to_files", lambda _: log)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "root")
     assert cli.main(["backup", place, "--root", str(tmp_path / "root")]) == ExitCode.USAGE
     assert "destination" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert [one.name for one in tmp_path.iterdir()] == ["link"]
 
 
 def test_the_command_that_a_restore_ends_with_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "my $root")
-    done = Restored(root, "/old tables", places={"/a b": "/c d"})
+    done = Restored(root, "/old tables", "commitlog", places={"/a b": "/c d"})
     monkeypatch.setattr("consumers.tools.backup.restore.restore", lambda *_: done)
     assert cli.main(["restore", str(tmp_path), "--root", root]) == ExitCode.OK
     typed = capsys.readouterr().err.removeprefix("start it with: ")
@@ -210,6 +214,18 @@ def test_the_command_that_a_restore_ends_with_can_be_typed(
         *("commitlog", "up", "--root", root, "--tables-root", "/old tables"),
         *("--places", "/a b=/c d"),
     ]
+
+
+def test_the_command_after_a_restore_names_the_log_and_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(tmp_path / "root")
+    done = Restored(root, f"{root}/tables", "sales")
+    monkeypatch.setattr("consumers.tools.backup.restore.restore", lambda *_: done)
+    where = ["--root", root, "--bootstrap-servers", "kafka:9092"]
+    assert cli.main(["restore", str(tmp_path), *where]) == ExitCode.OK
+    typed = capsys.readouterr().err.removeprefix("start it with: ")
+    assert shlex.split(typed) == ["commitlog", "up", *where, "--log", "sales"]
 
 
 def test_a_replay_builds_in_a_folder_of_its_own(

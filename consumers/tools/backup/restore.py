@@ -28,6 +28,7 @@ from commitlog.client.roots import roots_of, use_roots
 from commitlog.errors import CorruptLog, InvalidTransaction, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
+from consumers.broker.home import Home
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, made
@@ -62,6 +63,7 @@ class Restored:
 
     root: str
     tables_root: str
+    log: str = ""
     positions: dict[int, int] = field(default_factory=dict)
     backed_up: dict[int, int] = field(default_factory=dict)
     """The last outcome of each partition that the backup has."""
@@ -114,7 +116,7 @@ def restore(
             value=at,
             advice="Give a later time, or a position",
         )
-    done = Restored(str(root), backup.tables_root, elsewhere=tuple(backup.elsewhere))
+    done = Restored(str(root), backup.tables_root, backup.log, elsewhere=tuple(backup.elsewhere))
     if remains:
         done.remains = _beyond(remains, source, backup, heads if not at else None)
     ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
@@ -210,6 +212,7 @@ def _taken(root: Path, backup: Backup, place: str) -> Iterator[bool]:
             held.seek(0)
             left = [one for one in root.iterdir() if one != note]
             _check_begun(held.read(), mark, root, is_empty=not left)
+            _await_broker(root)
             for one in left:
                 shutil.rmtree(one) if one.is_dir() else one.unlink()
         held.truncate(0)
@@ -217,6 +220,16 @@ def _taken(root: Path, backup: Backup, place: str) -> Iterator[bool]:
         held.flush()
         yield goes_on
         note.unlink()
+
+
+def _await_broker(root: Path) -> None:
+    """Wait until the broker of a restore that was killed has ended: it still writes as it ends.
+
+    Raises BrokerRunning if one runs on.
+    """
+    home = Home(root)
+    if home.folder.is_dir():
+        os.close(home.lock())
 
 
 def _lock(held: IO[str], note: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.runtime.places import is_in_place
 from consumers.tools.archive.proof import PROOF
 from consumers.tools.backup.checkpoints import FOLDER as CHECKPOINTS
 from consumers.tools.backup.checkpoints import save_checkpoints
@@ -83,9 +85,11 @@ def back_up(
 ) -> Copied:
     """Copy what is new; the backup at `place` has all or nothing of it.
 
-    Raises BadBackup if another log's backup is there, or something else, and Unavailable while
-    another run writes to it.
+    Raises BadBackup if another log's backup is there, or something else, Unavailable while another
+    run writes to it, and RootMoved if the tables aren't where they belong.
     """
+    if log.genesis().tables_root:
+        is_in_place(log)  # what isn't mounted would be left out, and the backup called whole
     store = store_for(place)
     if Backup.read(store, place) is None:
         _check_free(store, place)
@@ -250,6 +254,7 @@ def _files(
     if root is not None and (root / ARCHIVE).is_dir():
         sources.append((ARCHIVE, str(root / ARCHIVE)))
     for name, location in sources:
+        _check_listed(location)
         source, target = store_for(location), part(place, name)
         for found in source.files() if name == TABLES else _proofs_first(source):
             path = f"{name}/{found.path}"
@@ -266,6 +271,18 @@ def _files(
             copied.bytes += found.size
             on_progress("files", copied.files)
             yield SavedFile(path, found.size, found.modified_ms, sha256)
+
+
+def _check_listed(location: str) -> None:
+    """Raise the OSError of a folder that can't be listed: a store passes over what is in it."""
+    folder = local_path(location)
+    for _ in os.walk(folder, onerror=_unless_gone) if folder is not None else ():
+        pass
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _proofs_first(source: Store) -> Iterator[FileFound]:
