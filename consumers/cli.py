@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TextIO
 
 NEEDED = ("cyclopts", "rich")
 
@@ -40,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        print(f"commitlog: {error}", file=sys.stderr)
+        _say(f"commitlog: {error}")
         return ExitCode.USAGE
     except BrokenPipeError:
         # The reader of our output has seen enough.
-        _drop_output()
+        _drop(sys.stdout)
         return ExitCode.OK
     except BaseException as error:
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
@@ -62,20 +63,37 @@ def _drop_output_that_fails() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _drop_output()
+        _drop(sys.stdout)
 
 
-def _drop_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _say(text: str) -> None:
+    """Print to standard error; if nobody can read it, the exit code still says what it must."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _open_closed_descriptors() -> None:
+    """Open what the caller closed: a file of ours with such a number would get our log lines."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _prepare_output() -> None:
     """Let any text be printed in any locale, and into streams that the caller closed."""
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and mode == "w":
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -94,11 +112,11 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback
 
-        traceback.print_exception(error)
+        _say("".join(traceback.format_exception(error)).rstrip("\n"))
     if code == ExitCode.BUG:
-        print("commitlog: this is a bug in commitlog; please report it", file=sys.stderr)
+        _say("commitlog: this is a bug in commitlog; please report it")
     elif code != ExitCode.INTERRUPTED:
-        print(f"commitlog: {in_one_line(error)}", file=sys.stderr)
+        _say(f"commitlog: {in_one_line(error)}")
     return int(code)
 
 
@@ -115,6 +133,7 @@ def _load() -> None:
 
 def run() -> None:
     """Run and exit: the console script."""
+    _open_closed_descriptors()
     _load()
     _prepare_output()
     code = main()

@@ -36,7 +36,19 @@ NOT_NEEDED = (("org.apache.kafka", "kafka-tools-api"), ("org.scala-lang", "scala
 
 
 def cache_root() -> Path:
-    """Where fetched things are kept: COMMITLOG_CACHE, else the platform's cache folder."""
+    """Where fetched things are kept: COMMITLOG_CACHE, else the platform's cache folder.
+
+    Raises JarsUnavailable if it is in a home folder, and this user has none.
+    """
+    try:
+        return _cache_root()
+    except RuntimeError:
+        raise JarsUnavailable(
+            "this user has no home folder to keep Kafka's jars in: name a folder by COMMITLOG_CACHE"
+        ) from None
+
+
+def _cache_root() -> Path:
     if named := os.environ.get("COMMITLOG_CACHE"):
         return Path(named).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):

@@ -21,6 +21,7 @@ from consumers.commands.options import (
     Limit,
     Where,
     connect,
+    is_number,
     partitions_of,
 )
 from consumers.commands.output import Column, Row, clock, day_and_time
@@ -195,7 +196,7 @@ def _print_attempts(
     from consumers import history as index
 
     root = where.index_root()
-    if transaction.isdigit():
+    if is_number(transaction):
         found = index.query(root, AT, [int(transaction), partition])
         transaction = str(found[0]["transaction_id"]) if found else transaction
     attempts = attempts_of(root, transaction)

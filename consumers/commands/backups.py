@@ -9,14 +9,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
 from commitlog.adapters.places import bound
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect_to_files
-from consumers.runtime.config import Config, ConfigurationError
+from consumers.commands.options import (
+    ABOVE_ZERO,
+    HERE,
+    AsJson,
+    Flag,
+    Where,
+    connect_to_files,
+)
+from consumers.runtime.config import Config, ConfigurationError, expanded
 
 if TYPE_CHECKING:
     from consumers.tools.backup.remains import Remains
@@ -87,7 +91,7 @@ def _named(place: str) -> str:
         raise ConfigurationError(
             "no destination is given: name a folder, or a location in an object store"
         )
-    return place if "://" in place else os.path.abspath(Path(place).expanduser())
+    return place if "://" in place else os.path.abspath(expanded(place))
 
 
 def _check_apart(place: str, root: Path | None, tables_root: str) -> None:
@@ -224,7 +228,7 @@ def move(
     *,
     where: Where = HERE,
     to_kafka_file: Path | None = None,
-    timeout: Annotated[float, Parameter(validator=Number(gt=0))] = 60.0,
+    timeout: Annotated[float, ABOVE_ZERO] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Move the log to another Kafka cluster, keeping all positions.

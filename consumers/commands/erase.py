@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect, connect_client
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect, connect_client, user
 
 if TYPE_CHECKING:
     from consumers.tools.erasure.erase import Erasure
@@ -68,7 +67,7 @@ def erase(
 
     config, predicate = where.load(), sys.stdin.read().strip() if rows == STDIN else rows
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
-    client = connect_client(config, by or getpass.getuser())
+    client = connect_client(config, by or user())
     with client, output.progress(table) as bar:
         found = run(
             client,

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from commitlog.errors import InvalidRequest
 from consumers.commands import output
-from consumers.commands.options import HERE, JSON_FLAG, AsCsv, AsJson, Flag, Where, connect_client
+from consumers.commands.options import (
+    ABOVE_ZERO,
+    HERE,
+    JSON_FLAG,
+    AsCsv,
+    AsJson,
+    Flag,
+    Where,
+    connect_client,
+)
 from consumers.commands.output import Column, Row, clock, day_and_time
 from consumers.runtime.config import Config, ConfigurationError
 
@@ -133,7 +145,9 @@ def sql(
     text = sys.stdin.read() if query == "-" else query
     with _Tables(config) as tables:
         found = run_sql(text, tables.open, index=root / "index.duckdb")
-    rows = [{name: index.jsonable(row[name]) for name in row} for row in found.to_pylist()]
+    found = found.rename_columns(_apart(found.column_names))
+    values = [list(map(index.jsonable, _values(column))) for column in found.columns]
+    rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*values, strict=True)]
     if as_csv:
         output.print_csv(rows, found.column_names)
         return
@@ -147,6 +161,35 @@ def sql(
         for name, field in zip(found.column_names, found.schema, strict=True)
     ]
     output.print_listing(columns, rows, as_json=as_json, nothing="no rows")
+
+
+def _apart(names: Sequence[str]) -> list[str]:
+    """Return names of columns with a number where an earlier column has the same one."""
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        taken = {*found, *names} if name in found else set()
+        found.append(next(one for one in itertools.chain([name], numbered) if one not in taken))
+    return found
+
+
+def _values(column: Any) -> Sequence[object]:
+    """Return a column of Arrow as Python's values; as text if Python's times don't reach so far.
+
+    These end with the year 9999, and have no nanoseconds.
+    """
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        pass
+    try:
+        return list(column.cast("string").to_pylist())
+    except (NotImplementedError, ValueError) as error:  # in a list, say
+        raise InvalidRequest(
+            f"values of type {column.type} cannot be shown",
+            field="query",
+            advice="Cast them to VARCHAR",
+        ) from error
 
 
 class _Tables:
@@ -205,8 +248,10 @@ def plot(
 def top(
     *,
     where: Where = HERE,
-    interval: Annotated[float, Parameter(help="Seconds between updates.")] = 1.0,
-    seconds: Annotated[float, Parameter(help="Compute rates over this many seconds.")] = 10.0,
+    interval: Annotated[float, ABOVE_ZERO, Parameter(help="Seconds between updates.")] = 1.0,
+    seconds: Annotated[
+        float, ABOVE_ZERO, Parameter(help="Compute rates over this many seconds.")
+    ] = 10.0,
     once: Flag = False,
     as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:
@@ -221,8 +266,6 @@ def top(
     """
     from consumers.views.activity import activity
 
-    if interval <= 0 or seconds <= 0:
-        raise ConfigurationError("--interval and --seconds must be above 0")
     root = where.index_root()
     with output.screen(live=not (once or as_json)) as show, suppress(KeyboardInterrupt):
         while True:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,8 +72,8 @@ def _from_zero(_: object, value: float | None) -> None:
 
 
 def _above_zero(_: object, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ValueError("It must be a number above 0.")
+    if value is not None and not 0 < value <= LIMIT_MAX:
+        raise ValueError(f"It must be a number above 0, and {LIMIT_MAX} at most.")
 
 
 FROM_ZERO = Parameter(validator=_from_zero)
@@ -225,6 +227,19 @@ def connect_client(config: Config, principal: str = "") -> CommitLog:
     client = CommitLog(lambda: connect(config), principal=principal, settings=settings)
     client.runtime().connection(0)
     return client
+
+
+def is_number(text: str) -> bool:
+    """Return True for ASCII digits alone: ² is a digit too, and no number."""
+    return text.isascii() and text.isdigit()
+
+
+def user() -> str:
+    """Return who runs this; in a container, a user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def partitions_of(log: Log, only: int | None) -> Sequence[int]:

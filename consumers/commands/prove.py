@@ -21,9 +21,11 @@ from consumers.commands.options import (
     connect,
     connect_client,
     connect_to_files,
+    is_number,
     partitions_of,
+    user,
 )
-from consumers.runtime.config import ConfigurationError
+from consumers.runtime.config import ConfigurationError, expanded
 
 if TYPE_CHECKING:
     from commitlog.ports import ArchivableLog
@@ -114,7 +116,7 @@ def _expected(text: str) -> Witness | None:
 
     sequence, _, digest = text.partition(":")
     is_hex = all(character in "0123456789abcdefABCDEF" for character in digest)
-    if not sequence.isdigit() or len(digest) < 8 or not is_hex:
+    if not is_number(sequence) or len(digest) < 8 or not is_hex:
         raise ConfigurationError(
             f"--expect-head takes SEQUENCE:HASH with at least 8 digits of the hash, not {text!r}"
         )
@@ -224,8 +226,8 @@ def replay(
     from consumers.tools.replay import replay as build
 
     config = where.load()
-    target = into.expanduser().absolute()
-    old = (against or config.root or Path()).expanduser().absolute()
+    target = expanded(into).absolute()
+    old = expanded(against or config.root or Path()).absolute()
     if (config.root or against) and (old == target or old in target.parents):
         raise ConfigurationError(f"{target} is inside the root {old}: choose a folder outside it")
     strange = sorted({one.name for one in _entries(target)} - BUILT)
@@ -333,12 +335,10 @@ def archive(
 
 
 def _expire_rows(config: Config, log: ArchivableLog, done: Sequence[ArchiveRun], by: str) -> None:
-    import getpass
-
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.row_expiry import expire_rows
 
-    with connect_client(config, by or getpass.getuser()) as client:
+    with connect_client(config, by or user()) as client:
         for one in done:
             expire_rows(client, log, config.need_root() / FOLDER, one)
 

@@ -27,6 +27,7 @@ from consumers.commands.options import (
     connect,
     connect_client,
     connect_to_files,
+    is_number,
     partitions_of,
 )
 from consumers.runtime import roots
@@ -344,7 +345,7 @@ def _domains(pairs: tuple[str, ...]) -> dict[str, int]:
     domains = {}
     for pair in pairs:
         name, _, partition = pair.partition("=")
-        if not name or not partition.isdigit():
+        if not name or not is_number(partition):
             raise ConfigurationError(f"--domain takes NAME=PARTITION, not {pair!r}")
         if name in domains:
             raise InvalidRequest(f"domain {name!r} is named twice", field="domain", value=name)

@@ -210,9 +210,22 @@ def load(
 
 def _absolute(root: str, source: str) -> Path | None:
     """Return a root without '..' in it: the log records places below it."""
-    if "\0" in root:
-        raise ConfigurationError(f"{source}: root cannot be {root!r}: it contains a NUL")
-    return Path(os.path.abspath(Path(root).expanduser())) if root else None
+    if not _is_text(root):
+        raise ConfigurationError(f"{source}: root cannot be {root!r}: it has a NUL or isn't UTF-8")
+    return Path(os.path.abspath(expanded(root))) if root else None
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path without the ~ that names somebody's home; ConfigurationError."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(f"{path}: the home folder that ~ stands for is unknown") from None
+
+
+def _is_text(path: str) -> bool:
+    """Return True if a log can record a path: as UTF-8, which names of files needn't be."""
+    return "\0" not in path and not any("\ud800" <= one <= "\udfff" for one in path)
 
 
 def _absolute_tables_root(text: str) -> str:
@@ -221,12 +234,12 @@ def _absolute_tables_root(text: str) -> str:
     is_uri = path is None
     # `s3:/bucket` would be a folder named `s3:`.
     is_misspelt = not is_uri and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//)", text)
-    if is_misspelt or "\0" in text or "\\" in text or (is_uri and ".." in text.split("/")):
+    if is_misspelt or not _is_text(text) or "\\" in text or (is_uri and ".." in text.split("/")):
         raise ConfigurationError(
             f"tables_root cannot be {text!r}: use a folder, or a URI such as s3://bucket/tables"
         )
     if path is not None:
-        return os.path.abspath(path.expanduser())
+        return os.path.abspath(expanded(path))
     try:
         store_for(text)
     except UnsupportedFormat as error:
@@ -262,9 +275,9 @@ def read_endpoints(root: Path) -> dict[str, str]:
     """Return what `commitlog up` left in a root, empty if nothing."""
     try:
         left = json.loads((root / ENDPOINTS).read_text())
-    except (OSError, ValueError):
+        return {str(name): str(value) for name, value in left.items()}
+    except (OSError, ValueError, AttributeError):
         return {}
-    return {str(name): str(value) for name, value in left.items()}
 
 
 def write_endpoints(root: Path, endpoints: Mapping[str, str]) -> None:
@@ -275,9 +288,8 @@ def write_endpoints(root: Path, endpoints: Mapping[str, str]) -> None:
 
 
 def _read_file(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, Mapping[str, Any]]:
-    named = file or (
-        Path(environment[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in environment else None
-    )
+    variable = environment.get(PREFIX + "CONFIG")
+    named = file or (Path(variable) if variable else None)
     path = named or Path(FILE)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -380,6 +392,6 @@ def _kafka_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _kafka_of_properties(path: str) -> dict[str, str]:
     try:
-        return read_kafka_file(path)
+        return read_kafka_file(str(expanded(path)))
     except InvalidSettings as error:
         raise ConfigurationError(f"kafka_file: {error}") from error

@@ -4,11 +4,20 @@ import os
 import re
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from commitlog.java import Java, parse_version
-from consumers.broker import BrokerFailed, BrokerHasNoJava, DiskFull, PortInUse, find_java, ports
+from consumers.broker import (
+    BrokerFailed,
+    BrokerHasNoJava,
+    DiskFull,
+    JarsUnavailable,
+    PortInUse,
+    find_java,
+    ports,
+)
 from consumers.broker.configuration import (
     log_configuration,
     parse_properties,
@@ -222,3 +231,11 @@ def test_copied_data_has_ids_of_its_own(tmp_path: Path) -> None:
     assert home.cluster_id() == "ours"
     assert (home.data / "log").exists()
     assert "theirs" not in (home.data / META).read_text()
+
+
+def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COMMITLOG_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
+    with pytest.raises(JarsUnavailable, match="COMMITLOG_CACHE"):
+        cache_root()

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import logging
+import os
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.client.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
-from consumers.commands import backups, output, prove
+from consumers.commands import backups, options, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.runtime.log_lines import JsonLines
@@ -124,6 +125,14 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
         "archive --through -1",
         "rules --id-horizon 0",
         "rules --history-versions -1",
+        f"rules --operations-max {10**30}",
+        "maintain --interval 1e300",
+        "move other:9092 --timeout nan",
+        "verify --expect-head ²:0123456789",
+        "backup ~nobody-has-this-name/backup --check",
+        "replay ~nobody-has-this-name/new",
+        "tables --tables-root ~nobody-has-this-name/tables",
+        "tables --kafka-file ~nobody-has-this-name/kafka",
         "rollback --to 2",
     ],
 )
@@ -134,6 +143,19 @@ def test_a_number_that_cannot_be_is_wrong_usage(
     shown = capsys.readouterr()
     assert shown.err.startswith("commitlog: "), shown.err
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize("root", ["~nobody-has-this-name/root", "\udcff", "a\0b"])
+def test_a_root_that_cannot_be_is_wrong_usage(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tables", "--root", root]) == ExitCode.USAGE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("uid not found")))
+    assert options.user() == f"uid {os.getuid()}"
 
 
 def test_an_archive_does_not_begin_in_the_root_of_another_log(

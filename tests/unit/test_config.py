@@ -13,6 +13,7 @@ from consumers.runtime.config import (
     ConfigurationError,
     load,
     parse_kafka_flags,
+    read_endpoints,
     unknown_variables,
     write_endpoints,
 )
@@ -161,3 +162,14 @@ def test_a_root_tells_its_log_wherever_its_cluster_is_said(tmp_path: Path) -> No
     for settings in ({}, {"COMMITLOG_BOOTSTRAP_SERVERS": "127.0.0.1:2"}):
         config = load({"root": tmp_path}, environment=settings)
         assert (config.log, config.sources["log"]) == ("kept", str(tmp_path / ENDPOINTS))
+
+
+def test_an_empty_variable_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(environment={"COMMITLOG_CONFIG": ""}).port == 2333
+
+
+@pytest.mark.parametrize("left", ["[]", "null", '"text"', "{", ""])
+def test_what_is_no_note_of_up_is_none(tmp_path: Path, left: str) -> None:
+    (tmp_path / ENDPOINTS).write_text(left)
+    assert read_endpoints(tmp_path) == {}

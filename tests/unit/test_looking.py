@@ -304,3 +304,51 @@ def test_the_older_command_line_of_duckdb_reads_it(root: Path) -> None:
     command = [str(program), "-readonly", "-bail", str(root / "index.duckdb"), queries]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_columns_of_one_name_keep_their_values(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a"
+    told = {}
+    for form in ("--json", "--csv"):
+        assert run("sql", query, "--root", root, form) == ExitCode.OK
+        told[form] = capsys.readouterr().out
+    assert json.loads(told["--json"]) == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
+    assert told["--csv"] == "a,a_2,a_1,a_3\n1,2,3,4\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("TIMESTAMP_NS '2020-01-01 00:00:00.123456789'", "2020-01-01 00:00:00.123456789"),
+        ("DATE '-5000-01-01'", "-5000-01-01"),
+        ("DATE '2020-01-01'", "2020-01-01"),
+    ],
+)
+def test_times_that_python_has_not_are_shown(
+    root: Path, value: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("sql", f"SELECT {value} AS a", "--root", root, "--json") == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == [{"a": shown}]
+
+
+def test_what_cannot_be_shown_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sql", "SELECT [DATE '-5000-01-01'] AS a", "--root", root) == ExitCode.REFUSED
+    assert "Cast them to VARCHAR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", ["--interval nan", "--interval inf", "--seconds 1e11"])
+def test_a_time_that_cannot_be_waited_for_is_wrong_usage(
+    root: Path, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("top", "--once", *flags.split(), "--root", root) == ExitCode.USAGE
+    assert "It must be a number above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_a_digit_that_is_no_number_names_no_position(
+    root: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "\N{SUPERSCRIPT TWO}", "--root", root) == ExitCode.REFUSED
+    assert "has no transaction" in capsys.readouterr().err

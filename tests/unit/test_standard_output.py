@@ -68,6 +68,35 @@ def test_a_closed_standard_output_loses_only_what_would_be_there(arguments: str)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("arguments", "code"), [("tables --nothing", 2), ("tables --root /", 3)])
+def test_an_error_that_nobody_can_read_has_its_code(arguments: str, code: int) -> None:
+    done = shell(f'"$@" {arguments} 2>/dev/full; echo $?')
+    assert done.stdout == f"{code}\n"
+
+
+@pytest.mark.slow
+def test_an_error_whose_reader_has_gone_has_its_code() -> None:
+    done = shell('"$@" tables --root / 2>&1 >/dev/null | true; echo ${PIPESTATUS[0]}')
+    assert done.stdout == "3\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    program, file = tmp_path / "program.py", tmp_path / "file"
+    call = f"sys.exit(9) if open({str(file)!r}, 'w').fileno() < 3 else None"
+    program.write_text(PRINTS.format(call=call))
+    assert shell(f"{sys.executable} {program} {closed}").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_query_from_a_closed_standard_input_is_none(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRINTS.format(call="print(repr(sys.stdin.read()))"))
+    assert shell(f"{sys.executable} {program} <&-").stdout == "''\n"
+
+
 def test_an_alphabet_without_a_name_does_not_keep_a_table_from_being_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS.format(call='output.print_facts([("table", "größe")])'))
