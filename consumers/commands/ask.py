@@ -216,11 +216,11 @@ def _print_attempts(
 
 
 def _explain_attempt(attempt: Row) -> None:
-    print(
+    what = (
         f"transaction {attempt['transaction_id']}, attempt {attempt['attempt']},"
         f" position {attempt['sequence']}: {attempt['status']}"
     )
-    print("\n".join(f"  {line}" for line in attempt["words"]))
+    print("\n  ".join(map(output.visible, [what, *attempt["words"]])))
 
 
 def log(
@@ -333,7 +333,7 @@ def _print_line(row: Row, as_json: bool) -> None:
 
         print(json.dumps(row), flush=True)
         return
-    words = [output.text(column.show(row)) or "-" for column in LOG_COLUMNS]
+    words = [output.one_line(output.text(one.show(row))) or "-" for one in LOG_COLUMNS]
     print(f"{words[0]:>9}  {words[1]}  {words[2]:<12} {'  '.join(words[3:])}".rstrip(), flush=True)
 
 
@@ -354,14 +354,18 @@ def _show_attempt(row: Row) -> None:
         made = f"version {one['version']}" if one["version"] else one["status"]
         if one["snapshot_id"]:
             made = f"snapshot {one['snapshot_id']}"
-        print(
-            f"  {one['operation']} {one['table_name'] or 'the log itself'}: {made}, {_what_of(one)}"
-        )
-    for failed in row["failed_requirements"]:
-        print(f"  {failed['table_name']} required {failed['requirement']}, has {failed['actual']}")
+        name = one["table_name"] or "the log itself"
+        _print_visible(f"{one['operation']} {name}: {made}, {_what_of(one)}")
+    for one in row["failed_requirements"]:
+        _print_visible(f"{one['table_name']} required {one['requirement']}, has {one['actual']}")
     conflict = row["conflict"]
     if conflict:
-        print(f"  lost to {_winner(conflict)} ({conflict['rule']}). {conflict['advice'] or ''}")
+        rule, advice = conflict["rule"], conflict["advice"] or ""
+        _print_visible(f"lost to {_winner(conflict)} ({rule}). {advice}")
+
+
+def _print_visible(line: str) -> None:
+    print(f"  {output.one_line(line)}")
 
 
 def _what_of(one: Row) -> str:

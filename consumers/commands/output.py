@@ -126,7 +126,7 @@ def print_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> None:
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one pair per line; empty values are left out."""
-    shown = [(name, text(value)) for name, value in facts if text(value)]
+    shown = [(name, one_line(text(value))) for name, value in facts if text(value)]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         print(f"{name:<{width}}  {value}")
@@ -138,7 +138,7 @@ def note(message: str) -> None:
         logger.info(message)
         return
     with contextlib.suppress(OSError, ValueError):  # closed, for a timer that is late
-        print(message, file=sys.stderr, flush=True)
+        print(visible(message), file=sys.stderr, flush=True)
 
 
 def text(value: object) -> str:
@@ -260,7 +260,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> 
     from rich.text import Text
 
     cells = {
-        column.title: [_visible(text((column.brief or column.show)(row))) for row in rows]
+        column.title: [visible(text((column.brief or column.show)(row))) for row in rows]
         for column in columns
     }
     fitting = _fitting(columns, cells, console.width)
@@ -315,7 +315,7 @@ def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.cells import cell_len
 
     lines = [[column.title for column in columns]]
-    lines += [[_one_line(text(column.show(row))) or "-" for column in columns] for row in rows]
+    lines += [[one_line(text(column.show(row))) or "-" for column in columns] for row in rows]
     widths = [max(cell_len(line[position]) for line in lines) for position in range(len(columns))]
     for line in lines:
         cells = [
@@ -329,11 +329,12 @@ def _padded(cell: str, spaces: int, *, at_left: bool) -> str:
     return " " * spaces + cell if at_left else cell + " " * spaces
 
 
-def _one_line(value: str) -> str:
-    return _visible(" ".join(value.split()))
+def one_line(value: str) -> str:
+    """Return a text in one line, in which nothing steers a terminal."""
+    return visible(" ".join(value.split()))
 
 
-def _visible(value: str) -> str:
+def visible(value: str) -> str:
     """Return a text in which what would steer a terminal is shown as its escape."""
     if value.isprintable():
         return value
@@ -344,10 +345,11 @@ def print_check(name: str, level: str, message: str, advice: str = "") -> None:
     """Print one finding, with what to do below it."""
     from rich.text import Text
 
-    line = Text.assemble((f"{level:<4}", STYLES.get(level, "")), f"  {name:<11}  {message}")
+    found = visible(f"  {name:<11}  {message}")
+    line = Text.assemble((f"{level:<4}", STYLES.get(level, "")), found)
     console = _console()
     # In a pipe a finding is one line.
     soft_wrap = not sys.stdout.isatty()
     console.print(line, soft_wrap=soft_wrap)
     if advice and level != "ok":
-        console.print(Text(f"      {'':<11}  -> {advice}"), soft_wrap=soft_wrap)
+        console.print(Text(visible(f"      {'':<11}  -> {advice}")), soft_wrap=soft_wrap)

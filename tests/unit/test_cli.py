@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +20,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.client.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
-from consumers.commands import backups, options, output, prove
+from consumers.commands import ask, backups, options, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.runtime.log_lines import JsonLines
@@ -422,3 +423,25 @@ def test_a_listing_shows_control_characters_of_a_name_and_does_not_send_them(
     shown = capsys.readouterr().out
     assert r"a\x1b[31mb\x07 \u202eé名" in shown
     assert "\x1b" not in shown
+
+
+def test_nothing_that_a_writer_named_steers_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\x1b[31mb"
+    output.print_facts([("writer", f"{name}\nstatus  committed")])
+    output.print_check("lost", "warn", name, name)
+    output.note(name)
+    operation = {"operation": "Append", "table_name": name, "version": 1, "snapshot_id": None}
+    operation |= {"status": "committed", "message": name}
+    names = ("transaction_id", "attempt", "status", "code", "sequence")
+    attempt: dict[str, Any] = dict.fromkeys(names, name)
+    attempt |= dict.fromkeys(("partition", "time", "principal", "message"), name)
+    attempt |= {"details": [operation], "failed_requirements": [], "conflict": None}
+    ask._show_attempt(attempt)
+    ask._explain_attempt(attempt | {"words": [name]})
+    ask._print_line(attempt | {"what": name}, as_json=False)
+    shown = "".join(capsys.readouterr())
+    assert "\x1b" not in shown
+    assert shown.count(r"a\x1b[31mb") > 10
+    assert not any(line.startswith("status  committed") for line in shown.splitlines())
