@@ -49,6 +49,7 @@ STORE_ADVICE = (
 
 
 PLACES_ADVICE = "start nothing before this is right"
+RIGHTS_ADVICE = "run this as the user that the service has"
 
 
 def doctor(config: Config, say: Callable[[str], None] = lambda text: None) -> Iterator[Check]:
@@ -58,7 +59,7 @@ def doctor(config: Config, say: Callable[[str], None] = lambda text: None) -> It
     yield _java()
     yield _jars()
     if config.root is not None:
-        yield _disk("disk", config.root)
+        yield finding("disk", partial(_disk, "disk", config.root), RIGHTS_ADVICE)
     yield from _stores(config)
     yield from _cluster(config, say)
 
@@ -99,9 +100,12 @@ def _java() -> Check:
 def _jars() -> Check:
     pins = read_pins()
     version = kafka_version(pins)
-    folders = sorted(cache_root().glob("jars-*"))
-    if any(folder.is_dir() and not mismatches(folder, pins) for folder in folders):
-        return Check("jars", Level.OK, f"Kafka {version} in {cache_root()}, all as pinned")
+    try:
+        folders = sorted(cache_root().glob("jars-*"))
+        if any(folder.is_dir() and not mismatches(folder, pins) for folder in folders):
+            return Check("jars", Level.OK, f"Kafka {version} in {cache_root()}, all as pinned")
+    except (BrokerError, OSError) as error:
+        return Check("jars", Level.WARN, str(error), "needed only for the embedded broker")
     return Check(
         "jars",
         Level.WARN,
@@ -169,7 +173,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         return "no setting would lose or reorder records"
 
     yield finding("topics", settings, "correct the topic's settings; no leader starts before")
-    yield _durability(log, config)
+    yield finding("durability", partial(_durability, log, config), RIGHTS_ADVICE)
     yield finding("clock", lambda: _clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
         places = finding("places", lambda: _places(log, config), PLACES_ADVICE)
@@ -178,7 +182,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
             yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
         folder = local_path(genesis.tables_root)
         if folder is not None and (config.root is None or config.root not in folder.parents):
-            yield _disk("tables disk", folder)
+            yield finding("tables disk", partial(_disk, "tables disk", folder), RIGHTS_ADVICE)
     yield from _service(log, config)
 
 
@@ -310,7 +314,7 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         now_ms = time.time_ns() // 1_000_000
         yield from (leader_clock(number, one, now_ms) for number, one in health.statuses.items())
         if config.root is not None:
-            yield _index(config.root, health)
+            yield finding("index", partial(_index, config.root, health), RIGHTS_ADVICE)
 
 
 def lance_release(partition: int, status: Mapping[str, Any]) -> Check:

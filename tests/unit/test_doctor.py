@@ -1,10 +1,12 @@
 """Does `commitlog doctor` find what is wrong, and say what to do?"""
 
+import errno
 import json
 from importlib.metadata import version as package_version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,6 +83,20 @@ def test_no_java_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_missing_jars_are_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path))
     assert find("jars").level is Level.WARN
+
+
+def test_what_may_not_be_looked_at_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", "/secret")
+    monkeypatch.setattr(doctor, "mismatches", Mock(side_effect=refused))
+    monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path))
+    (tmp_path / "jars-1").mkdir()
+    monkeypatch.setattr("shutil.disk_usage", Mock(side_effect=refused))
+    found = {check.name: check for check in doctor.doctor(load({"root": tmp_path}))}
+    assert (found["jars"].level, found["disk"].level) == (Level.WARN, Level.FAIL)
+    assert "Permission denied" in found["disk"].message
+    assert "user" in found["disk"].advice
 
 
 def test_little_room_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
