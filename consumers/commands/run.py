@@ -32,7 +32,7 @@ from consumers.commands.options import (
 )
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError, write_endpoints
-from consumers.runtime.process import OnReady, run_part
+from consumers.runtime.process import OnReady, Stopped, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
 INDEX_NICENESS = 5
@@ -114,6 +114,12 @@ def broker(
     config = where.load(kafka_port=kafka_port, fsync=fsync)
     check_path(config.need_root())
     root = roots.made(config.need_root())
+    has_started = threading.Event()
+
+    def on_signal() -> None:
+        if not has_started.is_set():  # the jars may take minutes
+            has_started.set()
+            raise Stopped
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         with EmbeddedBroker.start(
@@ -123,6 +129,7 @@ def broker(
             start_seconds=config.start_seconds,
             on_progress=output.note,
         ) as running:
+            has_started.set()
             write_endpoints(
                 root, {"bootstrap_servers": running.bootstrap_servers, "log": config.log}
             )
@@ -131,7 +138,7 @@ def broker(
                 if failure := running.failure():
                     raise failure
 
-    run_part("kafka", root, work)
+    run_part("kafka", root, work, on_signal=on_signal)
 
 
 def init(

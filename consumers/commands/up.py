@@ -29,7 +29,7 @@ from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import check_own_place, check_unused, writable_tables_root
-from consumers.runtime.process import configure_logging, stop_on_signals
+from consumers.runtime.process import Stopped, configure_logging, stop_on_signals
 from consumers.tools.archive.log import with_archive
 
 PASSED_ON = (
@@ -52,10 +52,6 @@ HARD_END_SECONDS = 9.2
 """A stop that takes longer is ended by force: SIGTERM promises ten seconds."""
 
 logger = logging.getLogger(__name__)
-
-
-class Stopped(BaseException):
-    """A signal came while the service was still being started."""
 
 
 class Supervisor:

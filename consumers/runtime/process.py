@@ -51,12 +51,22 @@ logger = logging.getLogger(__name__)
 OnReady = Callable[[str], None]
 
 
+class Stopped(BaseException):
+    """A signal came while something was still being started."""
+
+
 def run_part(
-    name: str, root: Path, work: Callable[[threading.Event, OnReady], None], *, niceness: int = 0
+    name: str,
+    root: Path,
+    work: Callable[[threading.Event, OnReady], None],
+    *,
+    niceness: int = 0,
+    on_signal: Callable[[], None] | None = None,
 ) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
 
-    With a `niceness` it gets less of a processor that others want too.
+    With a `niceness` it gets less of a processor that others want too. `on_signal` runs on the main
+    thread, and may end the work by raising Stopped.
     """
     configure_logging(name, root)
     if niceness:
@@ -71,7 +81,7 @@ def run_part(
         threading.Thread(
             target=_end_with_supervisor, args=(lifeline, stop), name="lifeline", daemon=True
         ).start()
-    stop_on_signals(stop)
+    stop_on_signals(stop, on_signal=on_signal)
 
     def on_ready(address: str) -> None:
         logger.info("%s is ready%s", name, f" at {address}" if address else "")
@@ -84,6 +94,8 @@ def run_part(
     logger.info("%s starts (process %d)", name, os.getpid())
     try:
         _work_patiently(name, work, stop, on_ready, is_patient=lifeline is not None)
+    except Stopped:
+        logger.info("%s was stopped while it started", name)
     except Exception as error:
         logger.error("%s ends: %s", name, error)
         raise

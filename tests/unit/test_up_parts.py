@@ -222,6 +222,36 @@ print("done", flush=True)
 """
 
 
+STARTING = """
+import sys, time
+from consumers import broker
+from consumers.commands import run
+from consumers.commands.options import Where
+from pathlib import Path
+
+def start(*_, **__):
+    print("starting", flush=True)
+    time.sleep(600)
+
+broker.EmbeddedBroker.start = start
+run.broker(where=Where(root=Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_starts_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "starting\n"
+            process.send_signal(number)
+            assert process.wait(WAIT_SECONDS) == 0
+        finally:
+            process.kill()
+
+
 def test_nobody_who_reads_the_log_stops_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FLOOD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
