@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from commitlog.errors import CommitLogError
-from consumers.commands.options import Flag
+from consumers.commands.options import Flag, Folder
 from consumers.runtime.config import ConfigurationError
 
 STOP_SECONDS = 15.0
@@ -17,7 +17,7 @@ class JobFailed(CommitLogError):
     """The job did not come to its end: its message names what did not work."""
 
 
-def demo(*, root: Path = Path("demo-data"), stay: Flag = False) -> int:
+def demo(*, root: Folder = Path("demo-data"), stay: Flag = False) -> int:
     """Run the main job on real data: the New York flights of 2013.
 
     Spark streams the flights into one table while eight processes change two more; at the end every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -51,7 +52,7 @@ def verify(
     log_only: Flag = False,
     chain_only: Flag = False,
     expect_head: Annotated[str, Parameter(show_default=False)] = "",
-    state: Path | None = None,
+    state: Folder | None = None,
     again: Flag = False,
     as_json: AsJson = False,
 ) -> ExitCode:
@@ -75,7 +76,7 @@ def verify(
     expect_head
         SEQUENCE:HASH as an earlier run printed it: the log must still have that outcome.
     state
-        Folder for the progress of an interrupted run (ROOT/verify).
+        Folder for the progress of an interrupted run, with nothing else in it (ROOT/verify).
     again
         Start at Genesis, even after an interrupted run.
     """
@@ -93,8 +94,10 @@ def verify(
         state=folder,
         expected_head=_expected(expect_head),
     )
-    if again and folder is not None:
-        _forget(folder)
+    if folder is not None:
+        _check_state(folder)
+        for entry in _entries(folder) if again else ():
+            shutil.rmtree(entry, ignore_errors=True)
     with closing(connect_to_files(config)) as log:
         verdicts = []
         for number in partitions_of(log, partition):
@@ -123,10 +126,18 @@ def _expected(text: str) -> Witness | None:
     return Witness("--expect-head", int(sequence), digest)
 
 
-def _forget(folder: Path) -> None:
-    import shutil
+def _check_state(folder: Path) -> None:
+    """Refuse a folder that has something else in it: a run removes there what it finds."""
+    from consumers.tools.verify.check import INDEX
+    from consumers.tools.verify.state import PROGRESS
 
-    shutil.rmtree(folder, ignore_errors=True)
+    for entry in _entries(folder):
+        kept = {one.name.partition(PROGRESS)[0] for one in _entries(entry)} - {"", "checkpoint"}
+        if entry.name != INDEX and (kept or not is_number(entry.name)):
+            raise ConfigurationError(
+                f"--state {folder} contains something else ({entry.name}): name an empty folder,"
+                " or the one of an interrupted run"
+            )
 
 
 def _show(verdict: PartitionFindings) -> None:
@@ -198,7 +209,7 @@ def replay(
     into: Folder,
     *,
     where: Where = HERE,
-    against: Path | None = None,
+    against: Folder | None = None,
     all_versions: Flag = False,
     rows: Literal["missing", "all", "none"] = "missing",
     as_json: AsJson = False,

@@ -251,6 +251,50 @@ def test_the_command_after_a_restore_names_the_log_and_its_cluster(
     assert shlex.split(typed) == ["commitlog", "up", *where, "--log", "sales"]
 
 
+@pytest.mark.parametrize("flags", [["--again"], []])
+@pytest.mark.parametrize("kept", ["letters/mine", "0/head.json", "file"])
+def test_a_verification_removes_nothing_that_it_did_not_keep(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kept: str,
+    flags: list[str],
+) -> None:
+    log = MemoryLog()
+    log.create()
+    monkeypatch.setattr(prove, "connect_to_files", lambda _: log)
+    file = tmp_path / kept
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("somebody's")
+    where = ["--bootstrap-servers", "127.0.0.1:1", "--state", "."]
+    assert cli.main(["verify", *where, *flags]) == ExitCode.USAGE
+    assert f"({kept.partition('/')[0]})" in capsys.readouterr().err
+    assert file.read_text() == "somebody's"
+
+
+def test_a_verification_that_begins_again_removes_what_it_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryLog()
+    log.create()
+    monkeypatch.setattr(prove, "connect_to_files", lambda _: log)
+    for name in ("0/progress.json", "0/checkpoint/head.json", "index/0/index.duckdb"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    where = ["--bootstrap-servers", "127.0.0.1:1", "--state", str(tmp_path)]
+    assert cli.main(["verify", *where, "--again"]) == ExitCode.OK
+    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("*.duckdb"))
+
+
+@pytest.mark.parametrize("command", ["verify --state", "replay new --against", "demo --root"])
+def test_a_folder_of_a_variable_that_is_not_set_is_not_the_current_one(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command.split(), ""]) == ExitCode.USAGE
+    assert "it is empty" in capsys.readouterr().err
+
+
 def test_a_replay_builds_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
