@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,16 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect, connect_client, user
+from consumers.commands.options import (
+    HERE,
+    AsJson,
+    Flag,
+    Where,
+    connect,
+    connect_client,
+    from_stdin,
+    user,
+)
 
 if TYPE_CHECKING:
     from consumers.tools.erasure.erase import Erasure
@@ -65,7 +73,7 @@ def erase(
     from consumers.tools.erasure.carrying import Places
     from consumers.tools.erasure.erase import erase as run
 
-    config, predicate = where.load(), sys.stdin.read().strip() if rows == STDIN else rows
+    config, predicate = where.load(), from_stdin().strip() if rows == STDIN else rows
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or user())
     with client, output.progress(table) as bar:

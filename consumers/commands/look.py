@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from consumers.commands.options import (
     Flag,
     Where,
     connect_client,
+    from_stdin,
 )
 from consumers.commands.output import Column, Row, clock, day_and_time
 from consumers.runtime.config import Config, ConfigurationError
@@ -142,7 +142,7 @@ def sql(
 
     config, root = where.load(), where.index_root()
     index.connect(root).close()  # an index that cannot be read is told as such
-    text = sys.stdin.read() if query == "-" else query
+    text = from_stdin() if query == "-" else query
     with _Tables(config) as tables:
         found = run_sql(text, tables.open, index=root / "index.duckdb")
     found = found.rename_columns(_apart(found.column_names))

@@ -6,6 +6,7 @@ import getpass
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -232,6 +233,16 @@ def connect_client(config: Config, principal: str = "") -> CommitLog:
 def is_number(text: str) -> bool:
     """Return True for ASCII digits alone: ² is a digit too, and no number."""
     return text.isascii() and text.isdigit()
+
+
+def from_stdin() -> str:
+    """Return what standard input has; ConfigurationError if that is no text."""
+    try:
+        text = sys.stdin.read()
+        text.encode()
+    except UnicodeError as error:
+        raise ConfigurationError(f"standard input isn't text in UTF-8: {error}") from None
+    return text
 
 
 def user() -> str:

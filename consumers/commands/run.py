@@ -31,7 +31,7 @@ from consumers.commands.options import (
     partitions_of,
 )
 from consumers.runtime import roots
-from consumers.runtime.config import ConfigurationError, write_endpoints
+from consumers.runtime.config import PORT_MAX, ConfigurationError, write_endpoints
 from consumers.runtime.process import OnReady, Stopped, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
@@ -235,6 +235,12 @@ def committer(
         allowed_locations=allowed_locations,
         fsync=fsync,
     )
+    port = config.socket_port + partition if config.socket_port else 0
+    if port > PORT_MAX:
+        raise ConfigurationError(
+            f"the leader of partition {partition} would listen on port {port}, which is above"
+            f" {PORT_MAX}: choose a lower --socket-port"
+        )
     keep_on_disk(config.fsync)
     allowed = Quotas.parse(config.quotas)
     root = roots.made(config.need_root())
@@ -246,7 +252,7 @@ def committer(
             root=root,
             partition=partition,
             host=config.socket_host,
-            port=config.socket_port + partition if config.socket_port else 0,
+            port=port,
             token=config.token,
             quotas=allowed,
             allowed_locations=config.allowed_prefixes,

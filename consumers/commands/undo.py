@@ -36,6 +36,8 @@ def tag(
     remove
         Remove the tag.
     """
+    if not name and (remove or at != "now"):
+        raise ConfigurationError("no tag is named: commitlog tag NAME")
     with connect_client(where.load()) as log:
         if name and remove:
             log.untag(name)
@@ -94,7 +96,7 @@ def rollback(*tables: str, to: str, where: Where = HERE, as_json: AsJson = False
     if not tables:
         raise ConfigurationError("no table is given: commitlog rollback TABLE... --to POSITION")
     with connect_client(where.load()) as log:
-        outcome = log.restore(tables, to)
+        outcome = log.restore(tuple(dict.fromkeys(tables)), to)
     _print(outcome, as_json=as_json)
 
 

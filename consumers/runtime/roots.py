@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commitlog.errors import CommitLogError
+from consumers.runtime.config import ConfigurationError
 
 LOCK_FILE = "up.lock"
 HTTP_PORT_FILE = "http-port"
@@ -130,7 +131,8 @@ def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
     """Listen on a port; 0 is the port that the root had before, if free, or any.
 
     Raises:
-        PortTaken: somebody else listens there.
+        PortTaken: somebody else listens there, or the address is none of this machine's.
+        ConfigurationError: it can't be an address.
     """
     if port == 0 and root is not None:
         kept = _kept_port(root)
@@ -149,12 +151,17 @@ def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
         except BaseException:
             listener.close()
             raise
+    except UnicodeError as error:
+        raise ConfigurationError(f"host cannot be {host!r}: {error}") from error
     except OSError as error:
-        raise PortTaken(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process "
-            "that uses the port, or choose another one with --port (0 picks a free one)",
-            port=port,
-        ) from error
+        advice = "name an address of this machine by --host"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            advice = (
+                "end the process that uses the port, or choose another one with --port (0 picks a"
+                " free one)"
+            )
+        why = error.strerror or error
+        raise PortTaken(f"cannot listen on {host}:{port} ({why}): {advice}", port=port) from error
     if root is not None:
         with usable(root):
             (root / HTTP_PORT_FILE).write_text(f"{listener.getsockname()[1]}\n")

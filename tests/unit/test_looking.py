@@ -346,6 +346,19 @@ def test_a_time_that_cannot_be_waited_for_is_wrong_usage(
     assert "It must be a number above 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+def test_a_query_that_is_no_text_is_a_wrong_argument(
+    root: Path,
+    handler: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b"SELECT '\xff'"), encoding="utf-8", errors=handler)
+    monkeypatch.setattr("sys.stdin", given)
+    assert run("sql", "-", "--root", root) == ExitCode.USAGE
+    assert "standard input isn't text" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_a_digit_that_is_no_number_names_no_position(
     root: Path, command: str, capsys: pytest.CaptureFixture[str]

@@ -22,6 +22,7 @@ from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.runtime import roots
+from consumers.runtime.config import ConfigurationError
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 from consumers.servers.server import serve
 from consumers.views import health
@@ -60,6 +61,18 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with pytest.raises(PortTaken, match=f"127.0.0.1:{port}.*--port") as refused:
             roots.listen("127.0.0.1", port)
     assert refused.value.port == port
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_what_can_be_no_address_is_a_wrong_setting(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="host cannot be"):
+        roots.listen(host, 0)
+
+
+def test_an_address_of_another_machine_is_not_a_port_in_use() -> None:
+    with pytest.raises(PortTaken, match="name an address of this machine") as refused:
+        roots.listen("192.0.2.1", 0)  # of documentation
+    assert "end the process" not in str(refused.value)
 
 
 def test_a_port_that_was_picked_is_kept(tmp_path: Path) -> None:
