@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +24,9 @@ from commitlog.adapters.storage import store_for
 from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
 from commitlog.model.records import OperationResult, Outcome, Status
 from consumers import cli
-from consumers.broker.home import Home
 from consumers.commands.exit_codes import ExitCode
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.runtime.config import load
-from consumers.runtime.places import RootMoved
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, take
 from consumers.tools.archive.proof import PROOF, Archive
 from consumers.tools.archive.writer import archive, give_up
@@ -82,43 +78,6 @@ def test_a_second_run_copies_what_came_since(made: Service, tmp_path: Path) -> N
     assert later.positions[0] == first.positions[0] + 1
     assert 0 < later.files < first.files
     assert later.files_in_all > first.files_in_all
-
-
-def test_what_cannot_be_listed_is_not_left_out(
-    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = str(tmp_path / "backup")
-    listed = os.scandir
-
-    def refusing(path: str) -> os._ScandirIterator[str]:
-        if str(path).endswith("/data"):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return listed(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", refusing)
-        with pytest.raises(PermissionError):
-            back_up(log_of(made), place, None)
-    assert not (tmp_path / "backup" / NAME).exists()
-    back_up(log_of(made), place, None)
-
-
-def test_tables_that_are_not_mounted_are_not_taken_for_none(made: Service, tmp_path: Path) -> None:
-    place = str(tmp_path / "backup")
-    back_up(log_of(made), place, None)
-    before = (tmp_path / "backup" / NAME).read_bytes()
-    made.client.append("shop$orders", rows(4))
-    tables = Path(log_of(made).genesis().tables_root)
-    tables.rename(tmp_path / "unmounted")
-    try:
-        tables.mkdir()
-        with pytest.raises(RootMoved, match="nothing is there"):
-            back_up(log_of(made), place, None)
-    finally:
-        shutil.rmtree(tables)
-        (tmp_path / "unmounted").rename(tables)
-    assert (tmp_path / "backup" / NAME).read_bytes() == before
-    assert back_up(log_of(made), place, None).outcomes == 1
 
 
 def test_a_run_that_was_killed_leaves_the_backup_as_it_was(
@@ -328,34 +287,6 @@ def test_a_second_restore_leaves_the_root_to_the_first(made: Service, tmp_path: 
     with pytest.raises(RootUnusable, match="isn't empty"):
         began(root, backup, place)
     assert (root / "kafka").is_dir()
-
-
-def test_a_restore_that_goes_on_waits_for_the_broker_of_the_one_before(
-    made: Service, tmp_path: Path
-) -> None:
-    place = str(tmp_path / "backup")
-    back_up(log_of(made), place, None)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
-    shutil.rmtree(log_of(made).genesis().tables_root)
-    root = tmp_path / "root"
-    assert began(root, backup, place) is False
-    home = Home(root)
-    home.folder.mkdir()
-    lock = home.lock()
-    # As if the restore had been killed, and its broker still ended.
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"4194304 4194305\n", 0)
-    was_there = []
-
-    def end() -> None:
-        was_there.append(home.folder.is_dir())
-        os.close(lock)
-
-    threading.Timer(0.5, end).start()
-    assert began(root, backup, place) is True
-    assert was_there == [True]
-    assert not home.folder.exists()
 
 
 def checkpoint(made: Service) -> None:

@@ -1,0 +1,94 @@
+"""What keeps a backup or a restore from its work: is it told, and is nothing left out?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog.adapters.storage import store_for
+from consumers.broker.home import Home
+from consumers.runtime.places import RootMoved
+from consumers.tools.backup.saved import NAME, Backup
+from consumers.tools.backup.writer import back_up
+from tests.integration.test_backup import began, log_of
+from tests.service import Service, rows, service
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    """A service with a table."""
+    with service(tmp_path / "home") as running:
+        running.client.create_table("shop$orders", rows().schema)
+        running.client.append("shop$orders", rows(1, 2))
+        yield running
+
+
+def test_what_cannot_be_listed_is_not_left_out(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "backup")
+    listed = os.scandir
+
+    def refusing(path: str) -> os._ScandirIterator[str]:
+        if str(path).endswith("/data"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refusing)
+        with pytest.raises(PermissionError):
+            back_up(log_of(made), place, None)
+    assert not (tmp_path / "backup" / NAME).exists()
+    back_up(log_of(made), place, None)
+
+
+def test_tables_that_are_not_mounted_are_not_taken_for_none(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    before = (tmp_path / "backup" / NAME).read_bytes()
+    made.client.append("shop$orders", rows(4))
+    tables = Path(log_of(made).genesis().tables_root)
+    tables.rename(tmp_path / "unmounted")
+    try:
+        tables.mkdir()
+        with pytest.raises(RootMoved, match="nothing is there"):
+            back_up(log_of(made), place, None)
+    finally:
+        shutil.rmtree(tables)
+        (tmp_path / "unmounted").rename(tables)
+    assert (tmp_path / "backup" / NAME).read_bytes() == before
+    assert back_up(log_of(made), place, None).outcomes == 1
+
+
+def test_a_restore_that_goes_on_waits_for_the_broker_of_the_one_before(
+    made: Service, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    backup = Backup.read(store_for(place), place)
+    assert backup is not None
+    shutil.rmtree(log_of(made).genesis().tables_root)
+    root = tmp_path / "root"
+    assert began(root, backup, place) is False
+    home = Home(root)
+    home.folder.mkdir()
+    lock = home.lock()
+    # As if the restore had been killed, and its broker still ended.
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"4194304 4194305\n", 0)
+    was_there = []
+
+    def end() -> None:
+        was_there.append(home.folder.is_dir())
+        os.close(lock)
+
+    threading.Timer(0.5, end).start()
+    assert began(root, backup, place) is True
+    assert was_there == [True]
+    assert not home.folder.exists()
