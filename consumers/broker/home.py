@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
-from consumers.broker.diagnosis import disk_full
+from consumers.broker.diagnosis import NO_ROOM, disk_full
 from consumers.broker.errors import BrokerRunning, RootUnsuitable
 from consumers.runtime.roots import is_alive
 
@@ -193,8 +193,11 @@ def full_disk_named(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise disk_full(root) from error
+        # The copy of a folder has the errors of all its files, and no number.
+        is_copy = isinstance(error, shutil.Error) and any(sign in str(error) for sign in NO_ROOM)
+        if is_copy or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = root if error.filename is None else Path(os.fsdecode(error.filename))
+            raise disk_full(place if root not in place.parents else root) from error
         raise
 
 

@@ -88,7 +88,7 @@ def ensure_jars(
 def _fetch(
     java: Java, pins: tuple[Pin, ...], folder: Path, deadline: float, on_progress: Progress | None
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch:
+    with making(folder.parent, f"fetching-{folder.name}") as scratch:
         fetched = Path(scratch) / "jars"
         wanted = [(pin.group, pin.artifact, pin.version) for pin in pins]
         _run_ivy(java, Path(scratch), wanted, fetched, deadline, on_progress)
@@ -200,6 +200,16 @@ def _ivy_jar() -> Path:
         "fetching Kafka's jars needs the Ivy that PySpark carries:"
         " `pip install 'lance-commitlog[broker]'`"
     )
+
+
+def making(parent: Path, name: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for who holds a lock in the cache; what a killed one left there is removed.
+
+    `name` is of what is made under that lock.
+    """
+    for left in parent.glob(f"{name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent)
 
 
 @contextlib.contextmanager

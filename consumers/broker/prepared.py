@@ -7,14 +7,13 @@ slower, so what can't be made isn't an error.
 
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.broker.errors import BrokerError
-from consumers.broker.jars import RESOLVE_TIMEOUT_SECONDS, Progress, locked
+from consumers.broker.jars import RESOLVE_TIMEOUT_SECONDS, Progress, locked, making
 from consumers.broker.java import Java
 
 
@@ -63,7 +62,7 @@ def _prepare(
 ) -> None:
     if on_progress:
         on_progress("preparing Kafka, once, for quick starts")
-    with tempfile.TemporaryDirectory(prefix="preparing-", dir=wanted.folder.parent) as scratch:
+    with making(wanted.folder.parent, f"preparing-{wanted.folder.name}") as scratch:
         made = QuickStart(Path(scratch) / "made")
         made.folder.mkdir()
         make(Path(scratch) / "root", made)

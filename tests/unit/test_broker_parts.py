@@ -1,7 +1,9 @@
 """The pure parts of the embedded broker: pins, Java's version, configuration, diagnosis."""
 
+import errno
 import os
 import re
+import shutil
 import stat
 from pathlib import Path
 from unittest.mock import Mock
@@ -24,7 +26,7 @@ from consumers.broker.configuration import (
     server_properties,
 )
 from consumers.broker.diagnosis import failure
-from consumers.broker.home import META, Home, new_id
+from consumers.broker.home import META, Home, full_disk_named, new_id
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import (
     Pin,
@@ -204,6 +206,40 @@ def test_starts_are_prepared_once_for_a_java(tmp_path: Path) -> None:
     assert len(made) == 1
     os.utime(executable, (1, 1))
     assert ensure_prepared(java, jars, make, None) != first, "another build of Java"
+
+
+def test_what_a_killed_start_was_preparing_is_removed(tmp_path: Path) -> None:
+    executable = tmp_path / "java"
+    executable.touch()
+    java, jars = Java(executable, 17, "PATH"), tmp_path / "jars-1"
+    scratches: list[Path] = []
+
+    def make(root: Path, into: QuickStart) -> None:
+        if not scratches:  # as if it were killed here
+            shutil.copytree(root.parent, tmp_path / f"{root.parent.name}x")
+        scratches.append(root.parent)
+
+    assert (first := ensure_prepared(java, jars, make, None)) is not None
+    first.folder.rmdir()
+    assert ensure_prepared(java, jars, make, None) == first
+    assert {one.name for one in tmp_path.iterdir()} == {"java", "jars-1.lock", first.folder.name}
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "ROOT"),
+        (OSError(errno.ENOSPC, "No space left on device", "ROOT/kafka/lock"), "ROOT"),
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/jars"), "/cache/jars"),
+        (shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]), "ROOT"),
+    ],
+)
+def test_a_full_disk_is_named(tmp_path: Path, error: OSError, named: str) -> None:
+    if error.filename:
+        error.filename = error.filename.replace("ROOT", str(tmp_path))
+    place = re.escape(named.replace("ROOT", str(tmp_path)))
+    with pytest.raises(DiskFull, match=f"the disk of {place}: "), full_disk_named(tmp_path):
+        raise error
 
 
 def test_a_start_goes_on_without_what_could_not_be_prepared(tmp_path: Path) -> None:
