@@ -208,7 +208,11 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
         with contextlib.suppress(OSError):
             handlers.append(
                 logging.handlers.RotatingFileHandler(
-                    root / f"{name}.log", maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES
+                    root / f"{name}.log",
+                    maxBytes=LOG_BYTES_MAX,
+                    backupCount=LOG_FILES,
+                    encoding="utf-8",
+                    errors="backslashreplace",
                 )
             )
     for handler in handlers:
@@ -283,7 +287,8 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Hand a line over; it is dropped if the reader is too far behind."""
         with contextlib.suppress(queue.Full):
-            self._lines.put_nowait(self.format(record).encode(errors="replace") + b"\n")
+            line = self.format(record).encode(errors="backslashreplace")
+            self._lines.put_nowait(line + b"\n")
 
     def _write(self) -> None:
         while True:

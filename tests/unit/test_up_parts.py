@@ -235,6 +235,26 @@ print("done", flush=True)
 """
 
 
+NAMES = r"""
+import logging, sys
+from pathlib import Path
+from consumers.runtime.process import run_part
+run_part("part", Path(sys.argv[1]), lambda *_: logging.error("gone: %s", "/a/\udcff"))
+"""
+
+
+def test_a_line_with_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+    )
+    assert r"gone: /a/\udcff" in done.stderr
+    assert r"gone: /a/\udcff" in (tmp_path / "part.log").read_text()
+
+
 STARTING = """
 import sys, time
 from consumers import broker
