@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 NEEDED = ("cyclopts", "rich")
+PARTS = ("broker", "committer", "index", "maintain", "rows", "server", "up")
+"""Commands that log."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        _say(f"commitlog: {error}")
-        return ExitCode.USAGE
+        return _report(error, ExitCode.USAGE, arguments)
     except BrokenPipeError:
         # The reader of our output has seen enough.
         _drop(sys.stdout)
@@ -101,13 +103,14 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     from consumers.commands.exit_codes import ExitCode, in_one_line
     from consumers.runtime.log_lines import is_json
 
-    if is_json():
-        # A part that ends has a line for it; what is a bug has its traceback in one line.
+    had_begun = is_json()
+    if had_begun or _is_to_log_json(arguments):
+        # A part that had begun has a line for it; what is a bug has its traceback in one line.
+        logger = logging.getLogger(__name__)
         if code == ExitCode.BUG:
-            import logging
-
-            logger = logging.getLogger(__name__)
             logger.error("this is a bug in commitlog; please report it", exc_info=error)
+        elif not had_begun and code != ExitCode.INTERRUPTED:
+            logger.error(in_one_line(error))
         return int(code)
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback
@@ -118,6 +121,17 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     elif code != ExitCode.INTERRUPTED:
         _say(f"commitlog: {in_one_line(error)}")
     return int(code)
+
+
+def _is_to_log_json(arguments: Sequence[str]) -> bool:
+    """Return True for a part that was to log JSON and ended before it had begun to; it does now."""
+    from consumers.runtime.log_lines import VARIABLE
+    from consumers.runtime.process import configure_logging
+
+    if os.environ.get(VARIABLE) != "json" or not arguments or arguments[0] not in PARTS:
+        return False
+    configure_logging(arguments[0], None)
+    return True
 
 
 def _load() -> None:
@@ -140,8 +154,6 @@ def run() -> None:
     if threading.active_count() > 1:
         # Threads deep in C++ (DuckDB, Arrow, Kafka) abort the process when the interpreter is
         # taken apart around them; what had to be closed is closed.
-        import logging
-
         logging.shutdown()
         with contextlib.suppress(OSError):
             sys.stdout.flush()

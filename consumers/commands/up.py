@@ -90,8 +90,9 @@ class Supervisor:
                 self._watch()
         except Stopped:
             logger.info("stopped while starting")
-        except Exception:
+        except Exception as error:
             self._forced_code = 1
+            logger.error("up ends: %s", error)
             raise
         finally:
             self._is_starting = False

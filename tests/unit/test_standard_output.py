@@ -1,6 +1,8 @@
 """What comes of a command whose output is cut off, closed, full or of a narrow alphabet?"""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from operator import itemgetter
@@ -80,6 +82,28 @@ def test_an_error_that_nobody_can_read_has_its_code(arguments: str, code: int) -
 def test_an_error_whose_reader_has_gone_has_its_code() -> None:
     done = shell('"$@" tables --root / 2>&1 >/dev/null | true; echo ${PIPESTATUS[0]}')
     assert done.stdout == "3\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ["index", "server --nothing", "up --root /dev/null/root"])
+def test_a_part_that_cannot_begin_says_so_as_json(arguments: str) -> None:
+    done = shell(f'"$@" {arguments}', COMMITLOG_LOG_FORMAT="json")
+    [line] = map(json.loads, done.stderr.splitlines())
+    assert (line["part"], line["level"]) == (arguments.partition(" ")[0], "error")
+    assert line["message"]
+    assert done.returncode in (ExitCode.USAGE, ExitCode.MACHINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_why_all_parts_end_is_logged(tmp_path: Path, form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        up = f'"$@" up --root {tmp_path} --port {port}'
+        done = shell(up, COMMITLOG_LOG_FORMAT=form)
+    assert done.returncode == ExitCode.MACHINE
+    assert f"up ends: cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "up ends: cannot listen" in (tmp_path / "up.log").read_text()
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"])
