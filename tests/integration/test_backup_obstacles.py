@@ -8,12 +8,17 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from commitlog.adapters.storage import store_for
+from commitlog.errors import Unavailable
+from consumers.broker.errors import DiskFull
 from consumers.broker.home import Home
+from consumers.runtime.config import load
 from consumers.runtime.places import RootMoved
+from consumers.tools.backup import restore
 from consumers.tools.backup.saved import NAME, Backup
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_backup import began, log_of
@@ -92,3 +97,22 @@ def test_a_restore_that_goes_on_waits_for_the_broker_of_the_one_before(
     assert began(root, backup, place) is True
     assert was_there == [True]
     assert not home.folder.exists()
+
+
+@pytest.mark.parametrize("failure", [None, DiskFull("no space left", Path("/"))])
+def test_a_broker_that_ends_says_why_a_restore_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: DiskFull | None
+) -> None:
+    broker = MagicMock()
+    broker.failure.return_value = failure
+    broker.__enter__.return_value = broker
+    broker.__exit__.return_value = None
+    start = "consumers.tools.backup.restore.EmbeddedBroker.start"
+    monkeypatch.setattr(start, Mock(return_value=broker))
+    backup = Backup("log", "id", "cluster", "", [])
+    config = load({"root": tmp_path})
+    with (
+        pytest.raises(DiskFull if failure else Unavailable),
+        restore._cluster(config, tmp_path, backup),
+    ):
+        raise Unavailable("Kafka doesn't answer")

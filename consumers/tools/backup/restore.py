@@ -25,7 +25,7 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.roots import roots_of, use_roots
-from commitlog.errors import CorruptLog, InvalidTransaction, WrongLog
+from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
 from consumers.broker.home import Home
@@ -223,10 +223,7 @@ def _taken(root: Path, backup: Backup, place: str) -> Iterator[bool]:
 
 
 def _await_broker(root: Path) -> None:
-    """Wait until the broker of a restore that was killed has ended: it still writes as it ends.
-
-    Raises BrokerRunning if one runs on.
-    """
+    """Wait until the broker of a restore that was killed has ended; BrokerRunning if it doesn't."""
     home = Home(root)
     if home.folder.is_dir():
         os.close(home.lock())
@@ -283,7 +280,12 @@ def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
     with EmbeddedBroker.start(
         root, port=config.kafka_port, fsync=config.fsync, cluster_id=backup.cluster_id
     ) as broker:
-        yield broker.bootstrap_servers
+        try:
+            yield broker.bootstrap_servers
+        except Unavailable as error:
+            if (failure := broker.failure()) is not None:  # a full disk, say
+                raise failure from error
+            raise
 
 
 def _arrive(
