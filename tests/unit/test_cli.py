@@ -415,6 +415,7 @@ def test_a_long_name_on_a_terminal_is_cut_in_its_middle(
         output.Column("policy", lambda row: "every", leaves=1),
     )
     rows = [{"table": "a$t", "version": 1}, {"table": name, "version": 12_345}]
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is 80 wide, whatever COLUMNS says
     monkeypatch.setenv("COLUMNS", "60")
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda shown=is_terminal: shown)
