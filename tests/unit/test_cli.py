@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -38,10 +39,13 @@ COMMANDS = sorted(
 
 
 @pytest.fixture(autouse=True)
-def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.chdir(tmp_path)
+    app.console = Console()  # each command keeps its own, as wide as when another test made it
+    yield
+    app.console = None
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
