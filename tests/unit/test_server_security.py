@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -274,8 +275,8 @@ def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
     def connect(name: str) -> Any:
         return lance_namespace.connect("rest", {"uri": world.uri, "headers.x-api-key": KEYS[name]})
 
-    rows = numbers(0, 3)
-    writer, table = connect("writer"), [HOME, "native"]
+    rows, each = numbers(0, 3), uuid.uuid4().hex  # a second try finds what the first one made
+    writer, table = connect("writer"), [HOME, f"native-{each}"]
     dataset = lance.write_dataset(rows, namespace_client=writer, table_id=table, mode="create")
     dataset.insert(rows)
     found = lance.dataset(namespace_client=connect("reader"), table_id=table)
@@ -286,15 +287,17 @@ def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
     def catalog(name: str) -> Any:
         return load_catalog(name, type="rest", uri=world.uri, **{"header.x-api-key": KEYS[name]})
 
-    catalog("owner").create_table(f"{HOME}.facts", rows.schema)
-    assert catalog("reader").load_table(f"{HOME}.facts").name() == (HOME, "facts")
+    name = f"facts-{each}"
+    facts = f"{HOME}.{name}"
+    catalog("owner").create_table(facts, rows.schema)
+    assert catalog("reader").load_table(facts).name() == (HOME, name)
     assert catalog("reader").list_namespaces() == [(HOME,)]
-    assert catalog("stranger").list_namespaces() == []
+    assert (HOME,) not in catalog("stranger").list_namespaces()
     with pytest.raises(ForbiddenError):
-        catalog("reader").drop_table(f"{HOME}.facts")
+        catalog("reader").drop_table(facts)
     with pytest.raises(RESTError):
         load_catalog("nobody", type="rest", uri=world.uri).list_namespaces()
-    catalog("owner").drop_table(f"{HOME}.facts")
+    catalog("owner").drop_table(facts)
 
 
 def test_a_writer_is_led_to_its_commit_with_its_key(
@@ -302,7 +305,8 @@ def test_a_writer_is_led_to_its_commit_with_its_key(
 ) -> None:
     """The token is of no use to who may not write there."""
     names = lance_namespace.connect("rest", {"uri": world.uri, "headers.x-api-key": KEYS["writer"]})
-    rows, table = numbers(0, 3), [HOME, "led"]
+    rows, name = numbers(0, 3), f"led-{uuid.uuid4().hex}"
+    table = [HOME, name]
     dataset = lance.write_dataset(rows, namespace_client=names, table_id=table, mode="create")
     create = versions._create_version
 
@@ -313,7 +317,7 @@ def test_a_writer_is_led_to_its_commit_with_its_key(
     monkeypatch.setattr(versions, "_create_version", behind)
     dataset.insert(rows)
     assert (dataset.version, dataset.count_rows()) == (3, 9)
-    where = f"/v1/table/{HOME}$led/version/landed?token=a"
+    where = f"/v1/table/{HOME}${name}/version/landed?token=a"
     answers = {name: world.send("GET", where, headers=key(name))[0] for name in KEYS}
     assert answers == {"owner": 400, "writer": 400, "reader": 403, "stranger": 403}
     assert world.send("GET", where)[0] == 401
