@@ -51,6 +51,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
     from commitlog import errors
     from commitlog.java import NoJava
     from consumers.broker import errors as broker
+    from consumers.commands.on_spark import SparkEnded
     from consumers.runtime.config import ConfigurationError
     from consumers.runtime.places import RootMoved
     from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
@@ -63,6 +64,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (RootUnusable, ExitCode.MACHINE),
         (RootMoved, ExitCode.MACHINE),
         (PartFailed, ExitCode.UNAVAILABLE),
+        (SparkEnded, ExitCode.UNAVAILABLE),
         (errors.InvalidSettings, ExitCode.USAGE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
         (errors.StorageFull, ExitCode.MACHINE),

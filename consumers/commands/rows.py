@@ -57,7 +57,7 @@ def rows(
         options = RowWriterOptions(age_ms / 1000, writes_max)
         with connect_client(config, "rows") as log, ExitStack() as stack:
             if spark:
-                session = stack.enter_context(spark_session("rows", master, config))
+                session = stack.enter_context(spark_session("rows", master, config, stop))
                 on_ready("")
                 _run_on_spark(session, log, config, options, stop)
                 return

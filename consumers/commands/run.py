@@ -31,7 +31,7 @@ from consumers.commands.options import (
     partitions_of,
 )
 from consumers.runtime import roots
-from consumers.runtime.config import PORT_MAX, ConfigurationError, write_endpoints
+from consumers.runtime.config import PORT_MAX, ConfigurationError, read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady, Stopped, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
@@ -130,9 +130,9 @@ def broker(
             on_progress=output.note,
         ) as running:
             has_started.set()
-            write_endpoints(
-                root, {"bootstrap_servers": running.bootstrap_servers, "log": config.log}
-            )
+            # What `up` left besides, such as named roots, is still so.
+            found = {"bootstrap_servers": running.bootstrap_servers, "log": config.log}
+            write_endpoints(root, {**read_endpoints(root), **found})
             on_ready(running.bootstrap_servers)
             while not stop.wait(0.2):
                 if failure := running.failure():

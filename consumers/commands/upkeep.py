@@ -80,7 +80,8 @@ def maintain(
     if not (once or dry_run):
 
         def work(stop: threading.Event, on_ready: OnReady) -> None:
-            with _maintenance(config, defaults, master, yields=yielding(), **more) as maintenance:
+            more["yields"] = yielding()
+            with _maintenance(config, defaults, master, stop, **more) as maintenance:
                 on_ready("")
                 stop.wait(min(interval, STARTING_SECONDS))
                 maintenance.run(stop, interval)
@@ -89,7 +90,7 @@ def maintain(
         return
     done: list[tuple[Act, str]] = []
     more["on_act"] = lambda act, result: done.append((act, result))
-    with _maintenance(config, defaults, master, **more) as maintenance:
+    with _maintenance(config, defaults, master, threading.Event(), **more) as maintenance:
         due = maintenance.look(dry_run=dry_run)
     # What was done is told, too, where what came after it failed.
     rows = [
@@ -106,7 +107,7 @@ def maintain(
 
 @contextmanager
 def _maintenance(
-    config: Config, defaults: Mapping[str, str], master: str, **more: Any
+    config: Config, defaults: Mapping[str, str], master: str, stop: threading.Event, **more: Any
 ) -> Iterator[Maintenance]:
     """Yield what looks at tables; with a master of Spark, compactions are its jobs."""
     from consumers.tools.maintenance import Maintenance
@@ -115,7 +116,7 @@ def _maintenance(
         if master:
             from commitlog.spark.compaction import on_executors
 
-            session = stack.enter_context(spark_session("maintain", master, config))
+            session = stack.enter_context(spark_session("maintain", master, config, stop))
             more["rewrite"] = on_executors(session)
         made = Maintenance(log, open_log=lambda: connect(config), defaults=defaults, **more)
         stack.callback(made.close)

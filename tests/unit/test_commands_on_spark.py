@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -14,8 +15,28 @@ from commitlog.java import NoJava
 from consumers.cli import main
 from consumers.commands import jobs, on_spark
 from consumers.commands.exit_codes import ExitCode, exit_code
-from consumers.commands.on_spark import spark_session
+from consumers.commands.on_spark import SparkEnded, spark_session
 from consumers.runtime.config import Config
+
+
+class Java:
+    """A process that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.has_ended = Event()
+        self.returncode: int | None = None
+
+    def end(self) -> None:
+        self.returncode = 137
+        self.has_ended.set()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self) -> int | None:
+        self.has_ended.wait()
+        return self.returncode
+
 
 COMMANDS = [["rows"], ["maintain"], ["maintain", "--once"]]
 
@@ -71,12 +92,37 @@ def test_sparks_processes_reach_the_stores_as_the_command_does(
     monkeypatch.setenv("COMMITLOG_STORAGE_FILE", "")
     monkeypatch.chdir(tmp_path)
     named = str(tmp_path / "stores.toml")
-    with spark_session("rows", "spark://c:7077", Config(storage_file="stores.toml")) as session:
+    made.return_value.sparkContext._gateway.proc = java = Java()
+    config = Config(storage_file="stores.toml")
+    with spark_session("rows", "spark://c:7077", config, Event()) as session:
         assert session == made.return_value
         assert os.environ["COMMITLOG_STORAGE_FILE"] == named
     made.return_value.stop.assert_called_once_with()
+    java.end()
     made.assert_called_once_with(
         "commitlog rows",
         cores="spark://c:7077",
         conf={"spark.executorEnv.COMMITLOG_STORAGE_FILE": named},
     )
+
+
+@pytest.mark.parametrize("is_working", [True, False])
+def test_a_command_ends_with_sparks_process(
+    is_working: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance tried again for ever, with a session that runs no job any more."""
+    made, java, stop = MagicMock(), Java(), Event()
+    monkeypatch.setattr(commitlog.spark, "local_session", made)
+    made.return_value.sparkContext._gateway.proc = java
+
+    def work() -> None:
+        with spark_session("maintain", "local[*]", Config(), stop):
+            java.end()
+            assert stop.wait(30)
+            if is_working:
+                raise OSError("no answer from Java")
+
+    with pytest.raises(SparkEnded, match="exit code 137") as raised:
+        work()
+    assert exit_code(raised.value) == ExitCode.UNAVAILABLE
+    made.return_value.stop.assert_not_called()

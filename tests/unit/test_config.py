@@ -1,11 +1,15 @@
 """Which setting wins, and what is said of one that is wrong?"""
 
 import re
+import threading
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from commitlog.errors import WrongLog
+from consumers.commands import run
 from consumers.commands.options import Where
 from consumers.runtime.config import (
     ENDPOINTS,
@@ -173,3 +177,23 @@ def test_an_empty_variable_names_no_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_is_no_note_of_up_is_none(tmp_path: Path, left: str) -> None:
     (tmp_path / ENDPOINTS).write_text(left)
     assert read_endpoints(tmp_path) == {}
+
+
+def test_a_broker_by_itself_keeps_what_up_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:1", "roots": '{"a": "/b"}'})
+    started = MagicMock()
+    started.__enter__.return_value = started
+    started.bootstrap_servers = "127.0.0.1:2"
+    monkeypatch.setattr("consumers.broker.EmbeddedBroker.start", lambda *_, **__: started)
+
+    def once(name: str, root: Path, work: Any, **_: Any) -> None:
+        stop = threading.Event()
+        stop.set()
+        work(stop, lambda address: None)
+
+    monkeypatch.setattr(run, "run_part", once)
+    run.broker(where=Where(root=tmp_path))
+    kept = {"bootstrap_servers": "127.0.0.1:2", "log": "commitlog", "roots": '{"a": "/b"}'}
+    assert read_endpoints(tmp_path) == kept

@@ -27,7 +27,9 @@ def made(tmp_path: Path) -> Iterator[Service]:
 @pytest.fixture
 def told(made: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     @contextmanager
-    def maintenance(config: object, defaults: Any, master: str, **more: Any) -> Iterator[Any]:
+    def maintenance(
+        config: object, defaults: Any, master: str, stop: Any, **more: Any
+    ) -> Iterator[Any]:
         del more["removal_seconds"]
         yield Maintenance(made.client, defaults=defaults, **more)
 
