@@ -95,7 +95,7 @@ def parse_version(text: str) -> int | None:
 
 def _candidates(wanted: str) -> Iterator[tuple[str, Path | None]]:
     if wanted not in ("", "system", "packaged"):
-        named = Path(wanted).expanduser()
+        named = Path(os.path.expanduser(wanted))  # leaves `~NAME` of nobody as it is
         yield ENVIRONMENT, named / "bin" / "java" if named.is_dir() else named
         return
     if wanted != "packaged":

@@ -123,9 +123,10 @@ def test_a_named_java_is_the_only_one(tmp_path: Path, monkeypatch: pytest.Monkey
     named = fake_java(tmp_path / "named", "17.0.1")
     monkeypatch.setenv("COMMITLOG_JAVA", str(named.parents[1]))
     assert find_java().path == named
-    monkeypatch.setenv("COMMITLOG_JAVA", str(tmp_path / "none"))
-    with pytest.raises(BrokerHasNoJava, match="does not run"):
-        find_java()
+    for wrong in (str(tmp_path / "none"), "~nobody-of-this-name/java"):
+        monkeypatch.setenv("COMMITLOG_JAVA", wrong)
+        with pytest.raises(BrokerHasNoJava, match="does not run"):
+            find_java()
 
 
 def test_settings_win_and_everything_is_on_loopback() -> None:
