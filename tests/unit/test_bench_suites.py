@@ -320,6 +320,23 @@ def test_the_page_says_where_a_peer_is_faster(replayed: dict[str, Any]) -> None:
     assert "Nowhere in this run." in report.page({"suites": {"commit": commit}})
 
 
+def test_the_page_compares_small_writes() -> None:
+    def upserts(system: str, rate: float, **more: Any) -> dict[str, Any]:
+        row = {"system": system, "writers": 32, "batch": 1, "keys": "uniform", "rows": 100_000}
+        return {**row, "writes_per_second": rate, "rows_per_second": rate, "p99_ms": 40.0, **more}
+
+    rows = [upserts("pylance", 50.0), upserts("memwal", 900.0), upserts("readable", 1_000.0)]
+    rows.append(upserts("accepted", 800.0, times_pylance=16.0))
+    suites = {"rows": {"summary": rows}}
+    page = report.page({"suites": suites})
+    told = "rows: 32 writers, 1 rows each, uniform keys of 100,000: memwal takes 900 writes/s"
+    assert page.count("commitlog accepts and applies 800.") == page.count(told) == 1
+    verdicts = {one.text: one.verdict for one in judge(suites)}
+    start = "32 writers of one row each, until accepted, and then applied: "
+    assert verdicts[f"{start}at least 50 times pylance's rate"] == MISSED
+    assert verdicts[f"{start}p99 below 50 ms"] == MET
+
+
 def test_the_readmes_table_is_made_of_the_report() -> None:
     rows = [committed(system, n, fairness=1.28) for n in (1, 32) for system in ("pylance", LATEST)]
     found = {"suites": {"commit": {"summary": rows}}}

@@ -13,6 +13,7 @@ LATEST, EVERY, PIPELINED = "commitlog latest", "commitlog every", "commitlog pip
 MET, MISSED, UNKNOWN = "met", "missed", "not measured"
 SMALLER = "met at a smaller size"
 MILLION = 1_000_000
+TIMES = "times_pylance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _commit(count: int, times: float) -> list[Aim]:
             f"{start}: at least {times:.0f} times pylance's rate",
             times,
             True,
-            _row("times_pylance", "commit", **own),
+            _row(TIMES, "commit", **own),
         ),
         Aim(f"{start}: p99 below 50 ms", 50, False, _row("p99_ms", "commit", **own)),
         Aim(f"{start}: none failed", 0, False, _total("failures", "commit", **own), "{:.0f}"),
@@ -205,9 +206,18 @@ def _merge(work: str) -> list[Aim]:
             f"{named}, 32 writers: at least 20 times pylance's rate",
             20,
             True,
-            _row("times_pylance", "merge", **own),
+            _row(TIMES, "merge", **own),
         ),
         Aim(f"{named}: no re-execution", 0, False, _total("redone", "merge", **own), "{:.0f}"),
+    ]
+
+
+def _small_writes(wait: str, until: str) -> list[Aim]:
+    own: dict[str, Any] = {"system": wait, "writers": 32, "batch": 1, "keys": "uniform"}
+    start = f"32 writers of one row each, until {until}"
+    return [
+        Aim(f"{start}: at least 50 times pylance's rate", 50, True, _row(TIMES, "rows", **own)),
+        Aim(f"{start}: p99 below 50 ms", 50, False, _row("p99_ms", "rows", **own)),
     ]
 
 
@@ -260,6 +270,15 @@ AIMS: Sequence[Aim] = (
     *_merge("delete"),
     *_merge("merge"),
     *_merge("prepared"),
+    *_small_writes("accepted", "accepted, and then applied"),
+    *_small_writes("readable", "readable in a version"),
+    Aim(
+        "32 writers of a hundred rows each: at least 50,000 rows/s accepted, and then applied",
+        50_000,
+        True,
+        _row("rows_per_second", "rows", system="accepted", writers=32, batch=100, keys="uniform"),
+        "{:,.0f}",
+    ),
     _flat("p50 at 10, 1,000 and 100,000 fragments within 1.3 times", "fragments", 100_000),
     _flat("p50 at 10 and 1,000,000 versions within 1.3 times", "versions", MILLION),
     _flat("p50 of a writer 0 and 10,000 versions behind within 1.3", "versions behind", 10_000),

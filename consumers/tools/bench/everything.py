@@ -24,6 +24,7 @@ SERVICE, HTTP, ALONE = "service", "http", "alone"
 SUITES: Mapping[str, str] = {
     "commit": SERVICE,
     "merge": SERVICE,
+    "rows": SERVICE,
     "growth": SERVICE,
     "server": HTTP,
     "iceberg": HTTP,
@@ -36,11 +37,13 @@ SUITES: Mapping[str, str] = {
 FULL: Mapping[str, Mapping[str, Any]] = {
     "commit": {"writers": (1, 32, 64), "rounds": 5},
     "merge": {"writers": (1, 32), "rounds": 3},
+    "rows": {"writers": (1, 32), "keys": ("uniform", "hot"), "rounds": 2, "seconds": 3.0},
     "server": {"writers": (1, 32), "rounds": 3},
 }
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "commit": {"writers": (1, 32, 64), "rounds": 3, "seconds": 2.0, "warm_up": 10_000},
     "merge": {"writers": (32,), "rounds": 1, "seconds": 3.0},
+    "rows": {"writers": (32,), "rounds": 1, "seconds": 2.0},
     "growth": {"versions": (10, 10_000), "machine_versions": (10, 10_000, 100_000), "commits": 50},
     "server": {"writers": (1, 32), "rounds": 1, "seconds": 2.0},
     "iceberg": {"writers": (8,), "rounds": 1, "seconds": 2.0, "snapshots": (10, 1_000)},

@@ -94,7 +94,7 @@ def _aims(judged: Sequence[MeasuredAim]) -> list[str]:
 
 def _lost(suites: Suites) -> Iterator[str]:
     """Say where others were faster."""
-    lost = [*_lost_commits(suites)]
+    lost = [*_lost_commits(suites), *_lost_rows(suites)]
     for suite, key, ours in (
         ("merge", "times_pylance", ": commitlog"),
         ("server", "times_reference", "commitlog"),
@@ -129,6 +129,21 @@ def _lost_commits(suites: Suites) -> Iterator[str]:
                     f"commit, {peer['writers']} writers: {peer['system']}'s p50 is "
                     f"{peer['p50_ms']:.1f} ms, {own['system']}'s {own['p50_ms']:.1f} ms (p99: "
                     f"{peer['p99_ms']:,.0f} and {own['p99_ms']:,.0f} ms)."
+                )
+
+
+def _lost_rows(suites: Suites) -> Iterator[str]:
+    for own in rows_of(suites, "rows", "summary", system="accepted"):
+        load = {key: own[key] for key in ("writers", "batch", "rows", "keys")}
+        for peer in rows_of(suites, "rows", "summary", **load):
+            if (
+                peer["writes_per_second"] > own["writes_per_second"]
+                and peer["system"] != "readable"
+            ):
+                yield (
+                    f"rows: {own['writers']} writers, {own['batch']} rows each, {own['keys']} keys "
+                    f"of {own['rows']:,}: {peer['system']} takes {peer['writes_per_second']:,.0f} "
+                    f"writes/s, commitlog accepts and applies {own['writes_per_second']:,.0f}."
                 )
 
 
