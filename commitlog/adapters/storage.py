@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -145,6 +146,8 @@ def _is_plain_folder(location: str) -> bool:
 def store_for(location: str) -> LocalStore | RemoteStore:
     """Open the store of a location, where it is now."""
     location = bound(location)
+    if location.startswith(os.sep):
+        return _folder(location, _is_durable)
     path = local_path(location)
     if path is None:
         from commitlog.adapters.storage_remote import SCHEMES, RemoteStore
@@ -157,6 +160,13 @@ def store_for(location: str) -> LocalStore | RemoteStore:
             )
         return RemoteStore(location)
     return LocalStore(path)
+
+
+@lru_cache(maxsize=1024)
+def _folder(location: str, is_durable: bool) -> LocalStore:
+    """Return a folder's store, which keeps its files as this process did when it was made."""
+    assert is_durable == _is_durable
+    return LocalStore(location)
 
 
 _PLAIN_PATH = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*", re.ASCII)
@@ -174,9 +184,11 @@ class LocalStore:
     has_put_if_absent = True
     renames: ClassVar[bool] = True
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path | str) -> None:
         """Take a folder, which is made when the first file is put."""
-        self._root = os.path.abspath(root)
+        text = os.fspath(root)
+        is_plain = text.startswith(os.sep) and _PLAIN_PATH.fullmatch(text, 1)
+        self._root = text if is_plain else os.path.abspath(text)
         self._is_durable = _is_durable
 
     def _resolve(self, path: str) -> str:

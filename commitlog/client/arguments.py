@@ -44,6 +44,8 @@ _REFUSALS = (
     ValueError,
 )
 _INTEGER_MAX = 2**63 - 1
+_COLLECTIONS = (tuple, list, Collection)
+"""The usual ones first: what is abstract takes a call in Python."""
 
 
 def refusal(
@@ -131,9 +133,9 @@ def _seconds(name: str, value: Any) -> None:
 
 
 def _pairs(name: str, value: Any) -> None:
-    if isinstance(value, Mapping):
+    if not isinstance(value, tuple | list) and isinstance(value, Mapping):
         _PROPERTIES(name, value)
-    elif not (isinstance(value, Collection) and all(_is_pair(one) for one in value)):
+    elif not (isinstance(value, _COLLECTIONS) and all(_is_pair(one) for one in value)):
         raise refusal(name, value, "Give a mapping of texts to texts")
 
 
@@ -160,7 +162,7 @@ def _fields(name: str, value: Any) -> None:
 
 
 def _expectations(name: str, value: Any) -> None:
-    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+    if isinstance(value, str | bytes) or not isinstance(value, _COLLECTIONS):
         raise refusal(name, value, "Give a list of expectations")
     for one in value:
         _expectation(name, one)

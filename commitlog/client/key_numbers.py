@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 Numbers = Any
 """An array of 64-bit numbers that stand for values: equal values have the same."""
 
+_OF_64_BITS = (pa.int64(), pa.uint64())
+
 
 def is_number(kind: pa.DataType) -> bool:
     """Return True for integers and timestamps, whose numbers are their values."""
@@ -31,8 +33,10 @@ def numbers_of(values: pa.Array | pa.ChunkedArray) -> Numbers | None:
     """Return the numbers of values, of a null that of zero; None for types that have none here."""
     kind = values.type
     if is_number(kind):
-        whole = values.cast(pa.uint64() if kind == pa.uint64() else pa.int64())
-        return np.asarray(pc.fill_null(whole, 0)).astype(np.uint64)
+        whole = values if kind in _OF_64_BITS else values.cast(pa.int64())
+        if whole.null_count:
+            whole = pc.fill_null(whole, 0)
+        return np.asarray(whole).astype(np.uint64)
     if is_text(kind):
         return np.fromiter(map(hash, values.to_pylist()), np.int64).astype(np.uint64)
     return None

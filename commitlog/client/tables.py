@@ -87,6 +87,9 @@ _OF_SCHEMA = frozenset(
 )
 
 
+_VERSIONS = ("version", "readable_version")
+
+
 @dataclass(frozen=True, slots=True)
 class _Learnt:
     """What a leader said of a table."""
@@ -156,8 +159,9 @@ class Tables:
         with self._lock:
             known = self._known.get(table)
             is_said_again = known is not None and known.body == body
-            if known is not None and is_said_again and known.info.location == _place(body):
-                info = known.info  # and what was made of it
+            if known is not None and _is_in_place(known, body):
+                # With what was made of it.
+                info = known.info if is_said_again else _at_versions(known.info, body)
             else:
                 info = _here(body)
                 if known is not None:
@@ -187,6 +191,19 @@ def _here(body: Mapping[str, Any]) -> TableInfo:
 
 def _place(body: Mapping[str, Any]) -> str:
     return bound(body["location"])
+
+
+def _is_in_place(known: _Learnt, body: Mapping[str, Any]) -> bool:
+    """Return True if a leader says the same of a table, but for its versions."""
+    versions = {name: body[name] for name in _VERSIONS}
+    return {**known.body, **versions} == body and known.info.location == _place(body)
+
+
+def _at_versions(info: TableInfo, body: Mapping[str, Any]) -> TableInfo:
+    """Return a table at other versions, with all that was made of its schema."""
+    made = object.__new__(TableInfo)
+    vars(made).update(vars(info), **{name: body[name] for name in _VERSIONS})
+    return made
 
 
 def _take_schema(info: TableInfo, other: TableInfo) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -47,6 +47,9 @@ and 194 without machine code."""
 CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (38, 42) if lane() == NATIVE else (83, 88)
 """35 with many in flight, 39 with one: of Python's functions, from `submit` to the answer; 81 and
 86 without machine code."""
+DELETE_CALLS_MAX = 258 if lane() == NATIVE else 272
+"""252 of Python's functions in the writer, for a row of a fragment that lost rows before; 266
+without machine code."""
 LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = (285, 530) if lane() == NATIVE else (350, 590)
 """470 for a commit that has each turn of each thread to itself, more on a busy machine, whose
 turns are more; 266 in company."""
@@ -278,7 +281,7 @@ class CallsByThread:
         if self.counting and event == "call" and is_ours(frame.f_code.co_filename):
             self.calls[threading.get_ident()] += 1
 
-    def of(self, work: Callable[[], None]) -> tuple[int, int]:
+    def of(self, work: Callable[[], object]) -> tuple[int, int]:
         """Return how many calls some work takes: of the calling thread, and of all others."""
         self.calls.clear()
         sys.setprofile(self)
@@ -333,3 +336,14 @@ def test_a_commit_takes_few_calls_in_its_writer_and_in_the_leader(tmp_path: Path
     assert min(own for own, _ in found[one_by_one]) <= COMMITS * CLIENT_CALLS_ALONE_MAX, found
     assert min(others for _, others in found[many]) <= COMMITS * LEADER_CALLS_MAX, found
     assert min(others for _, others in found[one_by_one]) <= COMMITS * LEADER_CALLS_ALONE_MAX, found
+
+
+def test_a_delete_by_a_number_takes_few_calls_in_its_writer(tmp_path: Path) -> None:
+    counted = CallsByThread()
+    with table(tmp_path, "latest") as (running, _):
+        log = running.client
+        log.append(TABLE, rows(*range(40))).raise_for_conflict()
+        found = []
+        for number in range(30):
+            found.append(counted.of(partial(log.delete, TABLE, f"id = {number}"))[0])
+    assert min(found) <= DELETE_CALLS_MAX, found

@@ -15,7 +15,8 @@ Runs = Mapping[bytes, tuple[bytes, list[bytes]]]
 """Values that follow each other, as a message has them and one by one, by the first of them."""
 _NO_RUNS: Runs = {}
 _RUN_VALUES = 64
-_ONE_BYTE = tuple(bytes((value,)) for value in range(128))
+_ONE_BYTE_MAX = 127
+_ONE_BYTE = tuple(bytes((value,)) for value in range(_ONE_BYTE_MAX + 1))
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
@@ -92,7 +93,10 @@ def split(data: bytes, field_number: int, runs: Runs = _NO_RUNS) -> tuple[bytes,
     size = len(data)
     while position < size:
         start = position
-        key, position = read_varint(data, position)
+        key = data[position]
+        position += 1
+        if key > _ONE_BYTE_MAX:
+            key, position = read_varint(data, start)
         if key == wanted:
             rest.append(data[rest_start:start])
             length, position = read_varint(data, position)
@@ -106,7 +110,12 @@ def split(data: bytes, field_number: int, runs: Runs = _NO_RUNS) -> tuple[bytes,
                 values.append(value)
             position = rest_start
         else:
-            position = _end_of_value(data, position, key & 7)
+            # A short text, say, without the two calls that it would take.
+            kind, length = key & 7, data[position] if position < size else -1
+            if kind == _LENGTH_DELIMITED and 0 <= length <= _ONE_BYTE_MAX:
+                position += 1 + length
+            else:
+                position = _end_of_value(data, position, kind)
         if position > size:
             raise UnsupportedFormat("a protobuf message ends within a field")
     rest.append(data[rest_start:])
