@@ -21,6 +21,7 @@ from commitlog.adapters.lance_refs import manifests_in, versions_in
 from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
+    NamingScheme,
     decode_manifest,
     encode_manifest,
     manifest_name,
@@ -155,7 +156,8 @@ def write_manifest(
     files: TableFiles, change: Change, newest_in_log: NewestInLog, *, is_alone: bool
 ) -> None:
     """Write the version that a change made, which `files` is at."""
-    files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
+    if not files.naming_scheme or _is_migrated(files, change.version):
+        files.naming_scheme = naming_scheme(files.store)
     name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
     data = encode_manifest(files.state, change.message or None)
     if files.policy is Policy.LATEST:
@@ -253,6 +255,17 @@ def naming_scheme(store: ObjectStore) -> str:
         if ending == "manifest" and stem.isdigit():
             return "V2" if len(stem) == 20 else "V1"
     return "V2"
+
+
+def _is_migrated(files: TableFiles, version: int) -> bool:
+    """Return True if somebody may have renamed the manifests, which Lance does to old names only.
+
+    Lance opens no table whose manifests have names of both kinds.
+    """
+    if files.naming_scheme != NamingScheme.V1 or version == 1:
+        return False
+    before = manifest_name(version - 1, NamingScheme.V1)
+    return files.store.size(f"{VERSIONS_DIRECTORY}/{before}") < 0
 
 
 def apply_change(files: TableFiles, change: Change) -> None:

@@ -145,3 +145,21 @@ def test_a_manifest_is_written_again_byte_for_byte(
     name = f"_versions/{manifest_name(5)}"
     wait_until(lambda: len(written[name]) >= 2, f"the second {name}", state=lambda: set(written))
     assert len(set(written[name])) == 1
+
+
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_later_versions_are_named_as_a_migration_left_the_others(
+    running: Service, policy: str
+) -> None:
+    place = running.root / "tables" / "old.lance"
+    lance.write_dataset(rows(1), str(place), schema=SCHEMA, enable_v2_manifest_paths=False)
+    running.client.register_table("ns$old", place, policy=policy)
+    running.client.append("ns$old", rows(2))
+    assert (place / "_versions" / manifest_name(2, "V1")).exists()
+    running.client.open("ns$old").migrate_manifest_paths_v2()
+    for version in (3, 4):
+        running.client.append("ns$old", rows(version))
+        assert ids_of(lance.dataset(str(place))) == list(range(1, version + 1))
+    assert {len(path.name) for path in (place / "_versions").glob("*.manifest")} == {
+        len(manifest_name(1))
+    }
