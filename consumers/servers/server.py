@@ -31,6 +31,7 @@ from commitlog.errors import Unavailable
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
+from consumers.servers.security.answers import is_iceberg, refusal
 from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
@@ -97,13 +98,17 @@ def make_app(
         text = await run_in_threadpool(settings.metrics.text)
         return Response(text, media_type=CONTENT_TYPE)
 
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        path = request.url.path
-        body = {"error": f"{request.method} {path}: {error.detail}", "code": 0, "instance": path}
-        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
-
     base = settings.base_path
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path, status, headers = request.url.path, error.status_code, error.headers
+        message = f"{request.method} {path}: {error.detail}"
+        if is_iceberg(path, base):
+            return refusal(path, request.method, status, message, headers, base)
+        body = {"error": message, "code": 0, "instance": path}
+        return JSONResponse(body, status, headers=headers)
+
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
     below: list[BaseRoute] = [Mount(base, routes=list(routes))] if base else list(routes)
     return Starlette(

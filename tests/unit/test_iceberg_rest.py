@@ -305,6 +305,27 @@ def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path
     assert not [one for one in endpoints if "tasks" in one or "plan" in one]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", _COMMIT, 405),
+        ("PUT", f"{_TABLES}/t", 405),
+        ("POST", f"{_TABLES}/t/c", 404),
+        ("GET", "/v1/transactions", 404),
+        ("GET", "/v1/at-5/namespaces", 404),
+    ],
+)
+def test_what_is_no_route_is_refused_in_the_catalogues_shape(
+    server: IcebergServer, method: str, path: str, status: int
+) -> None:
+    reply = server.ask(method, path)
+    assert (reply.status, reply.error["code"]) == (status, status)
+    assert set(reply.error) == {"message", "type", "code"}
+    assert reply.error["type"] == "UnsupportedOperationException"
+    assert f"{method} {path}" in reply.error["message"]
+    assert server.ask("HEAD", _COMMIT).data == b""
+
+
 def test_no_view_is_there(server: IcebergServer) -> None:
     path = "/v1/namespaces/analytics/views/v"
     assert server.ask("HEAD", path).status == 404

@@ -1,4 +1,4 @@
-"""Refusals that are given before an API sees the request, in that API's own shape."""
+"""Refusals that are given where no API sees the request, in the shape of its path's API."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
 _ICEBERG_KINDS = {
     401: "NotAuthorizedException",
     403: "ForbiddenException",
+    404: "UnsupportedOperationException",
+    405: "UnsupportedOperationException",
     503: "ServiceUnavailableException",
 }
 _CODES = {
