@@ -20,6 +20,7 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Status
+from consumers.tools.verify import VerifyOptions, verify
 from tests.operations_world import T, committed, opened, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
@@ -163,3 +164,4 @@ def test_later_versions_are_named_as_a_migration_left_the_others(
     assert {len(path.name) for path in (place / "_versions").glob("*.manifest")} == {
         len(manifest_name(1))
     }
+    assert verify(running.log, 0, VerifyOptions(running.root)).problems == []

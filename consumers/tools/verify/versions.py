@@ -75,13 +75,16 @@ class Made:
         return self.life.encode()
 
     def paths(self) -> tuple[str, ...]:
-        """Return where the file is, below the location: one path, or one per way of naming."""
+        """Return where the file may be, below the location: one path, or one per way of naming."""
         return manifest_paths(self.change.version, self.life.scheme)
 
 
 def manifest_paths(version: int, scheme: str) -> tuple[str, ...]:
-    """Return where a version's file may stand, below its table's location."""
-    schemes = (scheme,) if scheme else ("V2", "V1")
+    """Return where a version's file may stand, below its table's location.
+
+    Lance renames the files of "V1" where it is asked to.
+    """
+    schemes = {"V1": ("V1", "V2"), "V2": ("V2",)}.get(scheme, ("V2", "V1"))
     return tuple(f"{VERSIONS_DIRECTORY}/{manifest_name(version, one)}" for one in schemes)
 
 
