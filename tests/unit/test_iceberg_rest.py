@@ -95,6 +95,9 @@ def test_only_what_did_not_land_is_a_4xx(
     assert set(reply.error) == {"message", "type", "code"}
     if isinstance(failure, Overloaded):
         assert reply.headers["retry-after"] == "3"
+    if isinstance(failure, OutcomeUnknown):
+        # The client had no key; with this one it hears how it ended.
+        assert "Idempotency-Key: some-id" in reply.error["message"]
 
 
 def test_limits_and_sizes_are_the_operators(server: IcebergServer, table: str) -> None:
@@ -120,6 +123,13 @@ def test_the_same_key_gets_the_same_answer(
     assert (other.status, other.error["type"]) == (400, "BadRequestException")
     bad = _commit(server, _change(table), headers={"Idempotency-Key": "mine"})
     assert (bad.status, "Idempotency-Key" in bad.error["message"]) == (400, True)
+
+
+def test_the_id_of_a_request_without_a_key_is_its_key(server: IcebergServer, table: str) -> None:
+    first = _commit(server, _change(table))
+    number = first.json["commit-id"].removeprefix("txn-")
+    again = _commit(server, _change(table), headers={"Idempotency-Key": number})
+    assert (first.status, again.data) == (200, first.data)
 
 
 def test_a_refusal_is_repeated_under_its_key_too(server: IcebergServer, table: str) -> None:

@@ -99,7 +99,9 @@ def failure_of(error: Exception) -> Failure:
         return Failure(
             500,
             "CommitStateUnknownException",
-            f"{error}. It may be committed: transaction {error.transaction_id}",
+            f"{error}. It may be committed: transaction {error.transaction_id}. Repeat the request "
+            f"with the header Idempotency-Key: {error.transaction_id} to learn it; it isn't "
+            "committed twice",
         )
     if isinstance(error, LogMoved):
         if error.transaction_id:
