@@ -15,13 +15,14 @@ import weakref
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Self, cast
 
 import lance
 
 from commitlog.adapters.storage import store_for
 from commitlog.client.host import Host
 from commitlog.client.opening import materialize
+from commitlog.client.read_only import ReadOnlyDataset
 from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_groups import RowsUnusable, Write, base_scan
@@ -39,46 +40,34 @@ from commitlog.model.table import TableId
 
 TRIES_MAX = 20
 PAUSE_SECONDS = 0.05
-_WRITES = (
-    *("add_bases", "add_columns", "alter_columns", "cleanup_old_versions", "create_branch"),
-    *("create_index", "create_scalar_index", "delete", "delete_config_keys", "drop_columns"),
-    *("drop_index", "insert", "merge", "merge_insert", "replace_field_metadata"),
-    *("replace_schema", "replace_schema_metadata", "restore", "truncate_table", "update"),
-    *("update_config", "update_field_metadata", "update_metadata", "update_schema_metadata"),
-)
 
 
-class FreshDataset(lance.LanceDataset):
+class FreshDataset(ReadOnlyDataset):
     """A table as of a moment, with what was accepted by then; it can only be read."""
 
+    what = "a fresh view"
+    advice = "Write through log.open(table) without fresh=True"
     position: int
     """The view's position in the log: given again, it makes the same view."""
+    _first: FreshDataset
+    """The view that this one is a copy of: the folder is removed with it."""
 
-    @property
-    def optimize(self) -> NoReturn:
-        """Refuse: nothing here is the table's."""
-        _refuse("optimize")
+    def __copy__(self) -> Self:
+        """Return a view of the same folder, which stays as long as one of them is used."""
+        made = super().__copy__()
+        made.position, made._first = self.position, self
+        return made
 
-
-def _refuse(name: str) -> NoReturn:
-    raise InvalidRequest(
-        f"a fresh view is read-only, and {name} writes",
-        field="fresh",
-        value=True,
-        advice="Write through log.open(table) without fresh=True",
-    )
-
-
-def _refused(name: str) -> Any:
-    def refuse(self: FreshDataset, *given: Any, **more: Any) -> NoReturn:
-        _refuse(name)
-
-    refuse.__name__ = name
-    return refuse
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with the position; the folder has to be there when it arrives."""
+        _, state = super().__reduce__()  # type: ignore[no-untyped-call]
+        return _received, (self.position, state)
 
 
-for _name in _WRITES:
-    setattr(FreshDataset, _name, _refused(_name))
+def _received(position: int, state: tuple[Any, ...]) -> FreshDataset:
+    view = cast(FreshDataset, FreshDataset.__deserialize__(*state))
+    view.position = position
+    return view
 
 
 def open_fresh(log: Host, table: TableId, position: int | None = None) -> FreshDataset:

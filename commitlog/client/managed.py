@@ -15,6 +15,7 @@ from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
+from commitlog.client.read_only import SentDataset
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction
@@ -160,10 +161,17 @@ class ManagedDataset(lance.LanceDataset):
         ranges = self._log.describe(self._table, fresh=True).deleted
         return sum(last - first + 1 for first, last in ranges)
 
+    def __copy__(self) -> lance.LanceDataset:
+        """Return a handle that is looked after too; `checkout_version` begins with this."""
+        made = super().__copy__()  # type: ignore[no-untyped-call]
+        made.__class__ = ManagedDataset
+        made._log, made._table, made._caller = self._log, self._table, self._caller
+        return cast(lance.LanceDataset, made)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as a plain dataset: another process has no connection to the log."""
+        """Travel to be read: another process has no connection to the log."""
         _, state = super().__reduce__()  # type: ignore[no-untyped-call]
-        return lance.LanceDataset.__deserialize__, state
+        return SentDataset.__deserialize__, state
 
     @property
     def tags(self) -> Tags:

@@ -1,5 +1,6 @@
 """Opened tables: versions by number, and native writes through the log."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,8 +157,32 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
 def test_an_opened_table_travels_for_reading_only(client: CommitLog) -> None:
     import pickle
 
-    copy = pickle.loads(pickle.dumps(client.open("a$t")))
-    assert copy.count_rows() == 10
+    sent = pickle.loads(pickle.dumps(client.open("a$t")))
+    assert sent.count_rows() == 10
+    for handle in (sent, sent.checkout_version(1), pickle.loads(pickle.dumps(sent))):
+        for write in WRITES.values():
+            with pytest.raises(InvalidRequest, match="pickled is read-only"):
+                write(handle)  # type: ignore[no-untyped-call]
+        with pytest.raises(InvalidRequest, match="optimize writes"):
+            _ = handle.optimize
+    # A worker writes files for it, and whoever has a connection submits them.
+    fragments = lance.fragment.write_fragments(_rows(id=[50], v=["q"]), sent)
+    client.submit("a$t", lance.LanceOperation.Append(fragments)).result().raise_for_conflict()
+    assert client.open("a$t").count_rows() == 11
+
+
+def test_a_version_that_a_handle_checks_out_is_looked_after_by_the_log_too(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    client.append("a$t", {"id": [10], "v": ["k"]})
+    first = client.open("a$t").checkout_version(2)
+    assert (first.version, first.count_rows()) == (2, 10)
+    first.drop_columns(["v"])
+    assert [type(t.operations[0]).__name__ for _, t in leader.committed][-1] == "LanceCommit"
+    assert (first.version, first.schema.names) == (4, ["id"])
+    leader.decide = lambda submitted: blank(Status.REJECTED, Code.BUILD_REFUSED)
+    with pytest.raises(TransactionRejected):
+        copy.copy(client.open("a$t")).delete("id = 1")
 
 
 def test_nothing_staged_is_ever_named() -> None:

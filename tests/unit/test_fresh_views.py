@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +116,24 @@ def test_views_show_the_blobs_of_versions_below(running: Service) -> None:
     assert any("yyyy" in one for one in waits)
     RowWriter(client).drain(threading.Event())
     assert content(client.open("ns$b")) == waits
+
+
+def test_copies_of_a_view_are_read_only_and_keep_its_folder(running: Service) -> None:
+    client = running.client
+    client.write_rows(T, [empty(4)]).result(60, "accepted")
+    view = client.open(T, fresh=True)
+    position, folder = view.position, Path(view.uri)
+    copies = [view.checkout_version(view.version), copy.copy(view), copy.deepcopy(view)]
+    for made in copies:
+        assert (made.position, made.count_rows()) == (position, 4)
+        with pytest.raises(InvalidRequest, match="fresh view is read-only"):
+            made.insert(table_of([empty(5)]))
+    del view, made, copies[2]
+    gc.collect()
+    assert folder.is_dir()
+    copies.clear()
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_what_names_no_position_makes_no_view(running: Service) -> None:

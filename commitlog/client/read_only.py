@@ -1,0 +1,73 @@
+"""Datasets of Lance's that can only be read: what would commit a version says where to write."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn, Self
+
+import lance
+
+from commitlog.errors import InvalidRequest
+
+_WRITES = (
+    *("add_bases", "add_columns", "alter_columns", "cleanup_old_versions"),
+    *("commit_existing_index_segments", "create_branch", "create_index", "create_scalar_index"),
+    *("delete", "delete_config_keys", "drop_columns", "drop_index", "initialize_mem_wal"),
+    *("insert", "mem_wal_writer", "merge", "merge_insert", "migrate_manifest_paths_v2"),
+    *("replace_field_metadata", "replace_schema", "replace_schema_metadata", "restore"),
+    *("truncate_table", "update", "update_config", "update_field_metadata", "update_metadata"),
+    *("update_schema_metadata",),
+)
+
+
+class ReadOnlyDataset(lance.LanceDataset):
+    """A dataset whose own writes are refused, also after `checkout_version`."""
+
+    what = "this dataset"
+    advice = "Write through log.open(table)"
+
+    def __copy__(self) -> Self:
+        """Return one that can't write either; `checkout_version` begins with this."""
+        made = super().__copy__()  # type: ignore[no-untyped-call]
+        made.__class__ = type(self)
+        return made  # type: ignore[no-any-return]
+
+    def refuse(self, name: str) -> NoReturn:
+        """Refuse what would write."""
+        raise InvalidRequest(
+            f"{self.what} is read-only, and {name} writes",
+            field="dataset",
+            value=name,
+            advice=self.advice,
+        )
+
+    @property
+    def optimize(self) -> NoReturn:
+        """Refuse: what it does is written."""
+        self.refuse("optimize")
+
+
+class SentDataset(ReadOnlyDataset):
+    """A pickled handle of an opened table, which has no connection to the log.
+
+    What it wrote would go around the log, and be moved away. Fragments can be written for it
+    (`lance.fragment.write_fragments`), which a process with a connection submits.
+    """
+
+    what = "a handle that was pickled"
+    advice = (
+        "Write through log.open(table) in this process, or write fragments and submit them"
+        " with log.submit"
+    )
+
+
+def _refusing(name: str) -> Any:
+    @functools.wraps(getattr(lance.LanceDataset, name))
+    def refuse(self: ReadOnlyDataset, *given: Any, **more: Any) -> NoReturn:
+        self.refuse(name)
+
+    return refuse
+
+
+for _name in _WRITES:
+    setattr(ReadOnlyDataset, _name, _refusing(_name))
