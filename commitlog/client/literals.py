@@ -61,7 +61,12 @@ def _array(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> p
     mask = pa.array([row is None for row in rows], pa.bool_())
     offsets = pa.array(accumulate((len(row or ()) for row in rows), initial=0), pa.int32())
     if types.is_map(kind):
+        for at, row in enumerate(rows):
+            if any(key is None for key, _ in row or ()):
+                raise _refused(values[at], at, kind, name, table, "a key of a map is never null")
         keys = _array([key for key, _ in flat], kind.key_type, f"{name}.key", table)
+        if not flat:  # Arrow's type of no values can be no key's
+            keys = pa.nulls(0, kind.key_type)
         items = _array([item for _, item in flat], kind.item_type, f"{name}.value", table)
         made = pa.map_(keys.type, items.type)
         return pa.MapArray.from_arrays(offsets, keys, items, type=made, mask=mask)
@@ -82,13 +87,19 @@ def _leaf(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa
             return found
         reason = f"the values are {found.type}"
     # Integers beyond 64 bits, and those that count a unit of time.
-    is_whole = all(v is None or (isinstance(v, numbers.Number) and v == int(v)) for v in values)  # type: ignore[call-overload]
-    if groups <= {1} and not types.is_boolean(kind) and is_whole:
+    if groups <= {1} and not types.is_boolean(kind) and all(map(_is_whole, values)):
         try:
             return pa.array([None if v is None else int(v) for v in values], type=kind)
         except _FAILURES as error:
             reason = str(error)
     raise _wrong(values, kind, name, table, reason)
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return value is None or (isinstance(value, numbers.Number) and value == int(value))  # type: ignore[call-overload]
+    except _FAILURES:
+        return False  # not a number, infinite, or complex
 
 
 def _blobs(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa.Array:
