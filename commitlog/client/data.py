@@ -48,6 +48,19 @@ def columns_of(given: pa.Schema, schema: pa.Schema, table: str, *, required: boo
     return present(given, schema)
 
 
+def kept(data: Any) -> Any:
+    """Return rows that can be read more than once: a stream is read into memory.
+
+    Rows are cast again if others changed the table's columns; a stream would yield only its rest.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    is_held = isinstance(data, pa.RecordBatch | pa.Table | Mapping | Sequence)
+    if is_held or not hasattr(data, "__arrow_c_stream__"):
+        return data
+    return pa.RecordBatchReader.from_stream(data).read_all()
+
+
 def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
     """Return the rows as they were given; what has no types of its own gets the table's."""
     if isinstance(data, pa.RecordBatchReader):

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from commitlog.client import direct
 from commitlog.client.arguments import checked
-from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.data import kept, rows_reader, rows_table
 from commitlog.client.host import Host, Pairs
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge
@@ -115,12 +115,15 @@ class Execution:
         # A stream is read once; other rows can be cast again if the schema changed, and are cast
         # before a file is begun.
         is_stream = isinstance(data, pa.RecordBatchReader)
+        data = data if is_stream else kept(data)
 
         def cast(info: TableInfo) -> tuple[TableInfo, pa.RecordBatchReader]:
             rows = rows_reader(data, info.schema, info.name)
             return info, rows if is_stream else rows.read_all().to_reader()
 
-        cast_for, rows = self._by_what_is_known(cast)
+        # What is only known might refuse values of a stream that has been begun.
+        known = self._log.describe(self._table, fresh=True) if is_stream else None
+        cast_for, rows = cast(known) if known else self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
             if written and (is_stream or written[0][0] == (info.location, info.fields)):
@@ -155,6 +158,7 @@ class Execution:
         """Join rows with the table by key."""
         if (outcome := self._write_rows(data, RowsMode.UPSERT, on, options)) is not None:
             return outcome
+        data = kept(data)
 
         def cast(info: TableInfo) -> pa.Table:
             rows = rows_table(data, info.schema, info.name, required=False)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage import store_for
-from commitlog.client.data import conformed, rows_source
+from commitlog.client.data import conformed, kept, rows_source
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
 from commitlog.client.merging import DEFAULTS, MergeOptions, check_merge
@@ -220,6 +220,8 @@ def made_write(
         )
     info = log.describe(table, fresh=False)
     settings = settings_of(kind, merge)
+    if not isinstance(data, pa.RecordBatch | pa.Table | list | dict):
+        data = kept(data)
     try:
         operation, payload = encode_write(info, data, kind, on, **settings)
     except InvalidTransaction:

@@ -81,3 +81,40 @@ def test_an_append_to_a_column_that_got_another_type_is_cast_anew(
     opened = running.client.open(T)
     assert opened.schema.field("amount").type == pa.float32()
     assert opened.to_table(filter="id = 4").column("amount").to_pylist() == [0.5]
+
+
+class ReadOnce:
+    """Rows of another library, which hands out its stream once."""
+
+    def __init__(self, rows: pa.RecordBatchReader) -> None:
+        self._rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the stream out."""
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+
+STREAMED: dict[str, Callable[[CommitLog, Any], Any]] = {
+    "append": lambda log, rows: log.append(T, rows),
+    "merge_insert": lambda log, rows: log.merge_insert(T, rows, "id"),
+    "write_rows": lambda log, rows: log.write_rows(T, rows, mode="upsert").result(60, "accepted"),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["reader", "wrapped"])
+@pytest.mark.parametrize("write", STREAMED)
+def test_a_stream_for_a_column_that_got_another_type_lands_whole(
+    running: Service, write: str, wrapped: bool
+) -> None:
+    """Its first batches fit the old type, and one of the later ones fits only the new one."""
+    running.client.add_columns(T, pa.field("n", pa.int8()))
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    batches = [pa.record_batch([[5 + at], [n]], schema=schema) for at, n in enumerate((1, 999, 2))]
+    stream: Any = pa.RecordBatchReader.from_batches(schema, iter(batches))
+    with CommitLog(lambda: running.log) as other:
+        other.append(T, {"id": [4], "n": [4]})
+        running.client.alter_columns(T, {"path": "n", "data_type": pa.int64()})
+        outcome = STREAMED[write](other, ReadOnce(stream) if wrapped else stream)
+    outcome.raise_for_conflict()
+    found = running.client.scan(T, "id > 4", ["id", "n"], fresh=True).to_pylist()
+    assert sorted((row["id"], row["n"]) for row in found) == [(5, 1), (6, 999), (7, 2)]
