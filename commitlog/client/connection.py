@@ -245,6 +245,11 @@ class LeaderConnection:
                 )
             )
 
+    def leave(self) -> None:
+        """In a forked child, leave the socket and the open requests to the parent."""
+        self._is_closed, self._lock = True, threading.Lock()
+        self._socket.leave()
+
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
         """Give an outcome to its watches, wherever it was read."""
         if outcome.hash and (self._newest is None or offset > self._newest[1]):

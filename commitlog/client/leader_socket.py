@@ -115,7 +115,7 @@ class LeaderSocket:
         self._has_callers = False
         """Whether a caller read since the thread looked last."""
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = self._is_left = False
 
     def start(self) -> None:
         """Connect soon, if no socket is open."""
@@ -173,6 +173,8 @@ class LeaderSocket:
     def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
         """Let the thread read until something is known: the caller waits for it elsewhere."""
         waiter = object()
+        if self._is_left:
+            raise LogClosed
         with self._wake:
             self._attending[waiter] = is_known
             self._wake.notify_all()
@@ -191,6 +193,16 @@ class LeaderSocket:
         self._shut()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CONNECT_TIMEOUT_SECONDS)
+
+    def leave(self) -> None:
+        """Leave the socket to the parent of a forked child: it would miss what is read here."""
+        # Whoever held a lock at the moment of the fork isn't here.
+        self._wake = threading.Condition()
+        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._closed = self._is_left = True
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            opened.close()
 
     def _begin(self) -> threading.Thread:
         thread = threading.Thread(

@@ -78,6 +78,7 @@ class Runtime:
             by_leader=settings.by_leader,
         )
         flush_at_exit(self)
+        _leave_in_children(self)
         self.readable_hint = True
         """Whether the last wait was for the readable version; the next submit requests the same."""
         self.rows_hint = True
@@ -304,6 +305,19 @@ class Runtime:
             except Overloaded as again:
                 error = again
         raise error
+
+
+def _leave_in_children(runtime: Runtime) -> None:
+    """Have each forked child leave the sockets to its parent, also those of its tickets."""
+    reference = weakref.ref(runtime)
+
+    def leave() -> None:
+        living = reference()
+        for connection in living._connections.values() if living is not None else ():
+            connection.leave()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=leave)
 
 
 def flush_at_exit(runtime: Runtime) -> None:

@@ -19,7 +19,13 @@ from typing import Any, Literal
 
 from commitlog.adapters.tracing import tracing
 from commitlog.codecs.avro import decode_log_record
-from commitlog.errors import CommitLogError, InvalidRequest, InvalidTransaction, OutcomeUnknown
+from commitlog.errors import (
+    CommitLogError,
+    InvalidRequest,
+    InvalidTransaction,
+    LogClosed,
+    OutcomeUnknown,
+)
 from commitlog.model.records import Outcome, Status, Transaction
 
 Wait = Literal["readable", "committed"]
@@ -141,11 +147,14 @@ class Ticket:
         With `wait="readable"` a committed version can be opened by path when this returns.
         """
         deadline = deadline_after(timeout)
-        is_known = self._ask_for(wait)
-        if not (is_known() if self._read is None else self._read(is_known, deadline)):
-            future = self._future(wait)
-            with contextlib.suppress(TimeoutError), self._attended(is_known):
-                future.result(max(0.0, deadline - time.monotonic()))
+        try:
+            is_known = self._ask_for(wait)
+            if not (is_known() if self._read is None else self._read(is_known, deadline)):
+                future = self._future(wait)
+                with contextlib.suppress(TimeoutError), self._attended(is_known):
+                    future.result(max(0.0, deadline - time.monotonic()))
+        except LogClosed:
+            raise self._unreachable() from None
         return self._found(timeout, wait)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
@@ -159,11 +168,14 @@ class Ticket:
         import asyncio
 
         deadline = deadline_after(timeout)
-        is_known = self._ask_for(wait)
-        if not is_known():
-            left = max(0.0, deadline - time.monotonic())
-            with self._attended(is_known):
-                await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=left)
+        try:
+            is_known = self._ask_for(wait)
+            if not is_known():
+                left = max(0.0, deadline - time.monotonic())
+                with self._attended(is_known):
+                    await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=left)
+        except LogClosed:
+            raise self._unreachable() from None
         return self._found(timeout, wait)
 
     def __repr__(self) -> str:
@@ -175,7 +187,10 @@ class Ticket:
         """Request an outcome that the leader holds back: a caller doesn't wait for its rows."""
         if self.awaits_rows and not self.done():
             self.awaits_rows = False
-            self._ask(self, True)
+            try:
+                self._ask(self, True)
+            except LogClosed:
+                raise self._unreachable() from None
 
     def deliver(self, outcome: Outcome, readable: bool) -> None:
         """Take an answer from the leader or the topic."""
@@ -245,6 +260,14 @@ class Ticket:
         if self._failure is not None:
             raise self._failure
         raise self._unknown(timeout, wait)
+
+    def _unreachable(self) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the answer to transaction {self.transaction_id} doesn't come here: the client was "
+            "closed, or this process was forked from the one that submitted it. Ask for it with "
+            "log.outcome(id)",
+            self.transaction_id,
+        )
 
     def _unknown(self, timeout: float, wait: Wait) -> OutcomeUnknown:
         known = self._decided

@@ -409,6 +409,33 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
     assert client.append("a$t", {"id": [2]}).version == 3
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("wait", ["readable", "committed"])
+def test_a_forked_child_leaves_answers_to_its_parent(
+    client: CommitLog, leader: FakeLeader, wait: Wait
+) -> None:
+    """What the child reads of the socket that both have, the parent waits for in vain."""
+    operation = _append(client, 1)
+    leader.paused.set()
+    ticket = client.submit("a$t", operation)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ticket.result(60, wait)
+        except OutcomeUnknown as unknown:
+            code = 0 if "log.outcome(id)" in str(unknown) else 2
+        finally:
+            os._exit(code)
+    deadline = threading.Timer(20, os.kill, (child, 9))
+    deadline.start()
+    _, status = os.waitpid(child, 0)
+    deadline.cancel()
+    leader.paused.clear()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert ticket.result(WAIT_SECONDS, wait).status is Status.COMMITTED
+
+
 def test_a_client_that_reads_the_topic_follows_the_next_leader() -> None:
     genesis = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)
     anchor = ChainPlace(sequence=5, outcomes_offset=8, epoch=1, hash=b"a hash")
