@@ -26,6 +26,7 @@ from commitlog.client.submission import AffectedRowsLike, as_operation, prepared
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.client.updating import prepare_update
+from commitlog.errors import InvalidRequest
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id
@@ -59,6 +60,7 @@ class TransactionBuilder:
         self._written: list[tuple[TableInfo, Prepared]] = []
         self.ticket: Ticket | None = None
         self.outcome: Outcome | None = None
+        self._is_over = False
 
     def expect(self, expectation: Expect) -> None:
         """Add a precondition of the whole transaction."""
@@ -136,6 +138,14 @@ class TransactionBuilder:
         self._payloads += payloads
 
     def __enter__(self) -> TransactionBuilder:
+        if self._is_over:
+            # Its files are a committed transaction's, or are removed.
+            raise InvalidRequest(
+                f"the block of transaction {self.transaction_id} has ended",
+                field="transaction_id",
+                value=self.transaction_id,
+                advice="Call log.transact() again for another transaction",
+            )
         return self
 
     def __exit__(
@@ -145,6 +155,7 @@ class TransactionBuilder:
         trace: TracebackType | None,
     ) -> None:
         """Submit and wait, unless the block failed; raise unless committed."""
+        self._is_over = True
         if kind is not None:
             self._remove_files()
             return

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from commitlog import CommitLog, InvalidTransaction, Status
+from commitlog import CommitLog, InvalidRequest, InvalidTransaction, Status
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, LanceCommit
@@ -331,6 +331,17 @@ def test_a_refused_block_raises(client: CommitLog, leader: FakeLeader, table: st
     with pytest.raises(RetryableConflict), client.transact() as t:
         t.append(table, {"id": [10]})
     assert t.outcome is not None
+
+
+def test_a_block_is_used_once(client: CommitLog, leader: FakeLeader, table: str) -> None:
+    """Refused under the id of the first, the second one would remove what that committed."""
+    with client.transact() as t:
+        t.append(table, {"id": [10], "v": ["j"]})
+    before = len(leader.committed)
+    with pytest.raises(InvalidRequest, match="has ended"), t:
+        t.append(table, {"id": [11]})
+    assert len(leader.committed) == before
+    assert _rows(client)[10] == "j"
 
 
 def test_parts_of_maps_have_the_names_that_lance_compares(client: CommitLog) -> None:
