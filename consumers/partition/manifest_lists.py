@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.codecs.avro_manifests import encode_list, encode_record, filtered, read_list
 from commitlog.core.decisions import FilteredWanted, Found, ListDeltaWanted, ListsWanted
+from commitlog.core.iceberg.iceberg_table import FORMAT_VERSIONS
 from commitlog.core.iceberg.manifests import (
     ListDelta,
     ListHeader,
@@ -26,6 +27,10 @@ from commitlog.errors import CommitLogError, UnsupportedFormat
 from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
 from commitlog.model.records import Observation
 
+_COUNTS = frozenset(
+    f"{which}_{of}_count" for which in ("added", "existing", "deleted") for of in ("files", "rows")
+)
+"""What the first format may leave out."""
 KEPT_MANIFESTS_MAX = 200_000
 """Manifests in all lists that are kept: about 200 MB."""
 
@@ -78,7 +83,10 @@ class ManifestLists:
         return not wanted.is_strict and self._get(wanted.location, wanted.head) is not None
 
     def look(self, wanted: Wanted, read: Read) -> Found:
-        """Read or build what is wanted; raise OSError if the store fails."""
+        """Read or build what is wanted; raise OSError if the store fails.
+
+        Clients write the lists, so nothing else that is in one may end the leader.
+        """
         path = wanted.source if isinstance(wanted, FilteredWanted) else wanted.path
         try:
             if isinstance(wanted, FilteredWanted):
@@ -89,13 +97,19 @@ class ManifestLists:
             return self._build(wanted, read)
         except FileNotFoundError:
             return Found(Observation(wanted.path, -1))
+        except OSError:
+            raise
         except CommitLogError as error:
             return Found(Observation(wanted.path, 1), error=str(error))
+        except Exception as error:  # values of other types than the specification's
+            return Found(Observation(wanted.path, 1), error=f"{type(error).__name__}: {error}")
 
     def _delta(self, wanted: ListDeltaWanted, read: Read) -> Found:
         data = _bounded(read(wanted.path))
         client = read_list(data)
         added = added_by(client, wanted.snapshot_id)
+        for record in added:
+            _check_types(record)
         removed: tuple[str, ...] = ()
         if wanted.base and not (wanted.is_append and not any(map(merges, added))):
             removed = removed_by(client, self._list(wanted.base, wanted, read).records)
@@ -146,6 +160,14 @@ class ManifestLists:
 
 def _encoded(kept: KeptList, header: ListHeader) -> bytes:
     return encode_list(header, list(kept.encoded(header.format_version).values()))
+
+
+def _check_types(record: Record) -> None:
+    """Refuse a manifest that no list can name: what is decided of it takes its types as given."""
+    known = {
+        name: 0 if value is None and name in _COUNTS else value for name, value in record.items()
+    }
+    encode_record(known, FORMAT_VERSIONS[-1])
 
 
 def _bounded(data: bytes) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import fastavro
 import pytest
 
 from commitlog.codecs.avro_manifests import encode_list, encode_record, read_list
@@ -439,6 +441,54 @@ def test_lists_that_cannot_be_read_are_not_rebased(world: Writers, broken: str) 
     assert [json.loads(one.actual) for one in refused.failed_requirements] == [
         {"snapshot-id": world.head()}
     ]
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        ("added_files_count", "string", "many"),
+        ("partition_spec_id", "double", 0.5),
+        ("min_sequence_number", ["null", "long"], None),
+        ("manifest_path", ["null", "string"], None),
+        ("manifest_path", "bytes", b"m.avro"),
+        ("key_metadata", ["null", "string"], "key"),
+        ("partitions", ["null", "string"], "none"),
+        ("first_row_id", ["null", "string"], "first"),
+    ],
+)
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_a_list_whose_columns_have_other_types_is_not_rebased(
+    format_version: int, column: str, kind: Any, value: Any
+) -> None:
+    world = Writers(format_version=format_version)
+    world.commit(world.written())
+    late = world.written()
+    place = f"{ROOT}/ice/events/metadata/snap-{late.snapshot_id}.avro"
+    reader: Any = fastavro.reader(io.BytesIO(world.files[place]))
+    written: Any = reader.writer_schema
+    fields = [
+        {**field, "type": kind} if field["name"] == column else field for field in written["fields"]
+    ]
+    rows = [{**row, column: value} for row in reader]
+    out = io.BytesIO()
+    fastavro.writer(out, {"type": "record", "name": "manifest_file", "fields": fields}, rows)
+    world.files[place] = out.getvalue()
+    if column != "first_row_id" or format_version == 3:
+        refused = world.commit(late)
+        assert refused.code is Code.EXPECTATION_FAILED, refused.message
+    world.check()
+
+
+def test_a_list_with_row_ids_that_its_snapshot_lacks_is_not_rebased() -> None:
+    world = Writers(format_version=3)
+    world.commit(world.written())
+    late = world.written()
+    updates = json.loads(late.operation.updates)
+    for member in ("first-row-id", "added-rows"):
+        del updates[0]["snapshot"][member]
+    operation = change(updates, json.loads(late.operation.requirements), EVENTS)
+    assert world.ask("late", operation).code is Code.EXPECTATION_FAILED
     world.check()
 
 
