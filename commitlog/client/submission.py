@@ -23,6 +23,7 @@ from commitlog.client.arguments import refused
 from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import contents, summary
 from commitlog.client.host import Host, TableName
+from commitlog.client.iceberg_text import check_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
@@ -36,6 +37,7 @@ from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import (
     AffectedRows,
+    IcebergChange,
     KeyHashes,
     LanceCommit,
     Operation,
@@ -97,6 +99,8 @@ def as_operation(
                 value=table_id,
                 advice="Pass that table, or leave the table out",
             )
+        if isinstance(operation, IcebergChange):
+            check_change(operation)
         return operation, transaction_id, transaction_id is None
     if table is None:
         raise InvalidTransaction("no table is given", field="table", advice="Name it")

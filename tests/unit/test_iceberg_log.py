@@ -12,6 +12,8 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.errors import InvalidTransaction
+from commitlog.model.operations import IcebergChange
 from consumers.partition.observer import StoreObserver
 from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.catalog import IcebergSettings
@@ -124,6 +126,62 @@ def test_a_missing_file_is_said_when_the_table_is_loaded(
     reply = server.ask("GET", address)
     assert (reply.status, reply.error["type"]) == (404, "NotFoundException")
     assert server.ask("HEAD", address).status == 204
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"snapshots":[]', '"snapshots":[],"x":1e400'),
+        ('"snapshots":[]', '"snapshots":[{"snapshot-id":1,"timestamp-ms":1,"x":1e400}]'),
+        *(
+            ('"snapshots":[]', f'"snapshots":[{{"snapshot-id":1,"timestamp-ms":1,{more}}}]')
+            for more in (
+                '"parent-snapshot-id":"one"',
+                '"parent-snapshot-id":1.5',
+                '"summary":"text"',
+                '"summary":{"total-records":5}',
+            )
+        ),
+        (
+            '"metadata-log":[]',
+            '"metadata-log":[],"format-version":1,"schemas":null,'
+            '"schema":{"type":"struct","schema-id":null,"fields":[]}',
+        ),
+    ],
+)
+def test_metadata_that_the_log_cannot_go_on_from_is_not_registered(
+    world: World, server: IcebergServer, namespace: str, old: str, new: str
+) -> None:
+    tables = f"/v1/namespaces/{namespace}/tables"
+    found = server.ask("GET", f"{tables}/ice").json
+    assert server.ask("DELETE", f"{tables}/ice").status == 204
+    file = Path(found["metadata-location"])
+    text = file.read_text()
+    assert old in text
+    place = file.with_name(f"00001-{world.fresh_name()}.metadata.json")
+    place.write_text(text.replace(old, new))
+    wanted = {"name": "ice", "metadata-location": str(place)}
+    reply = server.ask("POST", f"/v1/namespaces/{namespace}/register", wanted)
+    assert (reply.status, reply.error["type"]) == (400, "BadRequestException"), reply.error
+    assert server.ask("HEAD", f"{tables}/ice").status == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("ns", "[]", "[]"), "table"),
+        ((("ns", ""), "[]", "[]"), "part"),
+        ((("ns", "t"), None, "[]"), "requirements"),
+        ((("ns", "t"), "[]", [{}]), "updates"),
+        ((("ns", "t"), "[]", "no JSON"), "updates is not JSON"),
+        ((("ns", "t"), '[{"x": 1e400}]', "[]"), "64-bit float"),
+        ((("ns", "t"), "[]", '[{"action": "set-properties", "x": -1e400}]'), "64-bit float"),
+    ],
+)
+def test_a_change_that_is_no_json_is_not_appended(world: World, change: Any, said: str) -> None:
+    builder = world.log.transact()
+    with pytest.raises(InvalidTransaction, match=said):
+        builder.submit(None, IcebergChange(*change))
 
 
 def test_a_place_behind_a_file_is_refused_and_holds_up_nobody(

@@ -362,6 +362,34 @@ def test_a_nul_is_refused_wherever_it_is(
     assert "NUL" in reply.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (f"{_TABLES}/t", '{"requirements": [], "updates": [{"action": "nothing", "x": 1e400}]}'),
+        (f"{_TABLES}/t", '{"requirements": [{"type": "assert-create", "x": 1E+400}]}'),
+        (_TABLES, '{"name": "n", "schema": {"type": "struct", "fields": [], "x": -1e999}}'),
+        (_COMMIT, '{"table-changes": [], "x": %s.0}' % ("1" * 400)),
+        ("/v1/namespaces/analytics/views", '{"name": "n", "view-version": {"x": [1e0400]}}'),
+        ("/v1/namespaces/analytics/properties", '{"updates": {}, "x": 1.5e309}'),
+    ],
+)
+def test_a_number_that_no_float_holds_is_refused(
+    server: IcebergServer, path: str, body: str
+) -> None:
+    reply = server.ask("POST", path, body.encode())
+    assert (reply.status, reply.error["type"]) == (400, "BadRequestException")
+    assert "64-bit float" in reply.error["message"]
+
+
+def test_what_looks_like_such_a_number_is_none(server: IcebergServer, table: str) -> None:
+    values = {"a": "1e400", "b": "1" * 400, "c": "ff1e4009"}
+    change = {**_change(table), "x": [1e300, 2**1024], "y": 1e-400}
+    change["updates"] = [{"action": "set-properties", "updates": values}]
+    reply = server.ask("POST", f"{_TABLES}/{table}", change)
+    assert reply.status == 200
+    assert reply.json["metadata"]["properties"].items() >= values.items()
+
+
 def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_failure_of_ours(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -309,7 +310,10 @@ def test_a_view_is_registered_by_its_metadata(world: World, server: IcebergServe
     place = server.ask("GET", f"/v1/namespaces/{space}/tables/t").json["metadata-location"]
     at = {"name": "w", "metadata-location": again_at}
     register = f"/v1/namespaces/{space}/register-view"
-    for other in ({**at, "name": "t"}, {**at, "metadata-location": place}):
+    endless = Path(again_at).with_name("endless.metadata.json")
+    endless.write_text(Path(again_at).read_text().replace('"schemas":', '"x":1e400,"schemas":', 1))
+    places = (place, str(endless))
+    for other in ({**at, "name": "t"}, *({**at, "metadata-location": one} for one in places)):
         assert server.ask("POST", register, other).status in (400, 409)
     back = now.register_view(f"{space}.w", again_at)
     assert str(back.metadata.view_uuid) == again["view-uuid"]
@@ -341,3 +345,10 @@ def test_a_view_and_tables_of_both_formats_commit_over_http_by_one_record(world:
     status, body = world.post("/v1/log/transactions", {"operations": [{"iceberg_change": wrong}]})
     assert status == 400
     assert "operations[0]" in body["error"]
+    for field in ("requirements", "updates"):
+        endless = {"table": [space, "w"], "updates": [], field: [{"type": "x", "y": float("inf")}]}
+        sent = json.dumps({"operations": [{"iceberg_change": endless}]}).replace(
+            "Infinity", "1e400"
+        )
+        status, body = world.post("/v1/log/transactions", sent.encode())
+        assert (status, "64-bit float" in body["error"]) == (400, True)

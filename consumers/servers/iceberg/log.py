@@ -25,7 +25,7 @@ from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
-from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.reading import Node, load_json
 from commitlog.core.iceberg.views import read_any
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.messages import (
@@ -134,7 +134,7 @@ class LogIcebergService:
     ) -> IcebergChange:
         """Return what registers a metadata file: by its digest, where the log's protocol has it."""
         data = self.files.read(location)
-        read_table(data, location)
+        _check_usable(data, location)
         runtime = self._log.runtime()
         status = runtime.request(runtime.domains.partition(table), "status", newest_rules=True)
         if status["rules"]["protocol"] >= ICEBERG_REFERENCES_SINCE:
@@ -252,6 +252,23 @@ class LogIcebergService:
             if len(self._kept) > _TABLES_KEPT:
                 self._kept.popitem(last=False)
         return table
+
+
+def _check_usable(data: bytes, location: str) -> None:
+    """Refuse metadata that the log couldn't write again, or couldn't put a commit upon."""
+    try:
+        table = read_table(data, location)
+        table.to_bytes()
+        for snapshot in table.snapshots:
+            node = Node(snapshot, f"{location}: snapshot {snapshot['snapshot-id']}")
+            if (parent := node.optional("parent-snapshot-id")) is not None:
+                parent.integer()
+            if (summary := node.optional("summary")) is not None:
+                summary.strings()
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidTransaction(
+            f"the metadata file {location} is not usable: {error}", field="metadata-location"
+        ) from error
 
 
 def _why_not_rebased(outcome: Outcome) -> str:

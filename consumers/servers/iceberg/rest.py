@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commitlog import CommitLog
+from commitlog.client.iceberg_text import number_problem
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import load_json
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
@@ -238,7 +239,8 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
-    if problem := body_problem(body, lambda: load_json(body, "body")):
+    problem = body_problem(body, lambda: load_json(body, "body")) or number_problem(body)
+    if problem:
         raise Failure(400, "BadRequestException", problem)
     return handler(request, body)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from commitlog.client.iceberg_text import number_problem
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.requests import read_identifier
@@ -67,7 +68,10 @@ class IcebergViews:
         name = parse_table_id((*namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
         with reading(location):
-            found = load_json(self._catalog.service.read_metadata(location), location)
+            data = self._catalog.service.read_metadata(location)
+        if problem := number_problem(data):
+            raise Failure(400, "BadRequestException", f"{location}: {problem}")
+        found = load_json(data, location)
         updates = _updates_of(Node(found, location))
         change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
         return self._answer(asked, change, is_create=True)

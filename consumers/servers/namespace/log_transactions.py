@@ -182,9 +182,11 @@ class IcebergChangeBody(_OnTable):
 
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""
-        made = logged.IcebergChange(
-            self.table_id(), dump_json(self.requirements), dump_json(self.updates)
-        )
+        try:
+            sent, asked = dump_json(self.requirements), dump_json(self.updates)
+        except ValueError as error:  # JSON has no word for infinity, which Python makes of 1e400
+            raise InvalidInputError("a number is more than a 64-bit float holds") from error
+        made = logged.IcebergChange(self.table_id(), sent, asked)
         if not is_view_change(made):
             body = {"requirements": self.requirements, "updates": self.updates}
             made = parse_table_commit(body, self.table_id()).sent

@@ -1,0 +1,70 @@
+"""The JSON of an Iceberg change: refused before it is appended where no log could go on from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import NoReturn
+
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.reading import load_json
+from commitlog.errors import InvalidTransaction
+from commitlog.model.operations import IcebergChange
+from commitlog.model.table import parse_table_id
+
+_MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9.]{200}")
+"""How JSON may write a number that is more than a 64-bit float holds; few texts have that."""
+_SHOWN_CHARACTERS = 40
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def number_problem(data: bytes) -> str:
+    """Return which number of a JSON text is too large for a float, empty if none is.
+
+    Python reads it as infinity, which JSON has no word for.
+    """
+    if not _MAY_OVERFLOW.search(data):
+        return ""
+    try:
+        json.loads(data, parse_float=_finite)
+    except _TooLarge as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        return ""  # it isn't JSON: who reads it says so
+    return ""
+
+
+def check_change(change: IcebergChange) -> None:
+    """Refuse a change that isn't of a table's name and two JSON texts.
+
+    Raises:
+        InvalidTransaction: it says which of them is wrong.
+    """
+    if not isinstance(change.table, tuple):
+        _refuse("table", "must be a tuple of names", change.table)
+    parse_table_id(change.table)
+    for name in ("requirements", "updates"):
+        text = getattr(change, name)
+        if not isinstance(text, str):
+            _refuse(name, "must be JSON text", text)
+        try:
+            load_json(text, name)
+        except Invalid as error:
+            raise InvalidTransaction(str(error), field=name) from error
+        if problem := number_problem(text.encode(errors="replace")):
+            _refuse(name, problem, None)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _TooLarge(f"the number {text[:_SHOWN_CHARACTERS]} is more than a 64-bit float holds")
+    return value
+
+
+def _refuse(name: str, problem: str, value: object) -> NoReturn:
+    raise InvalidTransaction(f"{name}: {problem}", field=name, value=value)
