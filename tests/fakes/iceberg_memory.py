@@ -165,7 +165,13 @@ class MemoryIcebergService:
         return gzip.decompress(data) if is_compressed(location) else data
 
     def registration(
-        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+        self,
+        table: TableId,
+        location: str,
+        replaces: str,
+        *,
+        read_only: bool = False,
+        repeats: str = "",
     ) -> IcebergChange:
         read_table(self.read_file(location), location)
         metadata = load_json(self.read_metadata(location), location)

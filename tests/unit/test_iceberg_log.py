@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uuid_utils
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
@@ -182,6 +183,50 @@ def test_a_change_that_is_no_json_is_not_appended(world: World, change: Any, sai
     builder = world.log.transact()
     with pytest.raises(InvalidTransaction, match=said):
         builder.submit(None, IcebergChange(*change))
+
+
+def test_what_landed_is_no_4xx_though_its_file_cannot_be_read(
+    world: World, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(location: str) -> bytes:
+        raise OSError("input/output error")
+
+    service, tables = LogIcebergService(world.log), f"/v1/namespaces/{namespace}/tables"
+    views = f"/v1/namespaces/{namespace}/views"
+    monkeypatch.setattr(service, "read_metadata", broken)
+    version = {"version-id": 1, "schema-id": 0, "timestamp-ms": 1, "summary": {}}
+    version |= {"default-namespace": [namespace], "representations": []}
+    columns = {"type": "struct", "fields": []}
+    with serving(service, IcebergSettings(service.tables_root)) as running:
+        for path, body in [
+            (tables, {"name": "landed", "schema": columns}),
+            (f"{tables}/landed", {"requirements": [], "updates": []}),
+            (views, {"name": "seen", "schema": columns, "view-version": version}),
+        ]:
+            reply = running.ask("POST", path, body)
+            assert (reply.status, reply.error["type"]) == (500, "CommitStateUnknownException")
+            assert "is committed" in reply.error["message"]
+            assert "input/output error" in reply.error["message"]
+        assert running.ask("HEAD", f"{tables}/landed").status == 204
+        assert running.ask("HEAD", f"{views}/seen").status == 204
+
+
+def test_a_registration_may_be_repeated_under_its_key(
+    server: IcebergServer, namespace: str
+) -> None:
+    tables = f"/v1/namespaces/{namespace}/tables"
+    body = {"name": "other", "schema": {"type": "struct", "fields": []}}
+    there = server.ask("POST", tables, body).json["metadata-location"]
+    assert server.ask("DELETE", f"{tables}/other").status == 204
+    key = {"Idempotency-Key": str(uuid_utils.uuid7())}
+    register = f"/v1/namespaces/{namespace}/register"
+    wanted = {"name": "ice", "metadata-location": there, "overwrite": True}
+    first = server.ask("POST", register, wanted, key)
+    assert first.status == 200
+    assert server.ask("POST", register, wanted, key).data == first.data
+    for other in ({**wanted, "name": "third"}, {**wanted, "metadata-location": f"{there}.x"}):
+        assert server.ask("POST", register, other, key).status == 400
+    assert server.ask("POST", register, {**wanted, "overwrite": False}).status == 409
 
 
 def test_a_place_behind_a_file_is_refused_and_holds_up_nobody(

@@ -42,6 +42,7 @@ from consumers.servers.iceberg.replies import (
     failure_of_table_refusal,
     identifier_json,
     json_reply,
+    landed,
     no_such_namespace,
     no_such_table,
     table_reply,
@@ -198,8 +199,11 @@ class IcebergCatalog:
             replaces = old.uuid if old is not None else ""
         if replaces and read_only:
             raise Failure(400, "BadRequestException", "use either overwrite or read-only, not both")
+        repeats = asked.transaction_id if asked.has_key else ""
         with reading(location):
-            change = self.service.registration(table, location, replaces, read_only=read_only)
+            change = self.service.registration(
+                table, location, replaces, read_only=read_only, repeats=repeats
+            )
         answer = self.submit(asked, [change])
         if isinstance(answer, RefusedChanges):
             raise self._not_created(answer, table)
@@ -340,17 +344,14 @@ class IcebergCatalog:
 
     def _committed(self, answer: Committed, table: TableId, tell: Tell = tell_nothing) -> Response:
         location = answer.locations[table]
-        known = answer.tables.get(table)
-        if tell is not tell_nothing:
-            known = self.view().tables.get(table)
-        access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
-        if known is not None and known.metadata_location == location:
-            return table_reply(known.to_bytes(), location, access=access)
-        return table_reply(self._read(location), location, access=access)
-
-    def _read(self, location: str) -> bytes:
-        with reading(location):
-            return self.service.read_metadata(location)
+        with landed(answer.transaction_id):
+            known = answer.tables.get(table)
+            if tell is not tell_nothing:
+                known = self.view().tables.get(table)
+            access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
+            if known is not None and known.metadata_location == location:
+                return table_reply(known.to_bytes(), location, access=access)
+            return table_reply(self.service.read_metadata(location), location, access=access)
 
 
 @contextmanager

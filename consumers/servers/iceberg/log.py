@@ -25,7 +25,9 @@ from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, dump_json, load_json
+from commitlog.core.iceberg.requests import registers_read_only
+from commitlog.core.iceberg.updates import REGISTER
 from commitlog.core.iceberg.views import read_any
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.messages import (
@@ -130,9 +132,22 @@ class LogIcebergService:
         return self.files.metadata(location)
 
     def registration(
-        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+        self,
+        table: TableId,
+        location: str,
+        replaces: str,
+        *,
+        read_only: bool = False,
+        repeats: str = "",
     ) -> IcebergChange:
         """Return what registers a metadata file: by its digest, where the log's protocol has it."""
+        first = self._lance.transaction(repeats) if repeats else None
+        for known in first[1].operations if first is not None else ():
+            if isinstance(known, IcebergChange) and known.table == table:
+                named = f'"metadata-location":{dump_json(location)}'
+                is_same = REGISTER in known.updates and named in known.updates
+                if is_same and registers_read_only(known) is read_only:
+                    return known
         data = self.files.read(location)
         _check_usable(data, location)
         runtime = self._log.runtime()

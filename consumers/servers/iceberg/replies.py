@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lance_namespace.errors import PermissionDeniedError
@@ -118,6 +119,19 @@ def failure_of(error: Exception) -> Failure:
     if not isinstance(error, CommitLogError):
         logger.error("a request of the Iceberg catalogue failed", exc_info=error)
     return Failure(500, "ServerError", f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def landed(transaction_id: str) -> Iterator[None]:
+    """Say of whatever fails in here that it is committed; by a 4xx a client would take it back."""
+    try:
+        yield
+    except Exception as error:
+        message = (
+            f"transaction {transaction_id} is committed, but its result cannot be shown now: "
+            f"{error}; load it again"
+        )
+        raise Failure(500, "CommitStateUnknownException", message) from error
 
 
 def failure_of_refusal(refused: RefusedChanges) -> Failure:

@@ -239,8 +239,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
-    problem = body_problem(body, lambda: load_json(body, "body")) or number_problem(body)
-    if problem:
+    if problem := body_problem(body, lambda: load_json(body, "body")) or number_problem(body):
         raise Failure(400, "BadRequestException", problem)
     return handler(request, body)
 

@@ -81,12 +81,20 @@ class IcebergService(Protocol):
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
 
     def registration(
-        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+        self,
+        table: TableId,
+        location: str,
+        replaces: str,
+        *,
+        read_only: bool = False,
+        repeats: str = "",
     ) -> IcebergChange:
         """Return what registers a metadata file; raise OSError, or Invalid if it isn't one.
 
         `replaces` is the uuid of the table that leaves the name; empty: there must be none.
-        With `read_only` it may be the metadata of another table.
+        With `read_only` it may be the metadata of another table. If the transaction that it
+        `repeats` registered the file already, its own change is returned: the table that it
+        replaced is gone.
         """
 
     def has_file(self, location: str) -> bool:

@@ -128,7 +128,13 @@ class PastIcebergService:
         refuse(self._position)
 
     def registration(
-        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+        self,
+        table: TableId,
+        location: str,
+        replaces: str,
+        *,
+        read_only: bool = False,
+        repeats: str = "",
     ) -> IcebergChange:
         """Refuse: what existed is read only."""
         refuse(self._position)

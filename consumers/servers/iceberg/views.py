@@ -29,6 +29,7 @@ from consumers.servers.iceberg.replies import (
     failure_of_refusal,
     identifier_json,
     json_reply,
+    landed,
     no_such_namespace,
     table_reply,
 )
@@ -153,7 +154,8 @@ class IcebergViews:
                 raise no_such_namespace(name[:-1])
             raise _failure(answer, name)
         location = answer.locations[name]
-        return table_reply(self._catalog.service.read_metadata(location), location)
+        with landed(answer.transaction_id):
+            return table_reply(self._catalog.service.read_metadata(location), location)
 
 
 def view_change(name: TableId, body: Any) -> IcebergChange:
