@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -250,11 +251,18 @@ def test_a_forged_metadata_file_names_no_place_of_others(places: Places) -> None
         assert status == 403, (place, answer)
 
 
-def test_a_table_is_registered_again_under_its_name(places: Places) -> None:
-    status, made = places.post("namespaces/bobs/tables", {"name": "again", "schema": SCHEMA})
+@pytest.mark.parametrize("name", ["again", "again & #1"])
+def test_a_table_is_registered_again_under_its_name(places: Places, name: str) -> None:
+    status, made = places.post("namespaces/bobs/tables", {"name": name, "schema": SCHEMA})
     assert status == 200, made
-    assert places.world.send("DELETE", "/v1/namespaces/bobs/tables/again", b"", BOB)[0] == 204
-    body = {"name": "again", "metadata-location": made["metadata-location"]}
+    path = f"/v1/namespaces/bobs/tables/{quote(name)}"
+    assert places.world.send("DELETE", path, b"", BOB)[0] == 204
+    body = {"name": name, "metadata-location": made["metadata-location"]}
+    folder = made["metadata"]["location"].rpartition("/")[2]
+    for other in ("other", name.replace("#", "?"), folder[:-37].replace("~", "_")):
+        if other != name:
+            status, answer = places.post("namespaces/bobs/register", {**body, "name": other})
+            assert status == 403, answer
     status, answer = places.post("namespaces/bobs/register", body)
     assert status == 200, answer
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -193,6 +195,24 @@ def test_staging_makes_nothing(server: IcebergServer, service: MemoryIcebergServ
     assert reply.json["metadata"]["location"].startswith("file://")
     assert service.appended == appended
     assert server.ask("HEAD", f"{_TABLES}/staged").status == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["a#1", "a?b", "a%20b", "*", "[x]", "a b", "\u00fc" * 255, "x" * 255, ".hidden"]
+)
+def test_a_place_holds_nothing_that_a_client_misreads(server: IcebergServer, name: str) -> None:
+    space = f"in {name}"[:255]
+    path = f"/v1/namespaces/{quote(space)}"
+    assert server.ask("POST", "/v1/namespaces", {"namespace": [space]}).status == 200
+    body = {"name": name, "schema": schema("id")}
+    made = server.ask("POST", f"{path}/tables", body)
+    assert made.status == 200
+    staged = server.ask("POST", f"{path}/tables", {**body, "name": "s", "stage-create": True})
+    for reply in (made, staged):
+        location = reply.json["metadata"]["location"]
+        parts = location.split("/")[-2:]
+        assert all(re.fullmatch(r"[A-Za-z0-9._~-]{1,200}", part) for part in parts), location
+    assert server.ask("GET", f"{path}/tables/{quote(name)}").status == 200
 
 
 def test_missing_and_taken_names(server: IcebergServer, table: str) -> None:

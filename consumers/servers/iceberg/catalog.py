@@ -50,6 +50,7 @@ from consumers.servers.iceberg.replies import (
 from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, RefusedChanges
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY
+from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
 
 LOCATION = "location"
@@ -304,9 +305,9 @@ class IcebergCatalog:
             raise no_such_namespace(table[:-1])
         root = properties.get(LOCATION, "").rstrip("/")
         if not root:
-            root = "/".join([self.settings.warehouse.rstrip("/"), *table[:-1]])
+            root = "/".join([self.settings.warehouse.rstrip("/"), *map(folder_name, table[:-1])])
         # The uuid is in the path: no location ever belongs to two tables.
-        return f"{root}/{table[-1]}-{uuid}"
+        return f"{root}/{folder_name(table[-1])}-{uuid}"
 
     def new_location(self, name: TableId, uuid: str) -> str:
         """Return the location of a new table or view whose request gives none."""

@@ -7,6 +7,7 @@ example, is for who may read everything, unless a table of the same name left it
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -23,6 +24,23 @@ from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,150}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_SHOWN_CHARACTERS = 100
+_DIGEST_CHARACTERS = 16
+
+
+def folder_name(part: str) -> str:
+    """Return how the folder of a new Iceberg table says a part of its name.
+
+    Clients take `#` and `?` for the end of an object's key, others `*` and `[` for a pattern, and
+    no folder's name may be very long. What is changed so ends with a digest: no two names share
+    a folder, and only such folders have a `~`.
+    """
+    if _PLAIN.fullmatch(part):
+        return part
+    digest = hashlib.sha256(part.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{_UNSAFE.sub('_', part)[:_SHOWN_CHARACTERS]}~{digest}"
 
 
 class TablePlaces:
@@ -86,7 +104,9 @@ class TablePlaces:
         if path is None or not table:
             return False
         *spaces, name = table
-        iceberg = re.escape("/".join([*spaces, name])) + f"-{_UUID}"
+        # Earlier releases used names as they are.
+        names = ("/".join(map(folder_name, table)), "/".join(table))
+        iceberg = f"(?:{'|'.join(map(re.escape, names))})-{_UUID}"
         lance = re.escape("/".join([*(f"{one}.ns" for one in spaces), name])) + rf"-{_UUID}\.lance"
         return re.fullmatch(f"(?:{iceberg}|{lance})(?:/.*)?", path) is not None
 
