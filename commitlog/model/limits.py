@@ -255,6 +255,10 @@ ICEBERG_NUMBERS_SINCE = 5
 numbers where others took them; under which no snapshot of a table with row ids is put over one
 without, and none gets a time before the branch's own history."""
 
+ICEBERG_FIRST_NUMBER_SINCE = 6
+"""The protocol under which the first snapshot of a table may leave out its sequence number, though
+its list can't be read: nobody took a number from it."""
+
 ICEBERG_COPIES_SINCE = 5
 """The protocol under which a metadata file that a log wrote has one name, even before the first
 commit since it was registered: after an undrop for example."""

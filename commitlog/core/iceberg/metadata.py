@@ -121,6 +121,7 @@ def _list(node: Node, name: str, read: Any) -> list[Any]:
 def _schemas(node: Node, version: int) -> tuple[Shelf, int]:
     if version == 1 and node.optional("schemas") is None:
         schema = {"schema-id": 0, **read_schema(node.member("schema"))}
+        schema["schema-id"] = schema["schema-id"] or 0  # null, as some say it
         return Shelf("schema-id", [schema]), int(schema["schema-id"])
     current = node.member("current-schema-id")
     found = {}

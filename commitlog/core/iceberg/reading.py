@@ -49,8 +49,14 @@ def _values_at_most(data: bytes) -> int:
 
 
 def dump_json(value: Any) -> str:
-    """Write JSON in its one compact form; only ASCII, so that any encoder can take it."""
-    return _ENCODER.encode(value)
+    """Write JSON in its one compact form; only ASCII, so that any encoder can take it.
+
+    Numbers that were read as infinity stay so; ValueError for what is not a number.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return _SPECIAL.sub(_respelled, _ENCODER_OF_ALL.encode(value))
 
 
 class Node:
@@ -150,6 +156,16 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_ENCODER_OF_ALL = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
+_SPECIAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|Infinity|NaN')
+
+
+def _respelled(found: re.Match[str]) -> str:
+    if found[0] == "NaN":
+        raise ValueError("NaN is not JSON")
+    return found[0] if found[0].startswith('"') else "1e999"
+
+
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 

@@ -21,8 +21,9 @@ from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
 from commitlog.core.iceberg.requests import TableChange
 from commitlog.core.iceberg.requirements import Requirement
-from commitlog.core.iceberg.snapshot_renewal import renewed
+from commitlog.core.iceberg.snapshot_renewal import renewed, summary_of
 from commitlog.model.limits import (
+    ICEBERG_FIRST_NUMBER_SINCE,
     ICEBERG_MERGES_SINCE,
     ICEBERG_NUMBERS_SINCE,
     ICEBERG_OVERTAKEN_MAX,
@@ -131,7 +132,7 @@ def plan(
     branch = _branch(change, table, snapshots, unmet)
     if branch is not None:
         head: int | None = int(table.refs[branch]["snapshot-id"])
-    elif has_numbers and not unmet and _is_in_nobodys_way(change, table, snapshots):
+    elif has_numbers and not unmet and _is_in_nobodys_way(change, table, snapshots, protocol):
         head = parent_of(snapshots[0])
     else:
         return None
@@ -194,7 +195,10 @@ def _branch(
 def parent_of(snapshot: Value) -> int | None:
     """Return the snapshot before; some writers say -1 where there is none."""
     parent = snapshot.get("parent-snapshot-id", -1)
-    return None if parent == -1 else int(parent)
+    try:
+        return None if parent == -1 else int(parent)
+    except (TypeError, ValueError, OverflowError):
+        return None  # of a snapshot that was registered: null, say, or a text
 
 
 def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
@@ -208,10 +212,12 @@ def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
 
 
 def _is_in_nobodys_way(
-    change: TableChange, table: IcebergTable, snapshots: Sequence[Value]
+    change: TableChange, table: IcebergTable, snapshots: Sequence[Value], protocol: int
 ) -> bool:
     """Return True if snapshots begin a branch, or none, and only their numbers were taken."""
     parent, own = parent_of(snapshots[0]), {snapshot["snapshot-id"] for snapshot in snapshots}
+    if parent is None and not (table.last_sequence_number or protocol < ICEBERG_FIRST_NUMBER_SINCE):
+        return False  # nobody took a number
     is_moved = any(
         name in table.refs
         for update in change.updates
@@ -300,7 +306,7 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     summary, properties = snapshot["summary"], behind.table.properties
     operation, is_serializable = summary["operation"], properties.get(POLICY) == SERIALIZABLE
     progress = {name for name in summary if name.startswith(_PROGRESS)}
-    if _PICKED in summary or any(progress & one["summary"].keys() for one in behind.overtaken):
+    if _PICKED in summary or any(progress & summary_of(one).keys() for one in behind.overtaken):
         return Phrase("iceberg_checked_by_its_client", {"snapshot": snapshot["snapshot-id"]})
     is_merge = has_merges and operation == "append" and _may_be_merge(summary, properties)
     if operation == "append" and not (is_serializable or is_merge):
@@ -314,7 +320,7 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     else:
         levels = {properties.get(name, "").lower() for name in _ISOLATIONS}
         allowed = {"append"} if levels == {"snapshot"} and not is_serializable else set()
-    found = {one["summary"]["operation"] for one in behind.overtaken}
+    found = {str(summary_of(one).get("operation", "")) for one in behind.overtaken}
     if found <= allowed:
         return None
     refused = {"operation": operation, "overtaken": sorted(found - allowed)}

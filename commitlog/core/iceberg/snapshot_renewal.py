@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from commitlog.core.iceberg.iceberg_table import Value
@@ -29,8 +30,14 @@ def renewed(snapshot: Value, before: Value | None, since_ms: int) -> dict[str, A
         return after
     after["parent-snapshot-id"] = before["snapshot-id"]
     after["timestamp-ms"] = max(snapshot["timestamp-ms"], before["timestamp-ms"], since_ms)
-    after["summary"] = _summary(snapshot["summary"], before.get("summary", {}))
+    after["summary"] = _summary(snapshot["summary"], summary_of(before))
     return after
+
+
+def summary_of(snapshot: Value) -> Value:
+    """Return what a snapshot says of its change: nothing, if it was registered without that."""
+    summary = snapshot.get("summary")
+    return summary if isinstance(summary, Mapping) else {}
 
 
 def _summary(summary: Value, before: Value) -> dict[str, Any]:
@@ -39,7 +46,7 @@ def _summary(summary: Value, before: Value) -> dict[str, Any]:
         known = (before.get(total), summary.get(more, "0"), summary.get(less, "0"))
         if total not in after:
             continue
-        numbers = [int(one) for one in known if one is not None and _DIGITS.fullmatch(one)]
+        numbers = [int(one) for one in known if isinstance(one, str) and _DIGITS.fullmatch(one)]
         if len(numbers) == len(known):
             then, added, removed = numbers
             now = max(0, then + added - removed)

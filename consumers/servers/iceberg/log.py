@@ -19,6 +19,7 @@ from lance_namespace import LanceNamespaceError, PermissionDeniedError, TableNot
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import behind
+from commitlog.client.iceberg_text import number_problem
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
@@ -273,7 +274,8 @@ def _check_usable(data: bytes, location: str) -> None:
     """Refuse metadata that the log couldn't write again, or couldn't put a commit upon."""
     try:
         table = read_table(data, location)
-        table.to_bytes()
+        if problem := number_problem(data):
+            raise ValueError(problem)
         for snapshot in table.snapshots:
             node = Node(snapshot, f"{location}: snapshot {snapshot['snapshot-id']}")
             if (parent := node.optional("parent-snapshot-id")) is not None:
