@@ -157,7 +157,7 @@ def test_later_versions_are_named_as_a_migration_left_the_others(
     running.client.register_table("ns$old", place, policy=policy)
     running.client.append("ns$old", rows(2))
     assert (place / "_versions" / manifest_name(2, "V1")).exists()
-    running.client.open("ns$old").migrate_manifest_paths_v2()
+    running.client.open("ns$old").migrate_manifest_paths_v2()  # type: ignore[no-untyped-call]
     for version in (3, 4):
         running.client.append("ns$old", rows(version))
         assert ids_of(lance.dataset(str(place))) == list(range(1, version + 1))
