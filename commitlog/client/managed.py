@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
@@ -160,6 +161,24 @@ class ManagedDataset(lance.LanceDataset):
     def _deleted_count(self) -> int:
         ranges = self._log.describe(self._table, fresh=True).deleted
         return sum(last - first + 1 for first, last in ranges)
+
+    def create_branch(self, branch: str, *reference: Any, **options: Any) -> NoReturn:
+        """Refuse a branch that Lance would make beside the log."""
+        raise InvalidRequest(
+            f"create_branch of an opened dataset makes no branch {branch!r} in the log",
+            field="branch",
+            value=branch,
+            advice='Submit lance.LanceOperation.Clone(True, None, version, location, "name") under'
+            " the branch's own table name, or open the location with pylance for one outside it",
+        )
+
+    def shallow_clone(self, *arguments: Any, **options: Any) -> lance.LanceDataset:
+        """Clone a version to a place outside the log, without its files, as Lance's own does."""
+        return open_dataset(self.uri, self.version).shallow_clone(*arguments, **options)
+
+    def deep_clone(self, *arguments: Any, **options: Any) -> lance.LanceDataset:
+        """Copy a version to a place outside the log, as Lance's own does."""
+        return open_dataset(self.uri, self.version).deep_clone(*arguments, **options)
 
     def __copy__(self) -> lance.LanceDataset:
         """Return a handle that is looked after too; `checkout_version` begins with this."""

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -183,6 +184,21 @@ def test_a_version_that_a_handle_checks_out_is_looked_after_by_the_log_too(
     leader.decide = lambda submitted: blank(Status.REJECTED, Code.BUILD_REFUSED)
     with pytest.raises(TransactionRejected):
         copy.copy(client.open("a$t")).delete("id = 1")
+
+
+def test_an_opened_table_can_be_cloned_to_places_outside_the_log(
+    client: CommitLog, tmp_path: Path
+) -> None:
+    client.append("a$t", {"id": [10], "v": ["k"]})
+    opened = client.open("a$t")
+    for clone in (opened.shallow_clone, opened.deep_clone):
+        made = clone(tmp_path / clone.__name__, 2)
+        assert (made.count_rows(), type(made)) == (10, lance.LanceDataset)
+        made.delete("id < 5")
+        assert lance.dataset(tmp_path / clone.__name__).count_rows() == 5
+    with pytest.raises(InvalidRequest, match="makes no branch 'dev' in the log"):
+        opened.create_branch("dev")
+    assert client.open("a$t").count_rows() == 11
 
 
 def test_nothing_staged_is_ever_named() -> None:
