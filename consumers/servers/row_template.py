@@ -126,6 +126,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
+    warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)  # see above
     if _forks_whole():
         for name in sys.argv[2:]:
             importlib.import_module(name)

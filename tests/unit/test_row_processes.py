@@ -250,6 +250,18 @@ def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> Non
     assert template is not processes.made._templates._template
 
 
+def test_a_fork_beside_lance_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Lance warns whoever forks, which a user would take for a fault of the service."""
+    template = Template(("lance",))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = template.fork(theirs)
+        child.kill()
+        child.wait(60)
+    template.close()
+    assert "fork-safe" not in capfd.readouterr().err
+
+
 def test_a_child_that_died_at_rest_is_not_asked(asked: Callable[..., Asked]) -> None:
     processes = asked(1)
     pid = processes.ask(("pid", None))
