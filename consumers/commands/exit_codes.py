@@ -88,6 +88,10 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the code of an error; BUG for one that is none of ours."""
+    from commitlog.errors import InvalidRequest
+
+    if isinstance(error, InvalidRequest) and error.field == "COMMITLOG_LANE":
+        return ExitCode.USAGE  # what the table imports would only raise it again
     from consumers.runtime.roots import PartFailed
 
     if isinstance(error, PartFailed) and error.code:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from commitlog.errors import LogMoved, Unavailable
+from consumers.runtime.config import ConfigurationError
 from consumers.runtime.log_lines import VARIABLE, JsonLines
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
@@ -196,7 +197,10 @@ def stop_on_signals(
 
 
 def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -> None:
-    """Log to standard error, and to ROOT/NAME.log if there is a root."""
+    """Log to standard error, and to ROOT/NAME.log if there is a root; ConfigurationError."""
+    form = os.environ.get(VARIABLE, "")
+    if form not in ("", "json", "text"):
+        raise ConfigurationError(f"{VARIABLE} cannot be {form!r}; it is json or text (the default)")
     # A full disk or a closed terminal is no reason to end.
     logging.raiseExceptions = False
     logging.Formatter.converter = time.gmtime
@@ -216,7 +220,7 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
                 )
             )
     for handler in handlers:
-        handler.setFormatter(JsonLines(name) if os.environ.get(VARIABLE) == "json" else line)
+        handler.setFormatter(JsonLines(name) if form == "json" else line)
     logging.basicConfig(level=level, handlers=handlers, force=True)
     for noisy in ("asyncio", "uvicorn", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -106,6 +106,25 @@ def test_why_all_parts_end_is_logged(tmp_path: Path, form: str) -> None:
     assert "up ends: cannot listen" in (tmp_path / "up.log").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "command", "valid"),
+    [
+        ("COMMITLOG_LANE", "version", "'native'"),
+        ("COMMITLOG_LOG_FORMAT", "up --root {root} --port 0", "json"),
+    ],
+)
+def test_a_wrong_variable_is_a_wrong_setting(
+    tmp_path: Path, variable: str, command: str, valid: str
+) -> None:
+    done = shell(f'"$@" {command.format(root=tmp_path)}', **{variable: "rust"})
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    [line] = done.stderr.splitlines()
+    assert variable in line
+    assert "'rust'" in line
+    assert valid in line
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"])
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
     program, file = tmp_path / "program.py", tmp_path / "file"
