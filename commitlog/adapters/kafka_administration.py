@@ -19,6 +19,10 @@ from commitlog.adapters.kafka_io import new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CommitLogError, Unavailable
 
+_HTTP = f"size {int.from_bytes(b'HTTP')}"
+"""What Kafka's client makes of the first word of an HTTP server."""
+_ANSWER_IS_HTTP = ". That is, an HTTP server answers there: give the address of a Kafka broker"
+
 
 class Administration:
     """A client for administration. Thread-safe."""
@@ -103,7 +107,9 @@ class Administration:
     def _heard_last(self) -> str:
         self._listen()
         said = [self._settings.clean(error.str() or error.name()) for error in self._heard]
-        return "".join(f" Last: {words}" for words in said)
+        return "".join(
+            f" Last: {words}{_ANSWER_IS_HTTP if _HTTP in words else ''}" for words in said
+        )
 
     def close(self) -> None:
         """Close the connections."""

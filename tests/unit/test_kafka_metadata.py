@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import subprocess
@@ -112,3 +113,26 @@ def test_a_cluster_without_an_answer_is_unavailable_within_the_time_given() -> N
             Unavailable, match=f"asking the cluster who it is at {address}: no answ"
         ):
             KafkaLog.connect(address, timeout_seconds=1)
+
+
+def test_the_address_of_the_http_server_is_told_from_the_brokers() -> None:
+    """The ready line has both, and the other one answers in words that Kafka's client counts."""
+    with socket.create_server(("127.0.0.1", 0)) as http:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = http.accept()
+                    with connection:
+                        connection.recv(1024)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        address = f"127.0.0.1:{http.getsockname()[1]}"
+        try:
+            with pytest.raises(Unavailable, match="an HTTP server answers there"):
+                KafkaLog.connect(address, timeout_seconds=2)
+        finally:
+            http.shutdown(socket.SHUT_RDWR)
+            serving.join(60)
