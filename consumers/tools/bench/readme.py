@@ -26,8 +26,8 @@ _COLUMNS: Columns = {
     "commits/s": Figure("commits_per_second", 0),
     "p50 ms": Figure("p50_ms"),
     "p99 ms": Figure("p99_ms", 0),
-    "failed": Figure("failures", 0),
-    "fastest : slowest": _fairness,
+    "gave up": Figure("failures", 0),
+    "fastest : slowest writer": _fairness,
 }
 
 
