@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 from typing import IO
 
@@ -43,17 +44,13 @@ class AnswerInFile(Response):
 
 def rows_answer(rows: pa.RecordBatchReader) -> Response:
     """Return rows as an Arrow file; ServiceUnavailableError if they would fill the disk."""
-    sink: IO[bytes] = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX, prefix="answer-")  # noqa: SIM115
+    sink = _spooled()
     try:
-        with pa.ipc.new_file(sink, rows.schema) as writer:
-            for batch in rows:
-                is_in_file = sink.tell() + batch.nbytes > IN_MEMORY_BYTES_MAX
-                if is_in_file and is_disk_full(batch.nbytes):
-                    raise ServiceUnavailableError(
-                        "the answer is large, and the disk where the server keeps such answers is "
-                        "nearly full: ask for fewer rows or columns, or try again in a while"
-                    )
-                writer.write_batch(batch)
+        if any(_has_dictionary(field.type) for field in rows.schema):
+            with _spooled() as stream:
+                _write(sink, rows.schema, _with_one_dictionary(rows, stream))
+        else:
+            _write(sink, rows.schema, rows)
         is_large = sink.tell() > IN_MEMORY_BYTES_MAX
         sink.seek(0)
         if is_large:
@@ -63,3 +60,55 @@ def rows_answer(rows: pa.RecordBatchReader) -> Response:
     except BaseException:
         sink.close()
         raise
+
+
+def _spooled() -> IO[bytes]:
+    return SpooledTemporaryFile(IN_MEMORY_BYTES_MAX, prefix="answer-")
+
+
+def _write(sink: IO[bytes], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            _need_space(sink, batch)
+            writer.write_batch(batch)
+
+
+def _need_space(sink: IO[bytes], batch: pa.RecordBatch) -> None:
+    is_in_file = sink.tell() + batch.nbytes > IN_MEMORY_BYTES_MAX
+    if is_in_file and is_disk_full(batch.nbytes):
+        raise ServiceUnavailableError(
+            "the answer is large, and the disk where the server keeps such answers is "
+            "nearly full: ask for fewer rows or columns, or try again in a while"
+        )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return pa.types.is_dictionary(kind) or any(
+        _has_dictionary(kind.field(i).type) for i in range(kind.num_fields)
+    )
+
+
+def _with_one_dictionary(rows: pa.RecordBatchReader, stream: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with one dictionary a column: an Arrow file holds no more.
+
+    Each fragment has its own. All are known once all rows are read; until then the rows are in
+    `stream`, and memory holds only the columns with dictionaries.
+    """
+    schema = rows.schema
+    numbers = [i for i, field in enumerate(schema) if _has_dictionary(field.type)]
+    kept: list[pa.RecordBatch] = []
+    with pa.ipc.new_stream(stream, schema) as writer:
+        for batch in rows:
+            if batch.num_rows:
+                _need_space(stream, batch)
+                writer.write_batch(batch)
+                kept.append(batch.select(numbers))
+    stream.seek(0)
+    some = pa.schema([schema.field(i) for i in numbers])
+    unified = pa.Table.from_batches(kept, some).unify_dictionaries().to_batches()
+    for batch, columns in zip(pa.ipc.open_stream(stream), unified, strict=True):
+        merged = dict(zip(numbers, columns.columns, strict=True))
+        arrays = [merged.get(i, column) for i, column in enumerate(batch.columns)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

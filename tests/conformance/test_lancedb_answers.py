@@ -1,0 +1,68 @@
+"""LanceDB's remote client at the edges: what it gets is what a database on disk gives.
+
+Where the client would misread a status, the answer has one that it passes on with its message.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.namespace_world import World
+
+lancedb: Any = pytest.importorskip("lancedb")
+index: Any = pytest.importorskip("lancedb.index")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+WAIT = datetime.timedelta(seconds=60)
+VECTOR = [0.1, 0.2]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("answers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def connections(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    remote = lancedb.connect("db://any", api_key="k-0123456789abcdef", host_override=world.uri)
+    return remote, lancedb.connect(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture
+def name(world: World) -> str:
+    return world.fresh_name()
+
+
+def rows(count: int = 4) -> pa.Table:
+    numbers = pa.array(np.random.default_rng(7).random(count * 2), pa.float32())
+    vectors = pa.FixedSizeListArray.from_arrays(numbers, 2)
+    return pa.table({"id": pa.array(range(count), pa.int64()), "a": ["x"] * count, "v": vectors})
+
+
+def test_a_column_of_several_dictionaries_is_read(connections: tuple[Any, Any], name: str) -> None:
+    kind = pa.dictionary(pa.int32(), pa.string())
+    nested = pa.struct([("k", kind)])
+
+    def made(values: list[str | None]) -> pa.Table:
+        inner = [None if value is None else {"k": value} for value in values]
+        return pa.table({"d": pa.array(values, kind), "s": pa.array(inner, nested)})
+
+    found = []
+    for db in connections:
+        table = db.create_table(name, made(["a", None]))
+        table.add(made(["b", "a"]))
+        table.add(made([None, "c"]))
+        said = table.search().to_arrow()
+        assert said.schema.field("d").type == kind
+        found.append(said.to_pylist())
+    assert found[0] == found[1]
+    assert [one["d"] for one in found[0]] == ["a", None, "b", "a", None, "c"]
