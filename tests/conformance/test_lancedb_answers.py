@@ -48,6 +48,28 @@ def rows(count: int = 4) -> pa.Table:
     return pa.table({"id": pa.array(range(count), pa.int64()), "a": ["x"] * count, "v": vectors})
 
 
+def test_no_rows_are_none_rather_than_all(connections: tuple[Any, Any], name: str) -> None:
+    for db in connections:
+        table = db.create_table(name, rows())
+        assert table.head(0).num_rows == 0
+        assert table.head(0).schema == table.schema
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 9])
+def test_each_of_many_vectors_has_its_own_offset(
+    connections: tuple[Any, Any], name: str, offset: int
+) -> None:
+    found = []
+    for db in connections:
+        table = db.create_table(name, rows(8))
+        search = table.search([VECTOR, [0.9, 0.8], VECTOR]).select(["id"]).limit(3).offset(offset)
+        said = search.to_arrow()
+        by_search = said.sort_by("query_index")  # a disk has the searches in any order
+        found.append([by_search.column(one).to_pylist() for one in ("query_index", "id")])
+    assert found[0] == found[1]
+    assert len(found[0][0]) == {0: 9, 1: 9, 3: 9, 9: 0}[offset]
+
+
 def test_a_column_of_several_dictionaries_is_read(connections: tuple[Any, Any], name: str) -> None:
     kind = pa.dictionary(pa.int32(), pa.string())
     nested = pa.struct([("k", kind)])

@@ -27,6 +27,8 @@ from consumers.servers.namespace.service import Service
 LIMIT_MAX = 2**31 - 1
 """A request for more rows gets all of them."""
 ARROW, PREVIEW = "arrow", "preview"
+QUERY_INDEX = "query_index"
+"""The column that tells which of several vectors a row was found for."""
 READ_VERSION = "x-lancedb-version"
 """In an answer, the version that was read."""
 _TAKES = {
@@ -44,6 +46,8 @@ def query(service: Service, call: Call) -> Response:
 
     def read(dataset: lance.LanceDataset) -> Response:
         rows = dataset.scanner(**_scan_options(dataset, request, call)).to_reader()
+        if request.offset and _is_batch(dataset, request):
+            rows = _without_first(rows, request.offset)
         if form == PREVIEW:
             return preview(rows.read_all(), dataset.version)
         found = rows_answer(rows)
@@ -106,10 +110,12 @@ def _scan_options(dataset: lance.LanceDataset, request: Any, call: Call) -> dict
     if vector.single_vector or vector.multi_vector:
         asked = vector.single_vector or vector.multi_vector
         options["nearest"] = _nearest(dataset, request, asked)
-        if request.offset:
+        if request.offset and _is_batch(dataset, request):
+            del options["offset"]
+        elif request.offset:
             options["limit"] = min(request.k, LIMIT_MAX)
     else:
-        options["limit"] = request.k if 0 < request.k <= LIMIT_MAX else None
+        options["limit"] = request.k if request.k <= LIMIT_MAX else None
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -174,6 +180,34 @@ def _nearest(dataset: lance.LanceDataset, request: Any, vector: list[Any]) -> di
     if request.minimum_nprobes is None and request.maximum_nprobes is None:
         nearest["nprobes"] = request.nprobes
     return {name: value for name, value in nearest.items() if value is not None}
+
+
+def _is_batch(dataset: lance.LanceDataset, request: Any) -> bool:
+    """Say whether several vectors are each a search: not where a row has several vectors."""
+    many = request.vector.multi_vector
+    if not many:
+        return False
+    column: Any = dataset.lance_schema.field(request.vector_column or _vector_column(dataset, many))
+    return column is None or not pa.types.is_fixed_size_list(
+        getattr(column.to_arrow().type, "value_type", None) or pa.null()
+    )
+
+
+def _without_first(rows: pa.RecordBatchReader, offset: int) -> pa.RecordBatchReader:
+    """Leave the first rows of each search out: an offset of the scan would be one for all."""
+    if QUERY_INDEX not in rows.schema.names:
+        return rows
+    left: dict[int, int] = {}
+
+    def kept() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            is_wanted = []
+            for search in batch.column(QUERY_INDEX).to_pylist():
+                left[search] = left.get(search, offset) - 1
+                is_wanted.append(left[search] < 0)
+            yield batch.filter(pa.array(is_wanted, pa.bool_()))
+
+    return pa.RecordBatchReader.from_batches(rows.schema, kept())
 
 
 def _vector_column(dataset: lance.LanceDataset, vector: list[Any]) -> str:
