@@ -247,7 +247,9 @@ def update(service: Service, call: Call) -> dict[str, Any]:
                 f"updates must hold one [column, expression] per column, not {pair}"
             )
         values[pair[0]] = pair[1]
-    where = request.predicate or None
+    where = request.predicate
+    if where is not None and not where.strip():
+        raise InvalidInputError("predicate is empty; to update all rows, leave it out")
     if is_branch(request.branch):
         dataset, found = change_branch(
             service, call, request.branch, lambda dataset: dataset.update(values, where)
