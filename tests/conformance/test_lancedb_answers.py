@@ -98,3 +98,53 @@ def test_a_column_of_several_dictionaries_is_read(connections: tuple[Any, Any], 
         found.append(said.to_pylist())
     assert found[0] == found[1]
     assert [one["d"] for one in found[0]] == ["a", None, "b", "a", None, "c"]
+
+
+MISSING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "dropped column": (lambda t: t.drop_columns(["nope"]), "no column 'nope'"),
+    "altered column": (
+        lambda t: t.alter_columns({"path": "nope", "rename": "b"}),
+        "no column 'nope'",
+    ),
+    "described column": (
+        lambda t: t.update_field_metadata({"path": "nope", "metadata": {"k": "v"}}),
+        "no column 'nope'",
+    ),
+    "tag": (lambda t: t.checkout("nope"), "no tag 'nope'"),
+    "version of a tag": (lambda t: t.tags.get_version("nope"), "no tag 'nope'"),
+    "moved tag": (lambda t: t.tags.update("nope", 1), "no tag 'nope'"),
+    "deleted tag": (lambda t: t.tags.delete("nope"), "no tag 'nope'"),
+    "tagged version": (lambda t: t.tags.create("new", 99), "no version 99"),
+    "restored tag": (lambda t: t.restore("nope"), "no tag 'nope'"),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_in_a_table_is_named_rather_than_the_table(
+    connections: tuple[Any, Any], name: str, what: str
+) -> None:
+    ask, words = MISSING[what]
+    table = connections[0].create_table(name, rows())
+    with pytest.raises(Exception, match=words) as caught:
+        ask(table)
+    assert "Table '" not in str(caught.value)
+
+
+def test_a_branch_that_is_gone_is_named(connections: tuple[Any, Any], name: str) -> None:
+    table = connections[0].create_table(name, rows())
+    branch = table.branches.create("dev")
+    table.branches.delete("dev")
+    for ask in (branch.count_rows, branch.list_indices):
+        with pytest.raises(Exception, match="no branch 'dev'"):
+            ask()
+    with pytest.raises(ValueError, match="branch: dev.*not found"):
+        table.branches.checkout("dev")
+
+
+def test_a_table_that_is_gone_is_not_found(connections: tuple[Any, Any], name: str) -> None:
+    db = connections[0]
+    table = db.create_table(name, rows())
+    db.drop_table(name)
+    for ask in (table.count_rows, lambda: table.add(rows()), lambda: table.drop_columns(["a"])):
+        with pytest.raises(ValueError, match=f"Table '{name}' was not found"):
+            ask()

@@ -20,6 +20,7 @@ from lance_namespace.errors import (
 )
 
 from commitlog.errors import TableAlreadyExists
+from consumers.servers.namespace.status import code_of, message_of
 
 SERVER_VERSION = {"phalanx-version": "0.3.0"}
 """What the client learns its server's abilities by: several vectors at once since 0.2, structured
@@ -57,6 +58,22 @@ class ExistsAlready(LanceNamespaceError):
         self.code = code
 
 
+class MissingInside(LanceNamespaceError):
+    """A table lacks something: by a 404 the client would say that the table itself is missing."""
+
+    status = 400
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_INSIDE = frozenset({ErrorCode.TABLE_COLUMN_NOT_FOUND, ErrorCode.TABLE_TAG_NOT_FOUND})
+_VERSIONS = frozenset({ErrorCode.TABLE_VERSION_NOT_FOUND, ErrorCode.TABLE_BRANCH_NOT_FOUND})
+_SAID_BY_CLIENT = frozenset(
+    {"DescribeTable", "RestoreTable", "CreateTableBranch", "DeleteTableBranch"}
+)
+"""Where the client itself says by a 404 which version or branch is missing."""
 _EXISTS = frozenset(
     {
         ErrorCode.TABLE_ALREADY_EXISTS,
@@ -106,6 +123,9 @@ def error_out(operation: str, error: Exception, table: str) -> Exception:
         return ExistsAlready(ErrorCode.TABLE_ALREADY_EXISTS, f"{table} already exists: {error}")
     if isinstance(error, TableIndexAlreadyExistsError | TableTagAlreadyExistsError):
         return ExistsAlready(ErrorCode(error.code), f"it already exists: {error}")
+    code = code_of(error)
+    if code in _INSIDE or (code in _VERSIONS and operation not in _SAID_BY_CLIENT):
+        return MissingInside(code, message_of(error))
     return error
 
 
