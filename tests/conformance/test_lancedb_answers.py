@@ -100,6 +100,25 @@ def test_a_column_of_several_dictionaries_is_read(connections: tuple[Any, Any], 
     assert [one["d"] for one in found[0]] == ["a", None, "b", "a", None, "c"]
 
 
+def test_an_index_has_the_name_that_it_has_on_disk(connections: tuple[Any, Any], name: str) -> None:
+    inner = {"a.b": 1, "c d": 2, "e": 3}
+    rows = pa.table(
+        {"id": [0, 1], "x-y": [1, 2], "Ü ü": [1, 2], "q r": [1, 2], "s": [inner, inner]}
+    )
+    paths = ("x-y", "Ü ü", "`q r`", "s.`a.b`", "s.`c d`", "s.e", "id")
+    found = []
+    for db in connections:
+        table = db.create_table(name, rows)
+        for path in paths:
+            table.create_scalar_index(path)
+        found.append(sorted((one.name, one.columns) for one in table.list_indices()))
+        assert table.index_stats("x-y_idx").num_indexed_rows == 2
+        table.drop_index("Ü ü_idx")
+    assert found[0] == found[1]
+    # The client makes up the name that it waits for.
+    connections[0].open_table(name).create_scalar_index("x-y", replace=True, wait_timeout=WAIT)
+
+
 MISSING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "dropped column": (lambda t: t.drop_columns(["nope"]), "no column 'nope'"),
     "altered column": (
@@ -148,3 +167,16 @@ def test_a_table_that_is_gone_is_not_found(connections: tuple[Any, Any], name: s
     for ask in (table.count_rows, lambda: table.add(rows()), lambda: table.drop_columns(["a"])):
         with pytest.raises(ValueError, match=f"Table '{name}' was not found"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("count", "config"),
+    [(4, "IvfPq"), (0, "IvfFlat"), (0, "HnswSq")],
+)
+def test_an_index_without_rows_to_learn_from_is_refused_in_these_words(
+    connections: tuple[Any, Any], name: str, count: int, config: str
+) -> None:
+    table = connections[0].create_table(name, rows(count))
+    with pytest.raises(Exception, match=rf"400.*{count} rows with vectors.*add rows first"):
+        table.create_index("v", config=getattr(index, config)(num_partitions=1))
+    assert table.list_indices() == []

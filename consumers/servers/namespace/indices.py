@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import lance
@@ -19,6 +20,8 @@ from lance_namespace import (
     TableIndexNotFoundError,
 )
 
+from commitlog.errors import TransactionRejected
+from commitlog.model.records import Code
 from consumers.servers.namespace.branch_rows import opened_for
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.native import commit_natively, of_pylance
@@ -44,6 +47,7 @@ _REMOTE_TEXT_FIELDS = {
     *("index_operators", "custom_stop_words"),
 }
 """What LanceDB's client asks for besides; the protocol's model has no such fields."""
+_FIELDS = re.compile(r"`([^`]*)`|([^.`]+)")
 SMALL_FRAGMENT_ROWS = 1024 * 1024
 
 
@@ -78,7 +82,7 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
     def work(dataset: lance.LanceDataset) -> Any:
         if column not in dataset.schema.names:
             raise TableColumnNotFoundError(f"the table has no column {request.column!r}")
-        name = request.name or (f"{request.column}_idx" if call.is_remote else None)
+        name = request.name or (default_name(request.column) if call.is_remote else None)
         if not replaces and name in _names(dataset):
             raise TableIndexAlreadyExistsError(
                 f"the table already has an index {name!r}; drop it first"
@@ -106,8 +110,35 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
             request.column, chosen, name, replace=replaces, **options
         )
 
-    body = commit_natively(service, call, work, request.branch)
+    try:
+        body = commit_natively(service, call, work, request.branch)
+    except TransactionRejected as error:
+        if error.outcome.code is not Code.MISSING_FILE or kind not in VECTOR:
+            raise
+        raise _untrained(service, call, kind, request) from error
     return {name: body[name] for name in ("transaction_id",) if name in body}
+
+
+def default_name(column: str) -> str:
+    """Return how LanceDB names an index: by its column, quoting a field that has a dot."""
+    return ".".join(f"`{one}`" if "." in one else one for one in _fields(column)) + "_idx"
+
+
+def _fields(column: str) -> list[str]:
+    return [quoted or plain for quoted, plain in _FIELDS.findall(column)]
+
+
+def _untrained(service: Service, call: Call, kind: str, request: Any) -> Exception:
+    """Say why pylance wrote no file of an index: nothing to learn it from."""
+    dataset = opened_for(service, call, None, None)
+    column = ".".join(f"`{one}`" for one in _fields(request.column))
+    rows = dataset.count_rows(f"{column} IS NOT NULL")
+    needs = f"at least {2 ** (request.num_bits or 8)}" if "PQ" in kind else "some"
+    return InvalidInputError(
+        f"{kind} is learned from the rows, and needs {needs}: the table has {rows} rows with "
+        f"vectors in {request.column!r}; add rows first"
+        + (", or choose another type of index" if rows else "")
+    )
 
 
 def _sub_vectors(dataset: lance.LanceDataset, column: str, bits: int | None) -> int:
