@@ -119,6 +119,20 @@ def test_an_index_has_the_name_that_it_has_on_disk(connections: tuple[Any, Any],
     connections[0].open_table(name).create_scalar_index("x-y", replace=True, wait_timeout=WAIT)
 
 
+def test_a_schema_says_which_extensions_its_columns_have(
+    connections: tuple[Any, Any], name: str
+) -> None:
+    ids = pa.array([uuid.uuid4().bytes], pa.uuid())
+    words = pa.array(['{"a": 1}'], pa.json_())
+    made = pa.table({"u": ids, "n": pa.StructArray.from_arrays([ids], ["u"]), "j": words})
+    remote, local = (db.create_table(name, made) for db in connections)
+    assert remote.schema == made.schema
+    assert [local.schema.field(one).type for one in "un"] == made.schema.types[:2]
+    remote.add(made)
+    local.add(made)
+    assert remote.search().to_arrow() == local.search().to_arrow().cast(made.schema)
+
+
 MISSING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "dropped column": (lambda t: t.drop_columns(["nope"]), "no column 'nope'"),
     "altered column": (

@@ -21,6 +21,7 @@ _PLAIN = {
     "date32[day]": "date32",
     "date64[ms]": "date64",
 }
+_PLAIN_EXTENSIONS = frozenset({"arrow.uuid", "arrow.json", "arrow.bool8"})
 _LANCE = {"date32[day]": "date32:day", "date64[ms]": "date64:ms"}
 _READ: Mapping[str, Any] = {
     **{name: getattr(pa, name)() for name in ("null", "int8", "int16", "int32", "int64", "uint8")},
@@ -59,9 +60,29 @@ def _field(field: pa.Field, name: _Name) -> dict[str, Any]:
         "nullable": field.nullable,
         "type": _type(field.type, name),
     }
-    if field.metadata:
-        body["metadata"] = _metadata(field.metadata)
+    metadata = _metadata(field.metadata or {}) | _extension(field.type)
+    if metadata:
+        body["metadata"] = metadata
     return body
+
+
+def _extension(kind: pa.DataType) -> dict[str, str]:
+    """Return which extension a type is as Arrow's metadata say it, since JSON has its storage.
+
+    Not of blobs: LanceDB's client would ask for their bytes, which it can't get here. Nor of
+    tensors, whose parameters pyarrow keeps for itself.
+    """
+    if not isinstance(kind, pa.BaseExtensionType):
+        return {}
+    name, parameters = kind.extension_name, b""
+    if isinstance(kind, pa.ExtensionType) and not name.startswith("lance.blob"):
+        parameters = kind.__arrow_ext_serialize__()
+    elif name not in _PLAIN_EXTENSIONS:
+        return {}
+    return {
+        "ARROW:extension:name": name,
+        "ARROW:extension:metadata": parameters.decode(errors="replace"),
+    }
 
 
 def _type(kind: pa.DataType, name: _Name) -> dict[str, Any]:
