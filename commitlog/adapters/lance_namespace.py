@@ -45,6 +45,8 @@ from commitlog.model.table import TableId
 COMMIT_UNKNOWN = "commit result"
 """In what pylance says when it could not find out whether it committed, or was refused."""
 
+_LOCAL_SCHEMES = {"file", "file-object-store"}
+
 _log = logging.getLogger("commitlog")
 
 
@@ -68,9 +70,12 @@ def object_path(location: str, path: str) -> str:
 
 
 def relative_path(location: str, path: str) -> str:
-    """Return a path of pylance's relative to the location, where it must be under `_versions`."""
+    """Return a manifest's path relative to the location, where it must be under `_versions`.
+
+    Pylance gives paths as its object store has them; others may begin them with the location.
+    """
     prefix = _store_root(location) + "/"
-    relative = path.lstrip("/").removeprefix(prefix)
+    relative = _without_scheme(bound(location), path).lstrip("/").removeprefix(prefix)
     folder, _, name = relative.rpartition("/")
     is_branch = folder.startswith("tree/") and folder.endswith(f"/{VERSIONS_DIRECTORY}")
     parsed = parse_manifest_name(name)
@@ -94,9 +99,18 @@ def _store_root(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if not separator:
         return location.strip("/")
-    if scheme in {"file", "file-object-store"}:
+    if scheme in _LOCAL_SCHEMES:
         return rest.strip("/")
     return rest.partition("/")[2].strip("/")
+
+
+def _without_scheme(location: str, path: str) -> str:
+    """Return a URL below the location as its object store has it; any other path as it is."""
+    kind, scheme = location.partition("://"), path.partition("://")
+    is_local = scheme[0] in _LOCAL_SCHEMES and (not kind[1] or kind[0] in _LOCAL_SCHEMES)
+    if scheme[1] and (is_local or path.startswith(f"{location.rstrip('/')}/")):
+        return _store_root(path)
+    return path
 
 
 class GivenNamespace(LanceNamespace):

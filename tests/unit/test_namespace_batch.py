@@ -99,6 +99,55 @@ def test_a_version_that_exists_is_a_conflict_whatever_is_staged(
     assert heads(world, p, q) == before
 
 
+def test_a_refusal_names_entries_as_the_request_does(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    staged = append(world, tables[0])
+    status, body = world.post(BATCH_CREATE, {"entries": staged * 2})
+    assert (status, body["code"]) == (409, 14)
+    assert "entries[1]: version 2 of " in body["error"]
+    assert body["detail"].endswith("version_taken at version 2")
+    assert heads(world, tables[0]) == [(1, 10)]
+
+
+@pytest.mark.parametrize("scheme", ["file://", "file-object-store://", ""])
+def test_a_manifest_may_be_named_by_its_whole_path(
+    world: World, tables: tuple[list[str], list[str]], scheme: str
+) -> None:
+    p, q = tables
+    (entry,) = append(world, p)
+    name = entry["manifest_path"].rpartition("/")[2]
+    elsewhere = f"{scheme}{world.location(q)}/_versions/{name}"
+    status, body = world.post(BATCH_CREATE, {"entries": [{**entry, "manifest_path": elsewhere}]})
+    assert (status, body["code"]) == (400, 13), body
+    entry["manifest_path"] = f"{scheme}{world.location(p)}/_versions/{name}"
+    status, body = world.post(BATCH_CREATE, {"entries": [entry]})
+    assert status == 200, body
+    assert heads(world, p) == [(2, 15)]
+
+
+def test_a_name_declared_again_is_another_table_to_the_rest_of_the_batch(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    append_q = append(world, q)
+    ranges = [{"start_version": 0, "end_version": -1}]
+    operations = [
+        {"deregister_table": {"id": p}},
+        {"declare_table": {"id": p, "properties": {"owner": "me"}}},
+        {"delete_table_versions": {"id": p, "ranges": ranges}},
+        {"deregister_table": {"id": p}},
+        create(append_q[0]),
+    ]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    _, declared, gone, ended, _ = body["results"]
+    assert gone["delete_table_versions"]["deleted_count"] == 0
+    assert ended["deregister_table"]["properties"] == {"owner": "me"}
+    assert ended["deregister_table"]["location"] == declared["declare_table"]["location"]
+    assert heads(world, q) == [(2, 15)]
+
+
 def test_a_table_can_be_declared_and_filled_in_one_batch(
     world: World, tables: tuple[list[str], list[str]]
 ) -> None:

@@ -74,6 +74,8 @@ class _Batch:
     call: Call
     is_fresh: bool = False
     """Whether tables are asked for, or as they were learnt lately."""
+    items: str = "operations"
+    """What the request calls its parts."""
     operations: list[Operation] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
     infos: dict[TableId, TableInfo] = field(default_factory=dict)
@@ -127,11 +129,13 @@ class _Batch:
     def declare(self, table: TableId, request: Any) -> None:
         made = declaration(self.service, self.call, table, request, len(self.operations))
         self.targets[table] = StagedTarget(table, made.location, made.incarnation)
+        self.newest.pop(table, None)
         self.operations.append(made)
 
     def delete_versions(self, table: TableId, request: Any) -> None:
-        self.target(table)
-        info = self.now(table)
+        target, info = self.target(table), self.now(table)
+        if info is not None and info.incarnation != target.incarnation:
+            info = None  # the batch declared another table of this name
         newest = self.newest.get(table, info.version if info is not None else 0)
         versions = wanted(request.ranges, newest)
         if info is None or (newest != info.version and is_in(newest, versions)):
@@ -160,7 +164,7 @@ class _Batch:
         found = _PLACE.match(message)
         if found is None or not self.asked:
             return message
-        return f"operations[{self.asked[int(found[1])]}]{message[found.end() :]}"
+        return f"{self.items}[{self.asked[int(found[1])]}]{message[found.end() :]}"
 
     def now(self, table: TableId) -> TableInfo | None:
         """Return a table as it is, if it stood before the batch."""
@@ -190,6 +194,8 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
             for index, entry in enumerate(request.entries):
                 with _Named(f"entries[{index}]"):
                     batch.add_version(_table(entry.id), entry)
+                batch.asked.append(index)
+            batch.items = "entries"
 
         infos, found = _committed(service, call, fill)
     outcome, transaction = found
@@ -275,11 +281,13 @@ def _results(
     results: list[dict[str, Any]] = []
     transaction_id = outcome.transaction_id
     infos: dict[TableId, TableInfo | None] = {}
+    declarations: dict[TableId, DeclareTable] = {}
     for operation, result in zip(transaction.operations, outcome.results, strict=True):
         if isinstance(operation, DeclareTable):
             asked = operation.table in vends
             body = declared(service, call, operation, transaction_id, vends=asked)
             results.append({"declare_table": body})
+            declarations[operation.table] = operation
         elif isinstance(operation, LanceCommit):
             continue  # it makes room for a deletion; the client didn't send it
         elif isinstance(operation, DeleteTableVersions):
@@ -287,6 +295,8 @@ def _results(
         elif isinstance(operation, DeregisterTable):
             before = known.get(operation.table)
             body = ended(operation.table, before, result, transaction_id)
+            if (made := declarations.get(operation.table)) is not None:
+                body["properties"] = dict(made.properties)
             results.append({"deregister_table": body})
         else:
             assert isinstance(operation, CreateTableVersion)

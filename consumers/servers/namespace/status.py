@@ -165,8 +165,8 @@ def _detail(error: CommitConflict) -> str:
         words.append(str(outcome.code))
     if outcome.conflict is not None:
         conflict = outcome.conflict
-        words.append(
-            f"{conflict.rule} against {conflict.operation} {conflict.transaction_id} at version"
-            f" {conflict.version}"
-        )
+        other = f"{conflict.operation} {conflict.transaction_id}".strip()
+        # Within one record there is no other transaction to name.
+        against = f" against {other}" if other else ""
+        words.append(f"{conflict.rule}{against} at version {conflict.version}")
     return ", ".join(words)
