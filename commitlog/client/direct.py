@@ -95,7 +95,7 @@ def merge_directly(
     info: TableInfo, opened: Opened, source: pa.Table, on: Sequence[str], options: MergeOptions
 ) -> Prepared | None:
     """Replace the rows that have the keys of whole rows, or insert these; None: Lance has to."""
-    check_merge(info, source, on)
+    check_merge(info, source, on, options)
     # Where rows keep their ids, those have to be read.
     if info.stable_row_ids or not replaces_rows(info, source, on, options):
         return None

@@ -45,7 +45,7 @@ from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, deadline_after
 from commitlog.client.updating import prepare_update
-from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
+from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
@@ -162,7 +162,7 @@ class Execution:
 
         def cast(info: TableInfo) -> pa.Table:
             rows = rows_table(data, info.schema, info.name, required=False)
-            check_merge(info, rows, on)
+            check_merge(info, rows, on, options)
             return rows
 
         source = self._by_what_is_known(cast)
@@ -291,6 +291,11 @@ class Execution:
         )
         left = self._deadline - time.monotonic()
         if left <= 0 and not reasons:
+            if self._id_is_new:
+                raise Unavailable(
+                    f"{self._timeout:g} s passed before this call appended anything. Make it again"
+                    " with more time"
+                )
             raise OutcomeUnknown(
                 f"{self._timeout:g} s passed before this call appended transaction"
                 f" {self._transaction_id}. Ask again with log.outcome(id), or make the same call"

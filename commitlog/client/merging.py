@@ -17,6 +17,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.dataset import MergeInsertBuilder
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
@@ -35,6 +36,7 @@ from commitlog.client.rows import (
     fragment_of,
     hashes_of,
     key_ids,
+    keys_in,
     whole_keys,
     with_children,
     write_moved,
@@ -70,13 +72,13 @@ class MergeOptions:
     use_index: bool = True
 
     def __post_init__(self) -> None:
-        """Reject wrong types, and two things to do with rows that match."""
+        """Reject wrong types, empty conditions, and two things to do with rows that match."""
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name.endswith("_filt"):
-                if not isinstance(value, str | None):
+                if value is not None and not (isinstance(value, str) and value.strip()):
                     raise InvalidTransaction(
-                        f"{each.name}={value!r} is no text",
+                        f"{each.name}={value!r} is no condition",
                         field=each.name,
                         value=value,
                         advice="Give a condition in SQL, such as 'source.x > target.x'",
@@ -97,6 +99,12 @@ class MergeOptions:
                 value=True,
                 advice="Set one of them",
             )
+
+    @property
+    def only_deletes_others(self) -> bool:
+        """Whether the data only says which rows stay."""
+        matched = self.when_matched_update_all or self.when_matched_delete or self.when_matched_fail
+        return not (matched or self.when_not_matched_insert_all)
 
     @classmethod
     def taken_from(cls, options: Mapping[str, Any]) -> tuple[MergeOptions, dict[str, Any]]:
@@ -124,7 +132,7 @@ def prepare_merge(
 
     pylance does it, unless the source holds whole rows and it is known where their keys are.
     """
-    check_merge(info, source, on)
+    check_merge(info, source, on, options)
     is_whole = _is_whole(info, source)
     if known is not None and replaces_rows(info, source, on, options):
         places = known.places(info, dataset, on[0], source.column(on[0]))
@@ -132,20 +140,8 @@ def prepare_merge(
             return _replace(info, dataset, source, on, options, places)
     # pylance panics where an index covers only some rows and a struct lacks fields.
     builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
-    if options.when_matched_update_all:
-        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
-    if options.when_matched_delete:
-        builder = builder.when_matched_delete()
-    if options.when_matched_fail:
-        builder = builder.when_matched_fail()
-    if options.when_not_matched_insert_all:
-        builder = builder.when_not_matched_insert_all()
-    if options.when_not_matched_by_source_delete:
-        builder = builder.when_not_matched_by_source_delete(
-            options.when_not_matched_by_source_delete_filt
-        )
     try:
-        transaction, counts = builder.execute_uncommitted(source)
+        transaction, counts = as_told(builder, options).execute_uncommitted(source)
     except (ValueError, OSError, RuntimeError) as error:
         if options.when_not_matched_insert_all:
             check_columns(source.schema, info.schema, info.name)
@@ -161,6 +157,23 @@ def prepare_merge(
         counts={name.split("_")[1]: count for name, count in counts.items()},
         patches=_patches(dataset, transaction.operation),
     )
+
+
+def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBuilder:
+    """Set what pylance is to do; it reads a condition on the table's own rows at once."""
+    if options.when_matched_update_all:
+        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
+    if options.when_matched_delete:
+        builder = builder.when_matched_delete()
+    if options.when_matched_fail:
+        builder = builder.when_matched_fail()
+    if options.when_not_matched_insert_all:
+        builder = builder.when_not_matched_insert_all()
+    if options.when_not_matched_by_source_delete:
+        builder = builder.when_not_matched_by_source_delete(
+            options.when_not_matched_by_source_delete_filt
+        )
+    return builder
 
 
 def _is_whole(info: TableInfo, source: pa.Table) -> bool:
@@ -244,12 +257,12 @@ def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
     return table if is_whole else table.take(pa.array(rows, pa.int64()))
 
 
-def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
+def check_key_types(table: str, schema: pa.Schema, on: Sequence[str]) -> None:
     """Reject key columns whose values Lance never finds equal."""
     for name in on:
-        if is_json(info.schema.field(name).type):
+        if is_json(schema.field(name).type):
             raise InvalidTransaction(
-                f"column {name!r} of {info.name} is JSON, which cannot be part of a key:"
+                f"column {name!r} of {table} is JSON, which cannot be part of a key:"
                 " Lance finds no two of its values equal",
                 field="on",
                 value=name,
@@ -257,19 +270,38 @@ def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
             )
 
 
-def check_merge(info: TableInfo, source: pa.Table | pa.RecordBatch, on: Sequence[str]) -> None:
-    """Refuse unknown columns, and keys that come twice."""
-    unknown = [name for name in on if name not in info.schema.names]
+def check_merge(
+    info: TableInfo,
+    source: pa.Table | pa.RecordBatch,
+    on: Sequence[str],
+    options: MergeOptions = DEFAULTS,
+) -> None:
+    """Refuse unknown columns, and keys that come twice, unless only their absence matters."""
+    _check_key_columns(info.name, info.schema, source, on)
+    if not options.only_deletes_others:
+        _refuse_doubles(source, on, list(whole_keys(info, on, source)))
+
+
+def check_first_merge(name: str, source: pa.Table, on: Sequence[str]) -> None:
+    """Check data that a table without versions gets its columns from, as `check_merge` does."""
+    _check_key_columns(name, source.schema, source, on)
+    _refuse_doubles(source, on, list(keys_in(on, source)))
+
+
+def _check_key_columns(
+    table: str, schema: pa.Schema, source: pa.Table | pa.RecordBatch, on: Sequence[str]
+) -> None:
+    unknown = [name for name in on if name not in schema.names]
     if len(set(on)) != len(on):
         raise InvalidTransaction(
             f"on={on!r} names a column twice", field="on", value=on, advice="Name each once"
         )
     if unknown or not on:
         raise InvalidTransaction(
-            f"{info.name} has no column {unknown[0]!r}" if unknown else "no key column is given",
+            f"{table} has no column {unknown[0]!r}" if unknown else "no key column is given",
             field="on",
             value=unknown,
-            advice=f"Its columns are {', '.join(info.schema.names)}",
+            advice=f"Its columns are {', '.join(schema.names)}",
         )
     missing = [name for name in on if name not in source.schema.names]
     if missing:
@@ -279,8 +311,12 @@ def check_merge(info: TableInfo, source: pa.Table | pa.RecordBatch, on: Sequence
             value=missing,
             advice=f"Its columns are {', '.join(source.schema.names)}",
         )
-    check_key_types(info, on)
-    keys = list(whole_keys(info, on, source))
+    check_key_types(table, schema, on)
+
+
+def _refuse_doubles(
+    source: pa.Table | pa.RecordBatch, on: Sequence[str], keys: Sequence[bytes]
+) -> None:
     if len(set(keys)) != len(keys):
         counts = Counter(keys)
         rows = [number for number, key in enumerate(keys) if counts[key] > 1][:3]

@@ -264,8 +264,12 @@ def whole_keys(
     info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch
 ) -> Iterator[bytes]:
     """Yield the keys of rows, encoded, without those that have a null in them."""
-    ordered = sorted(names, key=info.column_ids.__getitem__)
-    columns = [rows.column(name) for name in ordered]
+    return keys_in(sorted(names, key=info.column_ids.__getitem__), rows)
+
+
+def keys_in(names: Sequence[str], rows: pa.Table | pa.RecordBatch) -> Iterator[bytes]:
+    """Yield the keys of rows, their columns in this order."""
+    columns = [rows.column(name) for name in names]
     if any(column.null_count for column in columns):
         mask = reduce(pc.and_, map(pc.is_valid, columns))
         columns = [column.filter(mask) for column in columns]

@@ -355,7 +355,7 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
             value=wanted.on,
             advice=f"The table's columns are {', '.join(info.schema.names)}",
         )
-    check_key_types(info, wanted.on)
+    check_key_types(info.name, info.schema, wanted.on)
     own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)
     if own is not None:
         raise InvalidTransaction(

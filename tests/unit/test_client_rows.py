@@ -9,8 +9,16 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from commitlog import CommitLog, InvalidRequest, InvalidTransaction, Status
+from commitlog import (
+    CommitLog,
+    InvalidRequest,
+    InvalidTransaction,
+    OutcomeUnknown,
+    Status,
+    Unavailable,
+)
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
@@ -228,6 +236,36 @@ def test_a_key_that_comes_twice_is_refused(client: CommitLog, table: str) -> Non
         client.merge_insert(table, {"id": [7, 8, 7], "v": list("abc")}, "id")
     with pytest.raises(InvalidTransaction, match="no column"):
         client.merge_insert(table, {"id": [7]}, "nope")
+
+
+def test_a_merge_that_only_deletes_takes_a_key_twice(client: CommitLog, table: str) -> None:
+    rows = {"id": [1, 2, 2], "v": ["x", "y", "z"]}
+    options = {"when_matched_update_all": False, "when_not_matched_insert_all": False}
+    client.merge_insert(table, rows, "id", when_not_matched_by_source_delete=True, **options)
+    assert _rows(client) == {1: "a", 2: "b"}
+
+
+def test_a_wrong_condition_of_a_merge_is_an_invalid_transaction(
+    client: CommitLog, table: str
+) -> None:
+    with pytest.raises(InvalidTransaction, match="nobody") as caught:
+        client.merge_insert(
+            table,
+            {"id": [1], "v": ["x"]},
+            "id",
+            when_not_matched_by_source_delete=True,
+            when_not_matched_by_source_delete_filt="nobody = 1",
+        )
+    assert ".rs:" not in str(caught.value)
+
+
+def test_what_ran_out_of_time_before_its_record_was_not_done(client: CommitLog, table: str) -> None:
+    with pytest.raises(Unavailable):
+        client.merge_insert(table, {"id": [9], "v": ["x"]}, "id", timeout=1e-6)
+    known = new_transaction_id()
+    with pytest.raises(OutcomeUnknown):  # an earlier call may have appended it
+        client.append(table, {"id": [9], "v": ["x"]}, timeout=1e-6, transaction_id=known)
+    assert set(_rows(client)) == {1, 2, 3, 4, 5}
 
 
 def _lose_once(status: Status, code: Code = Code.CONFLICT, times: int = 1) -> Any:

@@ -65,6 +65,16 @@ def test_many_small_requests_share_commits_and_have_their_own_counts(world: Worl
     assert found["a"] == [*range(10), *range(10)]
 
 
+def test_an_empty_condition_is_refused_as_in_a_table_without_small_writes(world: World) -> None:
+    assert world.rows(f"{BASE}/insert", rows(700))[0] == 200
+    for condition in ("", "+"):
+        path = f"{BASE}/merge_insert?{UPSERT}&when_matched_update_all_filt={condition}"
+        status, answer = world.rows(path, rows(700, a=1))
+        assert (status, answer["code"]) == (400, 13), answer
+    found = world.log.scan("ns$small", filter="id = 700")
+    assert found["a"].to_pylist() == [0]
+
+
 def test_a_key_is_answered_with_the_first_writes_counts(world: World, tmp_path: Path) -> None:
     key = {"Idempotency-Key": "the same small merge"}
     first = world.rows(f"{BASE}/merge_insert?{UPSERT}", rows(500, a=1), headers=key)

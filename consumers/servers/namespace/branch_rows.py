@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
 
 from commitlog.adapters.lance_datasets import let_through
-from commitlog.client.merging import MergeOptions
+from commitlog.client.merging import MergeOptions, as_told
 from commitlog.client.tables import TableInfo
 from consumers.servers.namespace.branches import check_files, is_branch, refuse_kept_by_log
 from consumers.servers.namespace.call import Call
@@ -113,12 +113,5 @@ def merged(
     dataset: lance.LanceDataset, rows: pa.Table, on: Sequence[str], options: MergeOptions
 ) -> dict[str, int]:
     """Merge rows into a dataset of a branch; return how many were inserted, updated, deleted."""
-    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
-    if options.when_matched_update_all:
-        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
-    if options.when_not_matched_insert_all:
-        builder = builder.when_not_matched_insert_all()
-    if options.when_not_matched_by_source_delete:
-        filt = options.when_not_matched_by_source_delete_filt
-        builder = builder.when_not_matched_by_source_delete(filt)
+    builder = as_told(dataset.merge_insert(list(on)).use_index(options.use_index), options)
     return {name: int(count) for name, count in builder.execute(rows).items()}
