@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TransactionSuperseded,
         Unavailable,
         UnsupportedFormat,
+        WrongColumns,
         WrongLog,
     )
     from commitlog.model.operations import KeyHashes
@@ -91,6 +92,7 @@ __all__ = [
     "TransactionSuperseded",
     "Unavailable",
     "UnsupportedFormat",
+    "WrongColumns",
     "WrongLog",
     "use_storage_options",
 ]

@@ -5,6 +5,7 @@
         InvalidTransaction      correct the transaction; nothing was appended
           RecordTooLarge        split the transaction
           MissingDataFile       write the file first, or correct its path
+          WrongColumns          correct the rows' columns, or change the table's
       NoSuchTable               create it, or correct its name
         NoSuchVersion           ask for a version that exists
       TableAlreadyExists        open it, or choose another name
@@ -85,6 +86,10 @@ class RecordTooLarge(InvalidTransaction):
 
 class MissingDataFile(InvalidTransaction):
     """A fragment names a data file that isn't in the table's location."""
+
+
+class WrongColumns(InvalidTransaction):
+    """Rows have other columns than the table, or types that no value of them fits."""
 
 
 class NoSuchTable(CommitLogError):

@@ -42,7 +42,7 @@ from commitlog.adapters.row_values import (
     is_stored_list,
     require,
 )
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidTransaction, WrongColumns
 
 
 def check_columns(
@@ -53,7 +53,7 @@ def check_columns(
     With `partial` any column may be missing; otherwise only those that may be null.
 
     Raises:
-        InvalidTransaction: names the column, both types, and what to do.
+        WrongColumns: names the column, both types, and what to do.
     """
     # `names` makes a list of all each time.
     names, columns = given.names, dict.fromkeys(wanted.names)
@@ -63,7 +63,7 @@ def check_columns(
     for name in names:
         if name not in columns:
             near = difflib.get_close_matches(name, columns, n=1)
-            raise InvalidTransaction(
+            raise WrongColumns(
                 f"{table} has no column {name!r}",
                 field="schema",
                 value=name,
@@ -89,7 +89,7 @@ def _check_type(given: pa.DataType, field: pa.Field, table: str) -> None:
     if problem is not None:
         path, inner, reason = problem
         where = "" if path == field.name else f" ({path!r}: {inner})"
-        raise InvalidTransaction(
+        raise WrongColumns(
             f"column {field.name!r} of {table} is {field.type} and cannot hold"
             f" {given}{where}: {reason}",
             field=field.name,
@@ -264,7 +264,7 @@ _FAMILIES = (
 )
 
 
-def _bad(table: str, column: str, problem: str, advice: str) -> InvalidTransaction:
-    return InvalidTransaction(
+def _bad(table: str, column: str, problem: str, advice: str) -> WrongColumns:
+    return WrongColumns(
         f"column {column!r} of {table} {problem}", field="schema", value=column, advice=advice
     )

@@ -17,7 +17,7 @@ from commitlog.client.merging import check_merge
 from commitlog.client.row_groups import RowsUnusable, fulfilling
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import schema_digest
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidTransaction, WrongColumns
 from commitlog.model.operations import RowsColumn, RowsMode
 
 SHAPES_MAX = 64
@@ -95,7 +95,7 @@ def _made(
     if settings.get("insert_all"):
         lacking = [name for name in info.required_columns if name not in names]
         if lacking:
-            raise InvalidTransaction(
+            raise WrongColumns(
                 f"column {lacking[0]!r} of {info.name} may not be null and is missing",
                 field="schema",
                 value=lacking[0],

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from consumers.servers.namespace import answer_files, row_work
-from consumers.servers.namespace.rows import seconds
+from consumers.servers.namespace.durations import seconds
 from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, arrow_stream, numbers
 from tests.waiting import wait_until
@@ -166,10 +166,48 @@ def test_keys_that_come_twice_are_refused(world: World, table: str) -> None:
     assert (status, body["code"]) == (400, 13)
 
 
-def test_unknown_columns_are_a_mistake_of_the_schema(world: World, table: str) -> None:
-    rows = pa.table({"id": [1], "y": [1]})
-    status, body = world.rows(f"{table}/insert", rows)
+@pytest.mark.parametrize("operation", ["insert", "merge_insert"])
+@pytest.mark.parametrize(
+    "rows", [pa.table({"id": [1], "y": [1]}), pa.table({"id": [1], "x": ["one"]})]
+)
+def test_other_columns_are_a_mistake_of_the_schema(
+    world: World, table: str, rows: pa.Table, operation: str
+) -> None:
+    options = "on=id&when_not_matched_insert_all=true" if operation == "merge_insert" else ""
+    status, body = world.rows(f"{table}/{operation}?{options}", rows)
     assert (status, body["code"]) == (400, 20), body
+
+
+def test_a_merge_gives_a_declared_table_its_first_version(world: World) -> None:
+    table = f"/v1/table/{world.fresh_name()}$t"
+    assert world.post(f"{table}/declare")[0] == 200
+    status, body = merge(world, table, numbers(0, 3), "on=id&when_matched_update_all=true")
+    assert (status, body["code"]) == (404, 11), body
+    upsert = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+    twice = pa.concat_tables([numbers(0, 2), numbers(1, 3)])
+    assert merge(world, table, twice, upsert)[1]["code"] == 13
+    assert merge(world, table, numbers(0, 2), upsert.replace("id", "nobody"))[1]["code"] == 13
+    key = {"Idempotency-Key": f"first merge into {table}"}
+    first = world.rows(f"{table}/merge_insert?{upsert}", numbers(0, 3), headers=key)
+    assert first[0] == 200, first
+    counts = [first[1][f"num_{what}_rows"] for what in ("updated", "inserted", "deleted")]
+    assert (counts, first[1]["version"]) == ([0, 3, 0], 1)
+    assert world.rows(f"{table}/merge_insert?{upsert}", numbers(0, 3), headers=key) == first
+    assert merge(world, table, numbers(2, 5), upsert)[1]["num_inserted_rows"] == 2
+    assert count(world, table) == 5
+
+
+def test_a_merge_that_only_deletes_takes_a_key_twice(world: World, table: str) -> None:
+    rows = pa.concat_tables([numbers(0, 2), numbers(1, 3)])
+    status, body = merge(world, table, rows, "on=id&when_not_matched_by_source_delete=true")
+    assert (status, body["num_deleted_rows"], count(world, table)) == (200, 7, 3), body
+
+
+def test_a_merge_without_time_did_nothing_and_says_so(world: World, table: str) -> None:
+    options = "on=id&when_matched_update_all=true&timeout=0.001ms"
+    status, body = merge(world, table, numbers(0, 3, 0.5), options)
+    assert (status, body["code"]) == (503, 17), body
+    assert world.post(f"{table}/version/list")[1]["versions"][-1]["version"] == 1
 
 
 def test_a_body_is_an_arrow_stream(world: World, table: str) -> None:
@@ -331,10 +369,15 @@ def test_a_tag_that_lance_cannot_list_is_refused(world: World, table: str, tag: 
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("30s", 30), ("5m", 300), ("250ms", 0.25), ("1h", 3600), (None, 60)]
+    ("text", "expected"),
+    [("30s", 30), ("5m", 300), ("250ms", 0.25), ("1h", 3600), ("1m30s", 90), ("1m 30s", 90)],
 )
-def test_durations_are_read(text: str | None, expected: float) -> None:
+def test_durations_are_read(text: str, expected: float) -> None:
     assert seconds(text) == expected
+
+
+def test_without_a_duration_a_merge_has_a_minute() -> None:
+    assert seconds(None) == 60
 
 
 def test_merges_at_the_same_time_are_carried_out_one_after_another(

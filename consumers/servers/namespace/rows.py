@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from lance_namespace import (
     InvalidInputError,
     MergeInsertIntoTableRequest,
     TableSchemaValidationError,
+    TableVersionNotFoundError,
     UnsupportedOperationError,
     UpdateTableRequest,
 )
@@ -29,30 +29,25 @@ from commitlog.adapters.places import bound
 from commitlog.client.contents import contents
 from commitlog.client.execution import Execution
 from commitlog.client.lance_request import parse_message
-from commitlog.client.merging import MergeOptions
+from commitlog.client.merging import MergeOptions, check_first_merge
 from commitlog.client.repeats import noted_counts
 from commitlog.client.row_tickets import settled, writes_rows
 from commitlog.client.tables import TableInfo
-from commitlog.errors import InvalidTransaction, TableAlreadyExists
+from commitlog.errors import InvalidTransaction, TableAlreadyExists, WrongColumns
 from commitlog.model.operations import CreateTableVersion, DeclareTable, Operation
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
 from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
+from consumers.servers.namespace.durations import TIMEOUT_SECONDS, timeout_of
 from consumers.servers.namespace.first_version import stage_first_version
 from consumers.servers.namespace.native import commit_natively
-from consumers.servers.namespace.remote import TIMEOUT
 from consumers.servers.namespace.service import BODY_HASH, Service
 from consumers.servers.namespace.staged import StagedTarget, read_staged
 from consumers.servers.namespace.tables import declaration
 from consumers.servers.namespace.transactions import visible
 from consumers.servers.namespace.versions import commit_staged, raise_refusal
-
-TIMEOUT_SECONDS = 60.0
-TIMEOUT_SECONDS_MAX = 3600.0
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def create_table(service: Service, call: Call) -> dict[str, Any]:
@@ -215,18 +210,22 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         when_not_matched_by_source_delete_filt=request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
-    on = tuple(request.on)
+    on, timeout = tuple(request.on), timeout_of(call, request.timeout)
     if is_branch(request.branch):
         rows = call.arrow().read_all()
         dataset, found = change_branch(
             service, call, request.branch, lambda dataset: merged(dataset, rows, on, options)
         )
         return {**answered(dataset), **found}
+    if (info := service.lately(call.table)).version == 0:
+        info = service.info(call.table)
+    if not info.version and service.first_decision(call) is None:
+        return _first_merge(service, call, info, on, options)
     outcome, counts = _carried_out(
         service,
         call,
         lambda made: made.merge_insert(call.rows(), on, options),
-        _timeout(call, request.timeout),
+        timeout,
     )
     return {
         "transaction_id": outcome.transaction_id,
@@ -234,6 +233,28 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         "num_inserted_rows": counts.get("inserted", 0),
         "num_deleted_rows": counts.get("deleted", 0),
         "version": outcome.version,
+    }
+
+
+def _first_merge(
+    service: Service, call: Call, info: TableInfo, on: Sequence[str], options: MergeOptions
+) -> dict[str, Any]:
+    """Insert all rows into a table that was only declared: there are none to match."""
+    if not options.when_not_matched_insert_all:
+        raise TableVersionNotFoundError(
+            f"{info.name} is declared and has no version yet; insert rows first, or set "
+            "when_not_matched_insert_all"
+        )
+    check_first_merge(info.name, call.arrow().read_all(), on)
+    assert call.stream is not None
+    call.stream.seek(0)
+    outcome, transaction = _first_rows(service, call, info)
+    return {
+        "transaction_id": outcome.transaction_id,
+        "num_updated_rows": 0,
+        "num_inserted_rows": _counts_of(transaction)["inserted"],
+        "num_deleted_rows": 0,
+        "version": 1,
     }
 
 
@@ -361,27 +382,8 @@ def _counts_of(transaction: Transaction) -> Mapping[str, int]:
     return noted_counts(transaction.properties)
 
 
-def _timeout(call: Call, given: str | None) -> float:
-    """Return how long a merge may take, said in a field or as LanceDB's client says it."""
-    header = call.headers.get(TIMEOUT, "")
-    return seconds(f"{header}ms" if header.isdecimal() and not given else given)
-
-
-def seconds(text: str | None) -> float:
-    """Return a duration such as `30s` or `5m` in seconds."""
-    if not text:
-        return TIMEOUT_SECONDS
-    found = _DURATION.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < value <= TIMEOUT_SECONDS_MAX:
-        raise InvalidInputError(
-            f"timeout must be a duration such as 30s or 5m, at most 1h, not {text!r}"
-        )
-    return value
-
-
 def schema_error(error: InvalidTransaction) -> Exception:
     """Return a mistake in the rows' columns by its own code."""
-    if error.field == "schema":
+    if isinstance(error, WrongColumns) or error.field == "schema":
         return TableSchemaValidationError(str(error))
     return error
