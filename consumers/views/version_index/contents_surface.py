@@ -6,7 +6,7 @@ last row of each fragment up to it. A value that a row leaves NULL is the one be
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import NAMES_OF_T, Question
+from consumers.views.version_index.question import Question
 
 _LIFE = """
 (SELECT incarnation FROM tables WHERE table_name = t OR list_contains(former_names, t)
@@ -14,7 +14,10 @@ _LIFE = """
 """
 """The life of table `t` that exists, or the last one."""
 
-_OF_LIFE = f"table_name IN ({NAMES_OF_T}) AND incarnation = {_LIFE}"
+_NAMES = (
+    f"SELECT unnest(list_append(former_names, table_name)) FROM tables WHERE incarnation = {_LIFE}"
+)
+_OF_LIFE = f"table_name IN ({_NAMES}) AND incarnation = {_LIFE}"
 
 _EMPTIED = "removed OR (deleted_rows > 0 AND deleted_rows = physical_rows)"
 

@@ -33,15 +33,19 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-NAMES_OF_T = """
+LIFE_OF_T = """
+(SELECT incarnation FROM tables WHERE table_name = t
+ ORDER BY ended_by IS NULL DESC, sequence DESC LIMIT 1)
+"""
+"""The life that has the name `t`; if none has it now, the last one that ended with it."""
+
+NAMES_OF_T = f"""
 SELECT t UNION ALL
-SELECT unnest(former_names) FROM tables WHERE table_name = t AND ended_by IS NULL
+SELECT unnest(former_names) FROM tables WHERE incarnation = {LIFE_OF_T}
 """
 """The names under which rows of table `t` may stand: its own and, after a rename, older ones."""
 
 IS_T = f"""
-table_name IN ({NAMES_OF_T})
-AND (table_name = t OR incarnation IN
-     (SELECT incarnation FROM tables WHERE table_name = t AND ended_by IS NULL))
+table_name IN ({NAMES_OF_T}) AND (table_name = t OR incarnation = {LIFE_OF_T})
 """
 """Whether an operation's row is about table `t`, under whatever name it was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import IS_T, NAMES_OF_T, Question
+from consumers.views.version_index.question import IS_T, LIFE_OF_T, Question
 
 REFS = Question(
     "refs",
@@ -44,7 +44,7 @@ TABLE_AT_TAG = Question(
     FROM refs r
     LEFT JOIN (SELECT * FROM snapshots WHERE status = 'committed') s
     USING (incarnation, snapshot_id)
-    WHERE r.table_name IN ({NAMES_OF_T}) AND r.name = tag
+    WHERE r.incarnation = {LIFE_OF_T} AND r.name = tag
     """,
 )
 

@@ -6,6 +6,7 @@ program. After `ATTACH 'index.duckdb' AS log`, macros need `USE log` first.
 
 from __future__ import annotations
 
+from commitlog.model.table import DELIMITER
 from consumers.views.version_index.contents_surface import CONTENTS_QUESTIONS
 from consumers.views.version_index.question import IS_T, Question
 from consumers.views.version_index.records_surface import RECORDS_QUESTIONS
@@ -21,7 +22,8 @@ transaction_id, partition, sequence, ordinal, incarnation
 """
 
 
-def _heads(where: str, ended: str) -> str:
+def _heads(where: str) -> str:
+    # A namespace that is dropped takes its tables with it, without a row for each of them.
     return f"""
     WITH last AS (
         SELECT partition, incarnation,
@@ -29,14 +31,20 @@ def _heads(where: str, ended: str) -> str:
                arg_max(name_after IS NULL, {_ORDERING}) AS ended,
                max(version) AS version,
                max(sequence) AS sequence,
-               max(time) AS changed_at
+               max(time) AS changed_at,
+               max({_ORDERING}) AS place
         FROM operations
         WHERE is_table AND status = 'committed' AND incarnation IS NOT NULL AND {where}
-        GROUP BY partition, incarnation)
+        GROUP BY partition, incarnation),
+    drops AS (
+        SELECT partition, table_name || '{DELIMITER}' AS inside, {_ORDERING} AS place
+        FROM operations
+        WHERE operation = 'DropNamespace' AND NOT is_table AND status = 'committed' AND {where})
     SELECT table_name, version, incarnation, partition, sequence, changed_at
     FROM last
-    WHERE NOT ended AND incarnation NOT IN
-        (SELECT incarnation FROM tables WHERE ended_by = 'DropNamespace' AND {ended})
+    WHERE NOT ended AND NOT EXISTS (
+        FROM drops WHERE drops.partition = last.partition AND drops.place > last.place
+                         AND starts_with(last.table_name, drops.inside))
     ORDER BY table_name
     """
 
@@ -148,7 +156,7 @@ HEADS_AT = Question(
     "FROM heads_at(1000)",
     "Every table of a partition and its version right after the outcome with this sequence: one"
     " cut over all tables.",
-    _heads("partition = of_partition AND sequence <= position", "ended_sequence <= position"),
+    _heads("partition = of_partition AND sequence <= position"),
 )
 
 HEADS_AT_TIME = Question(
@@ -157,7 +165,7 @@ HEADS_AT_TIME = Question(
     "moment",
     "FROM heads_at_time(TIMESTAMP '2026-01-31 12:00:00')",
     "Every table and its version at a moment of log time, UTC.",
-    _heads("time <= moment", "ended_at <= moment"),
+    _heads("time <= moment"),
 )
 
 _AT = """

@@ -62,7 +62,7 @@ MAINTENANCE_DONE = Question(
     """
     SELECT o.time, o.table_name, o.operation, o.status, o.version,
            t.properties->>'$."commitlog.maintenance"' AS reason,
-           (t.properties->>'$."commitlog.try"')::INTEGER AS try,
+           try_cast(t.properties->>'$."commitlog.try"' AS INTEGER) AS try,
            o.fragments_removed, o.fragments_added, o.bytes_added, o.principal, o.transaction_id,
            o.partition, o.sequence
     FROM operations o

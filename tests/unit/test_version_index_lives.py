@@ -1,0 +1,119 @@
+"""What the index says of tables that were renamed, dropped, or came back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog.model.names import REASON
+from commitlog.model.operations import AlterProperties, DropNamespace, DropTable, RenameTable
+from commitlog.model.table import TableId
+from consumers import history
+from consumers.views.version_index import VersionIndex
+from consumers.views.version_index.process import follow
+from tests.service import SCHEMA, Service, rows, service
+
+A, B = ("ns", "a"), ("ns", "b")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    """Run a service with a table `ns$a` of two fragments, in its versions 2 and 3."""
+    with service(tmp_path / "root") as running:
+        running.client.create_table("ns$a", SCHEMA)
+        running.client.append("ns$a", rows(0, 1))
+        running.client.append("ns$a", rows(2, 3))
+        yield running
+
+
+def ask(made: Service, question: str, *values: object) -> list[history.Row]:
+    stop = threading.Event()
+
+    def on_progress(done: int, total: int) -> None:
+        if done == total:
+            stop.set()
+
+    with VersionIndex.open(made.root) as index:
+        follow(made.log, index, stop=stop, on_progress=on_progress)
+    return history.query(made.root, question, values)
+
+
+def rename(made: Service, old: TableId, new: TableId) -> None:
+    made.client.submit(None, RenameTable(old, new)).result(30).raise_for_conflict()
+
+
+def end(made: Service, table: TableId) -> None:
+    made.client.submit(None, DropTable(table)).result(30).raise_for_conflict()
+
+
+@pytest.mark.parametrize("name", ["ns$a", "ns$b"])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_what_is_in_a_table_is_known_by_each_of_its_names(
+    made: Service, name: str, is_dropped: bool
+) -> None:
+    rename(made, A, B)
+    made.client.append("ns$b", rows(4))
+    made.client.delete("ns$b", "id = 0")
+    if is_dropped:
+        end(made, B)
+    found = ask(made, "FROM blame(?)", name)
+    assert [(one["fragment_id"], one["rows"], one["changed_in"]) for one in found] == [
+        (0, 1, 5),
+        (1, 2, 3),
+        (2, 1, 4),
+    ]
+    assert [one["rows"] for one in ask(made, "FROM fragments_at(?, 2)", name)] == [2]
+    assert [one["change"] for one in ask(made, "FROM diff(?, 2, 5)", name)] == [
+        "changed",
+        "added",
+        "added",
+    ]
+
+
+def test_a_dropped_table_has_the_history_that_it_had_under_other_names(made: Service) -> None:
+    rename(made, A, B)
+    made.client.append("ns$b", rows(4))
+    end(made, B)
+    happened = [one["operation"] for one in ask(made, "FROM history('ns$b')")]
+    assert happened == ["DropTable", "Append", "RenameTable", "Append", "Append", "CreateTable"]
+    (at,) = ask(made, "FROM table_at('ns$b', 2)")
+    assert at["table_name"] == "ns$a"
+
+
+def test_of_dropped_tables_of_a_name_the_last_one_brings_its_other_names(made: Service) -> None:
+    end(made, A)
+    made.client.create_table("ns$b", SCHEMA)
+    rename(made, B, A)
+    end(made, A)
+    made.client.create_table("ns$b", SCHEMA)
+    happened = [one["operation"] for one in ask(made, "FROM history('ns$a')")]
+    assert happened == ["DropTable", "RenameTable", "CreateTable", "DropTable"] + [
+        "Append",
+        "Append",
+        "CreateTable",
+    ]
+
+
+def test_what_stood_before_a_namespace_was_dropped_or_after_it_came_back(made: Service) -> None:
+    runtime = made.client.runtime()
+    before = made.client.submit(None, AlterProperties(A)).result(30)
+    dropped = made.client.submit(None, DropNamespace(("ns",), cascade=True)).result(30)
+    dropped.raise_for_conflict()
+    assert runtime.partitions == 1
+    made.client.undrop("ns$a")
+    heads = "SELECT table_name, version FROM heads_at(?)"
+    stood = [{"table_name": "ns$a", "version": 3}]
+    assert ask(made, heads, before.sequence) == stood
+    assert ask(made, heads, dropped.sequence) == []
+    assert ask(made, heads, dropped.sequence + 5) == stood
+    assert ask(made, "SELECT table_name, version FROM heads_at_time('2100-01-01')") == stood
+
+
+def test_what_a_program_calls_its_try_breaks_no_view(made: Service) -> None:
+    said = {REASON: "ours", "commitlog.try": "the second"}
+    made.client.append("ns$a", rows(4), properties=said)
+    (done,) = ask(made, "FROM maintenance_done")
+    assert (done["reason"], done["try"]) == ("ours", None)
