@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,6 +37,9 @@ GLANCE_SECONDS = 5.0
 BUSY_VERSIONS = 500
 """A table that took so many since it was looked at isn't left for the next regular look."""
 STOP_SECONDS = 60.0
+REST_SECONDS = 3600.0
+"""A table at rest whose versions expire is looked at so often: they get older without a commit, and
+holds and tags end."""
 LOOK_SECONDS = 300.0
 """A table that takes longer continues in a thread of its own, and the others have their turns."""
 
@@ -75,6 +79,8 @@ class Maintenance:
             )
         self._seen: dict[str, tuple[int, VersionRanges]] = {}
         """By incarnation: the version, and those deleted, as of which nothing was left to do."""
+        self._due: dict[str, float] = {}
+        """By incarnation: when it is looked at again, whether it has changed or not."""
         self._looked: dict[str, tuple[int, int]] = {}
         """By table: the version that was looked at last, and the bytes of its data files."""
         self._turns: Turns | None = None
@@ -131,6 +137,7 @@ class Maintenance:
             self._seen.clear()
         standing = {info.incarnation for info in tables}
         self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
+        self._due = {name: due for name, due in self._due.items() if name in standing}
         self._acts.bytes = {n: size for n, size in self._acts.bytes.items() if n in standing}
         self._acts.unripe &= standing
         looked = {} if only is None else dict(self._looked)
@@ -140,7 +147,8 @@ class Maintenance:
             if info.version < 1 or (only is not None and info.name not in only):
                 continue
             try:
-                if self._seen.get(info.incarnation) != (info.version, info.deleted):
+                is_due = self._due.get(info.incarnation, math.inf) <= time.monotonic()
+                if is_due or self._seen.get(info.incarnation) != (info.version, info.deleted):
                     look = partial(self._look_at, info, dry_run=dry_run)
                     turns = self._turns
                     acts += look() if turns is None else turns.take(info.incarnation, look)
@@ -196,4 +204,8 @@ class Maintenance:
             )
         if not dry_run and not any(results) and info.incarnation not in self._acts.unripe:
             self._seen[info.incarnation] = info.version, info.deleted
+            if policy.mode == "on" and (policy.expire_days or policy.retain_versions):
+                self._due[info.incarnation] = time.monotonic() + REST_SECONDS
+            else:
+                self._due.pop(info.incarnation, None)
         return acts

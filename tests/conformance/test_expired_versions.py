@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client import upkeep
 from commitlog.errors import InvalidTransaction, NoSuchVersion
+from commitlog.model.maintenance_policy import PREFIX
+from consumers.tools import maintenance as maintenance_module
 from consumers.tools.cleaning import clean
+from consumers.tools.maintenance import Maintenance
 from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.verify import VerifyOptions, files, verify
 from consumers.tools.verify.walk import Walk
@@ -107,3 +113,29 @@ def test_verify_reads_on_before_it_misses_what_expires_beside_it(
         left = 0
         found = verify(log, 0, options).problems
         assert [one.kind.value for one in found] == ["file", "rows"]
+
+
+def test_versions_of_a_table_at_rest_expire_once_they_are_old_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = 0.0
+    clock = Mock(wraps=time)
+    clock.time.side_effect = lambda: time.time() + later
+    clock.time_ns.side_effect = lambda: time.time_ns() + int(later * 1e9)
+    clock.monotonic.side_effect = lambda: time.monotonic() + later
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties={PREFIX + "expire-days": "30"})
+        for number in range(3):
+            made.client.append(T, rows(number))
+        monkeypatch.setattr(upkeep, "time", clock)
+        monkeypatch.setattr(maintenance_module, "time", clock)
+        maintenance = Maintenance(made.client)
+        assert maintenance.look() == []
+        later = 31 * 86_400.0
+        assert [act.kind for act in maintenance.look()] == ["expire"]
+        assert made.client.table(T).deleted == ((1, 3),)
+        looks = Mock(wraps=maintenance._acts.due)
+        monkeypatch.setattr(maintenance._acts, "due", looks)
+        assert maintenance.look() == []
+        assert maintenance.look() == []
+        assert looks.call_count == 1  # after what it did itself, and then no more
