@@ -313,6 +313,7 @@ def archive(
     by
         Who removes rows, for that record (the current user).
     """
+    from consumers.tools.archive.lock import alone
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.archive.writer import archive as copy
     from consumers.tools.archive.writer import give_up as tombstone
@@ -325,7 +326,7 @@ def archive(
     config = where.load()
     folder = config.need_root() / FOLDER
     limits = {"through": through, "before_ms": _before_ms(older_than_days)}
-    with closing(connect(config)) as log:
+    with closing(connect(config)) as log, alone(folder):
         done = []
         numbers = partitions_of(log, partition)
         for number in numbers:

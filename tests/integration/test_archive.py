@@ -17,14 +17,16 @@ from commitlog.adapters.memory_cluster import Fate
 from commitlog.codecs.avro import encode_transaction
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import Outcome, Retained, Submitted, Transaction
-from commitlog.ports import Log, Reader
+from commitlog.ports import Log, RawRecord, Reader
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.commands import ask
+from consumers import cli
+from consumers.commands import ask, prove
+from consumers.commands.exit_codes import ExitCode
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive import writer
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.log import FOLDER, with_archive
-from consumers.tools.archive.proof import PROOF, Archive
+from consumers.tools.archive.proof import PROOF, Archive, ArchivedFile
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.replay import ReplayOptions as ReplayOptions
@@ -497,3 +499,23 @@ def test_transactions_that_were_decided_out_of_order_are_read_in_order(tmp_path:
     answered = [a.record for a in together.read_outcomes(0).poll()]
     order = [a.transaction_offset for a in answered if isinstance(a, Outcome)]
     assert order != sorted(order)
+
+
+def test_one_run_at_a_time_changes_an_archive(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each replaces the proof by what it has read of it: the other one's segments would be lost."""
+    monkeypatch.setattr(prove, "connect", lambda config: MemoryLog(made.cluster))
+    arguments = ["archive", "--root", str(tmp_path)]
+    ends: list[int] = []
+
+    def write_beside(folder: Path, name: str, records: Sequence[RawRecord]) -> ArchivedFile:
+        if not ends:
+            ends.append(ExitCode.OK)  # so that the other one isn't interrupted
+            ends[0] = cli.main(arguments)
+        return write_file(folder, name, records)
+
+    monkeypatch.setattr(writer, "write_file", write_beside)
+    assert cli.main(arguments) == ExitCode.OK
+    assert ends == [ExitCode.UNAVAILABLE]
+    assert cli.main(arguments) == ExitCode.OK

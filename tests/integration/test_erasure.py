@@ -23,6 +23,7 @@ from commitlog.ports import ArchivableLog
 from commitlog.protocol import transactions_topic
 from consumers.tools.archive import rows as archive_rows
 from consumers.tools.archive import writer as archive_writer
+from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER, with_archive
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import decided, take_out
@@ -248,6 +249,14 @@ def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Pa
         world.client.open(T).tags.delete("before")
         assert run(world, "").is_done
         assert secrets(world, world.root) == []
+
+
+def test_an_archive_that_another_run_changes_is_left_alone(world: Service) -> None:
+    with alone(world.root / FOLDER), pytest.raises(Unavailable, match="another .*archive"):
+        run(world)
+    assert secrets(world)
+    assert run(world, "").is_done
+    assert secrets(world) == []
 
 
 def test_rows_that_no_record_erased_are_a_problem(world: Service) -> None:

@@ -19,6 +19,7 @@ from commitlog.core.catalogue.version_deletion import without
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Transaction
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import Erased, has_rows, take_out
@@ -129,7 +130,7 @@ class Carrying:
     def _archive(self, erased: Erased) -> Copy:
         """Archive the log, without these rows, and give up what has them in the topic."""
         folder, number = self._places.root / FOLDER, self._partition
-        with closing(self._open_log()) as log:
+        with alone(folder), closing(self._open_log()) as log:
             kept = Archive.open(folder, log.identity(), log.genesis(number))
             if not erased and not kept.segments:
                 return Copy("archive", True, "there is none")
