@@ -46,6 +46,7 @@ from commitlog.model.operations import (
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
+from consumers.tools.nested_places import below
 
 DATA, INDICES = "data", "_indices"
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
@@ -146,6 +147,8 @@ class FileLedger:
         """Begin before the first record."""
         self.lives: dict[str, LifeFiles] = {}
         """By incarnation."""
+        self._named: dict[TableId, LifeFiles] = {}
+        """Those that exist, by their tables."""
         self._uses: dict[str, list[_Use]] = {}
         self._refused: dict[str, Record] = {}
         self._rows_waiting: dict[str, dict[str, int]] = {}
@@ -173,9 +176,8 @@ class FileLedger:
         is_first = outcome.status is Status.COMMITTED and outcome.answers is None
         if isinstance(record, Transaction) and is_first:
             self._take_rows(record, outcome, ended)
-        if isinstance(record, Transaction) and not is_first:
-            why = ended(_refusal(outcome))
-            self._refused.update(dict.fromkeys(self._named_by(record), why))
+        elif isinstance(record, Transaction):
+            self._refused.update(dict.fromkeys(self._named_by(record), ended(_refusal(outcome))))
 
     def undecided(self, records: Iterable[object]) -> set[str]:
         """Return the files that undecided transactions name."""
@@ -209,13 +211,12 @@ class FileLedger:
             except (CommitLogError, OSError):
                 return ((1, life.version),)  # it may have any tag
 
-        below = tuple(f"{place}/" for place in places)
+        is_below = below(places)
         waiting = (w for name, w in self._rows_waiting.items() if self.lives[name].is_live)
-        return {path for paths in waiting for path in paths if path.startswith(below)} | {
+        return {path for paths in waiting for path in paths if is_below(path)} | {
             path
             for path, uses in self._uses.items()
-            if path.startswith(below)
-            and any(self._stands(use, standing(use.incarnation)) for use in uses)
+            if is_below(path) and any(self._stands(use, standing(use.incarnation)) for use in uses)
         }
 
     def ended(self, path: str) -> tuple[Why, Record] | None:
@@ -241,9 +242,9 @@ class FileLedger:
 
     def of_live_tables(self) -> set[str]:
         """Return the known files of existing tables, including unneeded ones."""
-        below = tuple(f"{life.location}/" for life in self.lives.values() if life.is_live)
+        is_below = below([life.location for life in self.lives.values() if life.is_live])
         known = (self._uses, self._refused, self._rows_applied)
-        return {path for paths in known for path in paths if path.startswith(below)}
+        return {path for paths in known for path in paths if is_below(path)}
 
     def forget(self, paths: Iterable[str]) -> None:
         """Forget unneeded files that were removed."""
@@ -276,12 +277,13 @@ class FileLedger:
             life = LifeFiles(change.table, change.incarnation, change.location)
             self.lives[change.incarnation] = life
         if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
-            life.is_live = False
+            self._stand(life, life.table, is_live=False)
             # Files of a table that was only deregistered are somebody's.
-            is_drop = change.kind is ChangeKind.DROPPED
-            life.dropped = ended(f"{life.name} was dropped") if is_drop else None
+            if change.kind is ChangeKind.DROPPED:
+                life.dropped = ended(f"{life.name} was dropped")
             return
-        life.table, life.is_live, life.dropped = change.table, True, None
+        self._stand(life, change.table, is_live=True)
+        life.dropped = None
         if change.deleted:
             ranges = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in change.deleted)
             life.deleted.append((change.deleted, ended(f"versions {ranges} were deleted")))
@@ -294,9 +296,8 @@ class FileLedger:
             life.is_registered = True
         life.version = change.version
         if named := change.delta.transaction_file:
-            beside = life.place(f"{TRANSACTIONS_DIRECTORY}/{named}")
             use = _Use(life.incarnation, change.version, change.version)
-            self._uses.setdefault(beside, []).append(use)
+            self._uses.setdefault(life.place(f"{TRANSACTIONS_DIRECTORY}/{named}"), []).append(use)
         if change.delta.header is not None:
             bases = ManifestHeader(change.delta.header).message.base_paths
             life.bases = {base.id: base for base in bases}
@@ -312,6 +313,13 @@ class FileLedger:
                 self._read(life, part, frozenset(), change.version)
             for name, index in new.items():
                 self._read(life, name, frozenset(_index_folder(life, index)), change.version)
+
+    def _stand(self, life: LifeFiles, table: TableId, *, is_live: bool) -> None:
+        if self._named.get(life.table) is life:
+            del self._named[life.table]
+        life.table, life.is_live = table, is_live
+        if is_live:
+            self._named[table] = life
 
     def _read(self, life: LifeFiles, part: int | str, files: frozenset[str], version: int) -> None:
         """Note what a fragment or an index reads from a version on."""
@@ -332,11 +340,10 @@ class FileLedger:
 
     def _named_by(self, record: Transaction) -> Iterator[str]:
         """Yield the files that a transaction's operations name."""
-        lives = {life.table: life for life in self.lives.values() if life.is_live}
         for operation in record.operations:
             if not isinstance(operation, LanceCommit | CreateTableVersion | WriteRows):
                 continue
-            life = lives.get(operation.table)
+            life = self._named.get(operation.table)
             if life is None:
                 continue
             if isinstance(operation, WriteRows):

@@ -48,8 +48,10 @@ from consumers.tools.branch_files import (
     branch_of,
     needed_by_branches,
 )
+from consumers.tools.ended_tables import EndedTables
 from consumers.tools.file_ledger import FileLedger, LifeFiles, Why, paths_in
 from consumers.tools.leftover import GONE, Leftover, leftover, owner, put_aside, said
+from consumers.tools.nested_places import nested_in
 from consumers.tools.turns import Turns
 
 CATCH_UP_SECONDS = 600.0
@@ -79,6 +81,7 @@ class Leftovers:
         """Incarnations of tables whose stores failed or hung when they were to list their files."""
         self._gone: set[str] = set()
         """What the last look at all tables neither found nor saw needed."""
+        self._ended = EndedTables()
         self._read()
 
     def close(self) -> None:
@@ -95,6 +98,7 @@ class Leftovers:
         if table is not None and not lives:
             names = {one.name for one in self._ledger.lives.values()}
             raise NoSuchTable(f"the log has no Lance table {table!r}. {like_known(table, names)}")
+        lives = [one for one in lives if not self._ended.is_over(one)]
         # The files first: one that is there now is named later, if anybody names it.
         listed = {}
         for life in lives:
@@ -102,7 +106,10 @@ class Leftovers:
                 listed[life.incarnation] = self._turns.take(life.incarnation, partial(_files, life))
         self._unlisted = {life.incarnation for life in lives} - listed.keys()
         self._read()
+        empty = [self._ledger.lives[name] for name, files in listed.items() if not files]
+        self._ended.note(empty, int(self._clock() * 1000))
         needed = self._needed(lives)
+        locations = sorted(one.location for one in self._ledger.lives.values())
         self.taken.clear()
         there: set[str] = set()
         judged = 0
@@ -110,7 +117,8 @@ class Leftovers:
             found: list[Leftover] = []
             if life.incarnation in listed:
                 with _apart(life, is_only=table is not None):
-                    found += self._of(life, listed[life.incarnation], needed, there)
+                    files, nested = listed[life.incarnation], nested_in(life.location, locations)
+                    found += self._of(life, files, nested, needed, there)
                     judged += 1
             yield from found
         if table is None and judged == len(lives):
@@ -137,7 +145,7 @@ class Leftovers:
             with _apart(life):
                 if life.is_live and life.came_back:
                     _bring_back(life)
-                if life.dropped is not None:
+                if life.dropped is not None and life.incarnation in self._ended.bare:
                     store_for(life.location).prune()  # folders that a killed removal has left
         for leftovers in self.by_table(found):
             life = self._ledger.lives[leftovers[0].incarnation]
@@ -257,14 +265,17 @@ class Leftovers:
         return needed | self._ledger.undecided(undecided)
 
     def _of(
-        self, life: LifeFiles, files: Sequence[FileFound], needed: set[str], there: set[str]
+        self,
+        life: LifeFiles,
+        files: Sequence[FileFound],
+        below: Sequence[str],
+        needed: set[str],
+        there: set[str],
     ) -> Iterator[Leftover]:
-        """Yield a table's leftovers; add to `there` what its files are known by."""
-        below = [
-            one.location.removeprefix(f"{life.location}/")
-            for one in self._ledger.lives.values()
-            if one.location.startswith(f"{life.location}/")
-        ]
+        """Yield a table's leftovers; add to `there` what its files are known by.
+
+        What is in the folders `below` is another table's.
+        """
         foreign: set[str] | None = None
         of_branches = _of_branches(life)
         branches = branch_names(store_for(life.location))

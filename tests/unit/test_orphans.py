@@ -12,13 +12,16 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.adapters.storage import FileFound
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
+from consumers.tools import orphans
 from consumers.tools.file_ledger import LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover
+from consumers.tools.nested_places import below, nested_in
 from consumers.tools.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
@@ -497,3 +500,57 @@ def test_what_a_killed_removal_put_aside_is_named_again_or_removed(world: Servic
     assert remove(world) == [paths[1]]
     assert [f"data/{one.name}" for one in (world.location(TABLE) / "data").iterdir()] == paths[:1]
     is_proven(world)
+
+
+def test_a_dropped_table_of_which_nothing_is_left_is_looked_at_no_more(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    files = orphans._files
+
+    def noting(life: LifeFiles) -> list[FileFound]:
+        listed.append(life.name)
+        return files(life)
+
+    monkeypatch.setattr(orphans, "_files", noting)
+    world.client.create_table("shop$old", SCHEMA)
+    world.client.append("shop$old", rows(1))
+    place = world.location("shop$old")
+    shutil.copytree(place, saved := world.root / "saved")
+    world.client.drop_table("shop$old")
+    later = 8 * 86_400.0
+    leftovers = Leftovers(world.log, 0, clock=lambda: time.time() + later)
+    with closing(leftovers):
+
+        def look() -> list[Leftover]:
+            listed.clear()
+            return list(leftovers.find())
+
+        leftovers.remove(look(), world.client, on_removed=lambda one: None)
+        assert not place.exists()
+        for _ in range(2):
+            assert look() == []
+            assert "shop$old" in listed
+        assert look() == []
+        assert listed == [TABLE]
+        # Whoever has its files brings it back, and it is a table as before.
+        shutil.copytree(saved, place)
+        world.client.undrop("shop$old")
+        assert look() == look() == []
+        assert "shop$old" in listed
+        world.client.drop_table("shop$old")
+        assert {one.why for one in look()} == {Why.DROPPED}
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_what_is_below_many_places_is_what_begins_with_one(count: int) -> None:
+    roots = ("s3://lake/tables", "/r/tables", "/r")
+    places = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}" for n in range(count)]
+    paths = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}{end}" for n in range(0, 400, 7)
+             for end in ("", "/data/a.lance", "/_indices/i", "0/b")]  # fmt: skip
+    is_below = below(places)
+    prefixes = tuple(f"{place}/" for place in places)
+    assert [is_below(one) for one in paths] == [one.startswith(prefixes) for one in paths]
+    nested = sorted([*places, *(f"{place}/in/{n}" for n, place in enumerate(places))])
+    for n, place in enumerate(places):
+        assert nested_in(place, nested) == [f"in/{n}"]

@@ -1,0 +1,31 @@
+"""Which paths are below which places, at a cost that doesn't grow with the number of places."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice, takewhile
+
+
+def below(places: Collection[str]) -> Callable[[str], bool]:
+    """Return what says whether a path is below one of some places, however many they are."""
+    known = frozenset(places)
+    if len(known) == 1:
+        prefix = f"{next(iter(known))}/"
+        return lambda path: path.startswith(prefix)
+    depths = {place.count("/") + 1 for place in known}
+
+    def is_below(path: str) -> bool:
+        parts = path.split("/")
+        return any("/".join(parts[:depth]) in known for depth in depths if depth < len(parts))
+
+    return is_below
+
+
+def nested_in(location: str, locations: Sequence[str]) -> list[str]:
+    """Return those of the sorted `locations` that are below another one, relative to that."""
+    prefix = f"{location}/"
+    inside = takewhile(
+        lambda one: one.startswith(prefix), islice(locations, bisect_left(locations, prefix), None)
+    )
+    return [one.removeprefix(prefix) for one in inside]
