@@ -123,8 +123,11 @@ class IcebergOrphans:
             for place in sorted(there)
             if place not in named.all
         ]
-        for last in named.purged:
-            found += _left(files, last)
+        for last in list(named.purged):
+            if left := _left(files, last):
+                found += left
+            else:
+                del named.purged[last]  # nothing is left of it, and a log has ever more of those
         found += self._fell_out()
         found += self._unreachable({normalize_location(place) for place in everything})
         was_in_the_way = "it was in the way of a file of the log"
@@ -238,7 +241,8 @@ def _take(outcome: Outcome, named: _Named) -> None:
 
 
 def _left(files: IcebergFiles, last: str) -> list[Orphan]:
-    place = next((one for one in (last, last + GONE) if files.exists(one)), "")
+    # Once more at the end: a purge may just have moved it back.
+    place = next((one for one in (last, last + GONE, last) if files.exists(one)), "")
     if not place:
         return []
     reason = "its table was dropped with its files"

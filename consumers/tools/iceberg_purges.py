@@ -144,11 +144,15 @@ class IcebergPurges:
                 if time.monotonic() < self._tried.get(drop.sequence, 0.0):
                     continue
                 self._tried[drop.sequence] = time.monotonic() + AGAIN_SECONDS
-                if self._files.exists(place) or self._files.exists(place + GONE):
+                # Once more at the end: another maintenance may just have moved it back.
+                if any(map(self._files.exists, (place, place + GONE, place))):
                     name = format_table_id(drop.table)
                     reason = f"record {drop.sequence} ({drop.transaction_id}) dropped it"
                     do = self._purging(dropped, place, drop.sequence, f"{name}: {reason}")
                     yield Act(name, "purge", reason, do)
+                else:
+                    # Nothing is left of it, and a log has ever more of those.
+                    del dropped.owed[place], self._tried[drop.sequence]
 
     def _purging(
         self, dropped: DroppedTables, place: str, sequence: int, why: str

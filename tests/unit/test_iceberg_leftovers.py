@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from commitlog.model.names import REASON
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools import iceberg_purges
 from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_orphans import IcebergOrphans
+from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
@@ -301,3 +304,31 @@ def test_a_removal_that_is_killed_at_any_step_is_ended_by_the_next(
     assert table.scan().to_arrow().num_rows == 5
     options = VerifyOptions(root=world.tables_root.parent, contents=True)
     assert verify(world.other, 0, options).problems == []
+
+
+def test_a_purged_table_of_which_nothing_is_left_is_asked_for_no_more(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    catalog.purge_table(table.name())
+    asked: list[str] = []
+    exists = IcebergFiles.exists
+
+    def noting(files: IcebergFiles, place: str) -> bool:
+        asked.append(place)
+        return exists(files, place)
+
+    monkeypatch.setattr(IcebergFiles, "exists", noting)
+    monkeypatch.setattr(iceberg_purges, "AGAIN_SECONDS", 0.0)
+    purges = IcebergPurges(world.other, world.log)
+    orphans = IcebergOrphans(world.other, str(world.tables_root))
+    with closing(purges), closing(orphans):
+        for is_asked in (True, True, False):
+            asked.clear()
+            orphans.find()
+            by_orphans = table.metadata_location in asked
+            asked.clear()
+            for act in purges.due():
+                act.do()
+            assert (by_orphans, table.metadata_location in asked) == (is_asked, is_asked)
