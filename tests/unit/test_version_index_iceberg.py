@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,20 @@ def test_schemas_properties_and_growth_are_known(root: Path) -> None:
     rows = history.growth(root, "ns$facts")
     assert [(row["snapshot_id"], row["rows"], row["bytes"]) for row in rows] == [
         (7, 35, 90),
+        (8, 40, 90),
+    ]
+
+
+def test_totals_of_a_snapshot_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    said = append(7, None)
+    odd = replace(said, updates=said.updates.replace('"35"', '"many"').replace('"90"', '"9e400"'))
+    decided = [DECIDED[0], step(2, odd, 7), step(3, append(8, 7), 8)]
+    with VersionIndex.open(tmp_path) as index:
+        index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
+        index.publish()
+    rows = history.growth(tmp_path, "ns$facts")
+    assert [(row["snapshot_id"], row["rows"], row["bytes"]) for row in rows] == [
+        (7, None, None),
         (8, 40, 90),
     ]
 

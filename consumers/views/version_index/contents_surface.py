@@ -298,8 +298,9 @@ GROWTH = Question(
                (sum(files) OVER w)::BIGINT AS files, (sum(bytes) OVER w)::BIGINT AS bytes
         FROM added WINDOW w AS (ORDER BY version)
         UNION ALL
-        SELECT NULL, snapshot_id, time, (summary->>'total-records')::BIGINT, NULL,
-               (summary->>'total-data-files')::BIGINT, (summary->>'total-files-size')::BIGINT
+        SELECT NULL, snapshot_id, time, try_cast(summary->>'total-records' AS BIGINT), NULL,
+               try_cast(summary->>'total-data-files' AS BIGINT),
+               try_cast(summary->>'total-files-size' AS BIGINT)
         FROM snapshots WHERE {_OF_LIFE} AND status = 'committed')
     SELECT * EXCLUDE (place) FROM (
         SELECT *, ntile(points) OVER (ORDER BY time, version) AS place FROM grown)
