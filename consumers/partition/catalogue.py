@@ -6,7 +6,7 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import ENDS, Change, ChangeKind, Noted
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.tables.lance_tables import Table, VersionRanges
+from commitlog.core.partition.effects import E_TAGS_KEPT
+from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
 from commitlog.errors import NoSuchTable
 from commitlog.messages import TableDescription
 from commitlog.model.operations import (
@@ -200,7 +201,8 @@ class PartitionHeads:
             return
         delta, is_version = change.delta, change.kind is ChangeKind.VERSION
         is_plain = is_version and delta is not None and delta.header is None
-        if is_plain and change.noted is None and change.table in self._known:
+        may_forget = is_version and not change.version % E_TAGS_KEPT
+        if is_plain and change.noted is None and not may_forget and change.table in self._known:
             self._newer[change.table] = change.version
             return
         head = self._heads.get(change.table)
@@ -212,10 +214,14 @@ class PartitionHeads:
             header = head.header if encoded is None else ManifestHeader(encoded)
             if change.noted is not None:
                 head.noted[change.version] = change.noted
+            if may_forget:
+                oldest = change.version - E_TAGS_KEPT
+                _forget(head, lambda version, said: version < oldest and not said.metadata)
             self._heads[change.table] = head.at(change.version, header)
             return
         if head is not None and change.kind is ChangeKind.VERSIONS_DELETED:
             deleted = merged(head.deleted, change.deleted)
+            _forget(head, lambda version, said: is_in(version, deleted))
             self._heads[change.table] = replace(head, deleted=deleted)
             return
         if change.kind is ChangeKind.RENAMED:
@@ -243,6 +249,12 @@ def no_such_table(table: TableId, known: Iterable[TableId]) -> str:
     near = difflib.get_close_matches(name, [format_table_id(t) for t in known], n=3)
     hint = f" Did you mean {', '.join(near)}?" if near else f" {NoSuchTable.ADVICE}"
     return f"the log has no table {name}.{hint}"
+
+
+def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:
+    """Forget what was said about versions, as the machine does: a term may last for years."""
+    for version in [v for v, said in head.noted.items() if is_gone(v, said)]:
+        del head.noted[version]
 
 
 def _head(table: Table) -> Head:

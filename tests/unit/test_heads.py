@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from commitlog.core.decisions import ChangeKind, Noted
+from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.model.operations import DropTable, RenameTable
 from consumers.partition.catalogue import PartitionHeads
 from tests.core_world import World, append
@@ -22,3 +28,28 @@ def test_a_table_that_was_renamed_and_then_dropped_leaves_no_head() -> None:
         heads.apply([change])
         names.append([(head.table, head.version) for head in heads.heads()])
     assert names == [[(("t",), 2)], [(("u",), 2)], [(("v",), 2)], []]
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_term_of_years_keeps_what_was_said_about_the_newest_versions_only(step: int) -> None:
+    """As the machine does; `step`: other commits, about which nothing is said, are between."""
+    world = World()
+    world.create()
+    heads = PartitionHeads(world.machine.tables)
+    world.ask("append", append(1, "1.lance"))
+    made = world.changes[-1]
+    last = 5 * E_TAGS_KEPT + 3
+    for version in range(2, last + 1):
+        metadata = (("ours", "kept"),) if version == 9 else ()
+        noted = Noted(str(version), metadata) if version % step == 2 % step else None
+        heads.apply([replace(made, version=version, noted=noted)])
+    head = heads.head(("t",))
+    assert head.version == last
+    assert 0 < len(head.noted) <= E_TAGS_KEPT + 5
+    assert head.said(9) == ["9", {"ours": "kept"}]
+    newest = max(version for version in range(2, last + 1) if version % step == 2 % step)
+    assert head.said(newest) == [str(newest), {}]
+    deleted = ((1, last - 1),)
+    gone = replace(made, kind=ChangeKind.VERSIONS_DELETED, delta=None, deleted=deleted)
+    heads.apply([gone])
+    assert set(heads.head(("t",)).noted) <= {last}
