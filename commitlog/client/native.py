@@ -150,6 +150,8 @@ class LogVersions(VersionStore):
         ticket = self._runtime().submit(transaction, id_is_new=is_new)
         outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="committed")
         if outcome.status is Status.COMMITTED:
+            # There is no next try, and a dataset may be open for years.
+            self._attempts.pop(transaction_id, None)
             try:
                 return ticket.result(max(deadline - time.monotonic(), 1), wait="readable")
             except OutcomeUnknown:

@@ -18,9 +18,11 @@ from commitlog import (
     TableAlreadyExists,
     TransactionRejected,
 )
-from commitlog.adapters.lance_namespace import GivenNamespace, relative_path
+from commitlog.adapters.lance_namespace import GivenNamespace, LogNamespace, relative_path
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client import native
 from commitlog.client.caller import Caller, acting_for
+from commitlog.client.native import LogVersions
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
 from tests.fakes.leader import SCHEMA, FakeLeader, blank
@@ -270,3 +272,20 @@ def test_a_tag_that_lance_would_not_find_again_is_refused(client: CommitLog) -> 
         dataset.tags.create("\u00e9", 2)
     dataset.tags.create("first", 2)
     assert set(dataset.tags.list()) == {"first"}
+
+
+def test_a_dataset_that_is_open_for_years_keeps_nothing_of_its_commits(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LogVersions] = []
+
+    def namespace(store: LogVersions, version: int) -> LogNamespace:
+        made.append(store)
+        return LogNamespace(store, version)
+
+    monkeypatch.setattr(native, "LogNamespace", namespace)
+    dataset = client.open("a$t")
+    for number in range(3):
+        dataset.delete(f"id = {number}")
+    assert client.open("a$t").count_rows() == 7
+    assert made[0]._attempts == {}
