@@ -136,8 +136,7 @@ def plan(
         head = parent_of(snapshots[0])
     else:
         return None
-    behind = _behind(table, tuple(snapshots), head)
-    has_merges = protocol >= ICEBERG_MERGES_SINCE
+    behind, has_merges = _behind(table, tuple(snapshots), head), protocol >= ICEBERG_MERGES_SINCE
     problem = (
         _why_not(change, table)
         or (_why_repeated(behind) if has_numbers else None)
@@ -197,8 +196,8 @@ def parent_of(snapshot: Value) -> int | None:
     parent = snapshot.get("parent-snapshot-id", -1)
     try:
         return None if parent == -1 else int(parent)
-    except (TypeError, ValueError, OverflowError):
-        return None  # of a snapshot that was registered: null, say, or a text
+    except (TypeError, ValueError, OverflowError):  # null, say, where it was registered so
+        return None
 
 
 def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
