@@ -158,13 +158,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = Counter(item.nodeid for item in items)
     if twice := [name for name, count in names.items() if count > 1]:
         raise pytest.UsageError(f"workers would run these once, being of one name: {twice}")
-    items.sort(key=_cost, reverse=_is_worker(config))
+    costs = {item: _cost(item) for item in items}
+    items.sort(key=costs.__getitem__, reverse=_is_worker(config))
     if _is_worker(config):
         items.sort(key=_turn)
     if config.getoption("timeout", None) is None:  # a search of hours gives its own
         for item in items:
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TIMEOUTS[_cost(item)[0]]))
+                item.add_marker(pytest.mark.timeout(TIMEOUTS[costs[item][0]]))
 
 
 def _unit(nodeid: str) -> str:

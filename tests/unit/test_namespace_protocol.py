@@ -1,25 +1,15 @@
 """Is the table of routes the whole protocol, and does each failure have its code and status?"""
 
-import inspect
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from lance_namespace import UnsupportedOperationError
 from lance_namespace.errors import ErrorCode
-from lance_namespace_urllib3_client.api import (
-    branch_api,
-    data_api,
-    index_api,
-    metadata_api,
-    namespace_api,
-    table_api,
-    tag_api,
-    transaction_api,
-)
 
 from commitlog.errors import (
     CommitLogError,
@@ -39,16 +29,17 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.namespace.status import REJECTED, STATUS, code_of, error_response
 from tests.namespace_world import World
 
-APIS = (
-    *(branch_api, data_api, index_api, metadata_api, namespace_api, table_api, tag_api),
-    transaction_api,
-)
+APIS = ("branch", "data", "index", "metadata", "namespace", "table", "tag", "transaction")
 
 
 def test_every_operation_of_the_client_has_a_route() -> None:
+    # Read, not imported: that makes models of all its parameters, two seconds of CPU.
+    client = find_spec("lance_namespace_urllib3_client")
+    assert client is not None
+    assert client.origin is not None
     found = set()
     for api in APIS:
-        source = inspect.getsource(api)
+        source = (Path(client.origin).parent / "api" / f"{api}_api.py").read_text(encoding="utf-8")
         for method, path in re.findall(r"method='(\w+)',\s+resource_path='([^']+)'", source):
             found.add((method, path))
     assert len(found) > 50
