@@ -1,5 +1,10 @@
 """A log in memory with a small leader, for tests of clients; a module may define its own."""
 
+import hashlib
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,10 +15,12 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs import lanes
+from consumers.broker.jars import locked
 from consumers.views.version_index import live
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live
-from infra.native import NoCompiler, build
+from infra import native
+from infra.native import MODULE, SECONDS_MAX, SOURCE, NoCompiler, build, compiler
 from tests.fakes.leader import FakeLeader, memory_log
 from tests.lanes import golden_logs
 
@@ -36,10 +43,23 @@ def leader(log: MemoryLog) -> Iterator[FakeLeader]:
 
 
 @pytest.fixture(scope="session")
-def native_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The machine code, built once and without a warning."""
+def native_module() -> Path:
+    """The machine code, built once of its source, for all workers, and without a warning."""
     try:
-        return build(tmp_path_factory.mktemp("native"), *STRICT)
+        command = compiler()
+        if os.environ.get("COMMITLOG_LANE") == "python":
+            raise NoCompiler("COMMITLOG_LANE is python")
+        version = subprocess.run(
+            [*command, "--version"], capture_output=True, check=False, timeout=60
+        ).stdout
+        sources = sorted(SOURCE.parent.glob("_native*.[ch]")) + [Path(native.__file__)]
+        parts = [repr((command, STRICT, sys.version)).encode(), version]
+        key = hashlib.sha256(b"\0".join([*parts, *(one.read_bytes() for one in sources)]))
+        folder = Path(sys.prefix) / f"tests-native-{key.hexdigest()[:12]}"
+        folder.mkdir(exist_ok=True)
+        with locked(folder / "lock", time.monotonic() + SECONDS_MAX, None):
+            built = folder / MODULE
+            return built if built.exists() else build(folder, *STRICT)
     except NoCompiler as error:
         pytest.skip(str(error))
 

@@ -18,7 +18,6 @@ from commitlog.model.operations import CreateTable, KeyHashes, LanceCommit
 from commitlog.model.records import Outcome, Status, TableVersionIs, Transaction
 from consumers.tools.bench.made_log import FILE_BYTES, MadeLog, create
 from consumers.tools.verify import VerifyOptions, verify
-from infra.native import NoCompiler, build
 from tests.core_world import World, commit, content_hash, new_fragment
 from tests.lanes import load, mutated
 from tests.plain_appends import a_message, decided_both_ways, search_plain_appends
@@ -27,11 +26,8 @@ SEED, SECONDS, STEPS = 1, 2.0, 60
 
 
 @pytest.mark.slow
-def test_a_message_is_read_alike_in_both_lanes(tmp_path: Path) -> None:
-    try:
-        module = load(build(tmp_path))[4]
-    except NoCompiler as error:
-        pytest.skip(str(error))
+def test_a_message_is_read_alike_in_both_lanes(native_module: Path) -> None:
+    module = load(native_module)[4]
     tried, plain = search_plain_appends(
         module.read_plain_append, module.is_plain_fragment, mutated, SECONDS, SEED
     )
