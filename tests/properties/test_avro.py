@@ -8,6 +8,7 @@ import enum
 import io
 import types
 import typing
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -108,11 +109,18 @@ def records_in(schema: Any) -> dict[str, Any]:
     return found
 
 
+@cache
+def parsed_by_fastavro(name: str) -> tuple[Any, bytes]:
+    """Return a schema as fastavro wants it, and its fingerprint."""
+    parsed = fastavro.parse_schema(SCHEMAS[name])
+    return parsed, schema_fingerprint(parsed)
+
+
 def by_fastavro(name: str, value: Any) -> bytes:
     """Return a value's record as fastavro writes it."""
-    parsed = fastavro.parse_schema(SCHEMAS[name])
+    parsed, fingerprint = parsed_by_fastavro(name)
     out = io.BytesIO()
-    out.write(avro.MARKER + schema_fingerprint(parsed))
+    out.write(avro.MARKER + fingerprint)
     plain_value = plain(SCHEMAS[name], value, records_in(SCHEMAS[name]))
     fastavro.schemaless_writer(out, parsed, plain_value)
     return out.getvalue()

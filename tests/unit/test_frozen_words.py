@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
 
-import pytest
-
 from commitlog import words
 from commitlog.model.reasons import Aside, Cut, Phrase, bounded
 
@@ -58,13 +56,17 @@ def test_every_reason_has_words() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", sorted(words.WORDS))
-def test_words_need_only_what_frozen_ones_have(name: str) -> None:
+def test_words_need_only_what_frozen_ones_have() -> None:
     def needed(template: str) -> set[str]:
         return {field for _, field, _, _ in Formatter().parse(template) if field}
 
-    if name in words.FROZEN:
-        assert needed(words.WORDS[name]) <= needed(words.FROZEN[name]) | {"problem"}
+    compared = words.WORDS.keys() & words.FROZEN.keys()
+    assert len(compared) > 100
+    more = {
+        name: needed(words.WORDS[name]) - needed(words.FROZEN[name]) - {"problem"}
+        for name in compared
+    }
+    assert not {name: fields for name, fields in more.items() if fields}
 
 
 def test_a_long_argument_is_cut_and_what_was_cut_is_said() -> None:
