@@ -250,6 +250,7 @@ def test_a_writer_that_is_far_behind_takes_as_many_calls(
     assert far <= CALLS_SPREAD * near
 
 
+@pytest.mark.slow
 def test_what_deciding_leaves_in_memory_does_not_grow_with_the_versions(
     young_and_old: tuple[Deciding, Deciding],
 ) -> None:
