@@ -8,7 +8,9 @@ empty, torn, under its old name or without any.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 import threading
 from functools import cache
 from typing import Any
@@ -16,6 +18,16 @@ from typing import Any
 _lock = threading.Lock()
 _kept_folders: set[str] = set()
 """Folders whose own names are on the disk."""
+
+
+TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
+"""The name of a file that is still being written, with its process."""
+_counter = itertools.count()
+
+
+def beside(path: str) -> str:
+    """Return a unique name for a file that is still being written."""
+    return f"{path}.tmp-{os.getpid()}-{next(_counter)}"
 
 
 def put_new(path: str, data: bytes, *, durable: bool) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import itertools
 import os
 import re
 import shutil
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
 
 CHUNK_BYTES = 8 * 1024 * 1024
-TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
-"""The name of a file that is still being written, with its process."""
-_counter = itertools.count()
 _NOT_KEPT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
 )
@@ -173,11 +169,6 @@ _PLAIN_PATH = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*", re.ASCII)
 """Most paths: they are as they would be resolved."""
 
 
-def _beside(path: str) -> str:
-    """Return a unique name for a file that is still being written."""
-    return f"{path}.tmp-{os.getpid()}-{next(_counter)}"
-
-
 class LocalStore:
     """Files below a folder of this machine."""
 
@@ -186,9 +177,7 @@ class LocalStore:
 
     def __init__(self, root: Path | str) -> None:
         """Take a folder, which is made when the first file is put."""
-        text = os.fspath(root)
-        is_plain = text.startswith(os.sep) and _PLAIN_PATH.fullmatch(text, 1)
-        self._root = text if is_plain else os.path.abspath(text)
+        self._root = os.path.abspath(root)
         self._is_durable = _is_durable
 
     def _resolve(self, path: str) -> str:
@@ -301,7 +290,7 @@ class LocalStore:
         if sha256_of(self.read(path)) != sha256:
             return False
         source, target = self._resolve(path), self._resolve(to)
-        aside = _beside(source)
+        aside = disk.beside(source)
         os.rename(source, aside)
         is_same = sha256_of(Path(aside).read_bytes()) == sha256
         if is_same:
@@ -320,7 +309,7 @@ class LocalStore:
 
         For a moment there is none.
         """
-        aside = _beside(path)
+        aside = disk.beside(path)
         try:
             if not self.set_aside(path, aside, sha256):
                 return False
@@ -377,7 +366,7 @@ class LocalStore:
     def take(self, path: str, source: LocalStore | RemoteStore) -> None:
         """Put a file of another store's under the same path, whatever its size."""
         full = self._resolve(path)
-        temporary = _beside(full)
+        temporary = disk.beside(full)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         try:
             if isinstance(source, LocalStore):
@@ -395,7 +384,7 @@ class LocalStore:
             raise
 
     def _temporary(self, full: str, data: bytes) -> str:
-        temporary = _beside(full)
+        temporary = disk.beside(full)
         try:
             disk.put_new(temporary, data, durable=self._is_durable)
         except FileNotFoundError:

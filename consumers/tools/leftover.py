@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.adapters.disk import TEMPORARY
 from commitlog.adapters.places import bound
-from commitlog.adapters.storage import TEMPORARY, FileFound
+from commitlog.adapters.storage import FileFound
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,

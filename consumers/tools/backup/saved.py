@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from commitlog.adapters.storage import TEMPORARY, LocalStore, sha256_of, store_for
+from commitlog.adapters.disk import TEMPORARY
+from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.ports import RawRecord
