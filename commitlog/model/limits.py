@@ -106,6 +106,10 @@ NESTING_MAX = 63
 """Levels of a schema, lists of fixed size among them: Arrow hands no more over from Lance to
 Python, and Lance's native code ends its process at thousands."""
 
+UNTRAINED_INDICES_SINCE = 6
+"""The protocol under which a vector index may cover no fragment and have no file, as Lance makes it
+of too few rows to learn it from."""
+
 INCARNATION_OF_ONE_SINCE = 6
 """The protocol under which no two tables have one incarnation: checkpoints keep tables by it."""
 

@@ -47,6 +47,9 @@ FRAGMENTS_AT_ONCE = 500
 """How many fragments a commit of a compaction replaces, besides the rest of the last group:
 deciding it takes 25 microseconds for each, while all writers wait."""
 
+OPTIMIZED_KEPT_MAX = 10_000
+"""Of so many indices it is remembered what they covered when they were optimized last."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -132,6 +135,8 @@ class TableActs:
         """By incarnation: the bytes of its data files when it was last opened."""
         self.unripe: set[str] = set()
         """Incarnations of tables for which something will be due soon, without another commit."""
+        self._optimized: dict[tuple[str, str], tuple[int, int]] = {}
+        """By incarnation and index: the rows it covered and missed before it was optimized last."""
 
     def due(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
         """Yield what is due; each act is done before the next one is looked for."""
@@ -209,13 +214,22 @@ class TableActs:
                 continue
             stats = dataset.stats.index_stats(name)
             missing, covered = stats["num_unindexed_rows"], stats["num_indexed_rows"]
+            before = self._optimized.get((info.incarnation, name), (0, 0))
+            if covered == before[0] and missing < 2 * before[1]:
+                continue  # Lance can't learn an index from these rows: too few have vectors, say
             if missing > max(policy.unindexed_share * covered, UNINDEXED_ROWS_LEAST):
                 reason = f"the index {name!r} misses {missing:,} of {missing + covered:,} rows"
-                yield Act(info.name, "optimize", reason, self._optimizing(info, reason))
+                do = self._optimizing(info, reason, name, (covered, missing))
+                yield Act(info.name, "optimize", reason, do)
                 return
 
-    def _optimizing(self, info: TableInfo, reason: str) -> Callable[[], str]:
+    def _optimizing(
+        self, info: TableInfo, reason: str, name: str, before: tuple[int, int]
+    ) -> Callable[[], str]:
         def do() -> str:
+            while len(self._optimized) >= OPTIMIZED_KEPT_MAX:
+                del self._optimized[next(iter(self._optimized))]
+            self._optimized[info.incarnation, name] = before
             kept = self._log.optimize(info.table_id, properties={REASON: reason})
             return "" if kept.outcome is None else _version(kept.outcome)
 

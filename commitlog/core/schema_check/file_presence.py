@@ -39,7 +39,7 @@ def check_index_files(
             continue
         location = view.location_of(index.base_id if index.HasField("base_id") else None)
         folder = f"_indices/{UUID(bytes=index.uuid.uuid)}"
-        for name, size in files_of(index):
+        for name, size in files_of(index, draft.rules.protocol):
             path = f"{folder}/{name}"
             wanted.append((FileWanted(location, path), FileWanted(own, path), size))
         if index.name == FRAGMENT_REUSE_INDEX:

@@ -14,10 +14,12 @@ from pyroaring import BitMap, BitMap64
 
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata, MemWalIndexDetails
+from commitlog.model.limits import UNTRAINED_INDICES_SINCE
 from commitlog.model.names import label_problem
 from commitlog.model.reasons import Phrase
 
 UUID_BYTES = 16
+_VECTOR = "VectorIndexDetails"
 _CREATED_AT_MAX = 253_402_300_799_999
 _MAIN_FILE = {
     "BTreeIndexDetails": "page_lookup.lance",
@@ -27,7 +29,7 @@ _MAIN_FILE = {
     "NGramIndexDetails": "ngram_postings.lance",
     "ZoneMapIndexDetails": "zonemap.lance",
     "BloomFilterIndexDetails": "bloomfilter.lance",
-    "VectorIndexDetails": "index.idx",
+    _VECTOR: "index.idx",
 }
 """What an index of a type can't be opened without, where its entry lists no files."""
 
@@ -112,12 +114,20 @@ def section_problem(
     return "", None
 
 
-def files_of(index: IndexMetadata) -> Iterable[tuple[str, int]]:
+def files_of(index: IndexMetadata, protocol: int) -> Iterable[tuple[str, int]]:
     """Return the files, by name, that an index can't be opened without, with sizes (0: unknown)."""
     if index.files:
         return [(file.path, file.size_bytes) for file in index.files]
     kind = index.index_details.type_url.rpartition(".")[2]
+    if kind == _VECTOR and protocol >= UNTRAINED_INDICES_SINCE and _covers_nothing(index):
+        return []
     return [(_MAIN_FILE[kind], 0)] if kind in _MAIN_FILE else []
+
+
+def _covers_nothing(index: IndexMetadata) -> bool:
+    """Return True if an index says which fragments it covers, and that these are none."""
+    encoded = index.fragment_bitmap
+    return bool(encoded) and is_bitmap(encoded) and not BitMap.deserialize(encoded)
 
 
 def is_bitmap(encoded: bytes, kind: type[BitMap] | type[BitMap64] = BitMap) -> bool:
