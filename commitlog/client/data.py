@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from commitlog.client.literals import literal_column
 from commitlog.errors import InvalidTransaction
 
 _ACCEPTED = (
-    "a pyarrow Table, RecordBatch or RecordBatchReader, a mapping of column names to values, a"
-    " sequence of mappings, or anything with __arrow_c_stream__"
+    "a pyarrow Table, RecordBatch or RecordBatchReader, a list of RecordBatches, a Dataset or"
+    " Scanner of pyarrow or Lance, a mapping of column names to values, a sequence of mappings, or"
+    " anything with __arrow_c_stream__"
 )
 
 
@@ -53,12 +55,43 @@ def kept(data: Any) -> Any:
 
     Rows are cast again if others changed the table's columns; a stream would yield only its rest.
     """
+    data = as_arrow(data)
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
     is_held = isinstance(data, pa.RecordBatch | pa.Table | Mapping | Sequence)
     if is_held or not hasattr(data, "__arrow_c_stream__"):
         return data
     return pa.RecordBatchReader.from_stream(data).read_all()
+
+
+def as_arrow(data: Any) -> Any:
+    """Return datasets and scanners as streams, and lists of batches as tables; others as given."""
+    if isinstance(data, pa.RecordBatchReader | pa.RecordBatch | pa.Table | Mapping):
+        return data
+    if isinstance(data, Sequence):
+        is_batches = bool(data) and all(isinstance(one, pa.RecordBatch) for one in data)
+        return _table_of(data) if is_batches else data
+    # Whoever has one of these has imported its module.
+    if (lance := sys.modules.get("lance")) and isinstance(data, lance.LanceDataset):
+        # By default, Lance reads blobs as their places in files of that dataset.
+        return data.scanner(blob_handling="all_binary").to_reader()
+    if datasets := sys.modules.get("pyarrow.dataset"):
+        if isinstance(data, datasets.Dataset):
+            return data.scanner().to_reader()
+        if isinstance(data, datasets.Scanner):
+            return data.to_reader()
+    return data
+
+
+def _table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    try:
+        return pa.Table.from_batches(batches)
+    except pa.ArrowInvalid as error:
+        raise InvalidTransaction(
+            f"the batches differ in their columns: {error}",
+            field="data",
+            advice="Give batches of the same schema",
+        ) from None
 
 
 def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
@@ -75,6 +108,9 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
         names = list(dict.fromkeys(name for row in data for name in row))
         columns = {name: [row.get(name) for row in data] for name in names}
         return _from_columns(columns, schema, table, len(data)).to_reader()
+    arrow = as_arrow(data)
+    if arrow is not data:
+        return rows_source(arrow, schema, table)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     raise InvalidTransaction(

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from commitlog.client import direct
 from commitlog.client.arguments import checked
-from commitlog.client.data import kept, rows_reader, rows_table
+from commitlog.client.data import as_arrow, kept, rows_reader, rows_table
 from commitlog.client.host import Host, Pairs
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge
@@ -108,6 +108,7 @@ class Execution:
 
     def append(self, data: Any) -> Outcome:
         """Append rows. Files are written once, and again only if the schema changes."""
+        data = as_arrow(data)
         if (outcome := self._write_rows(data, RowsMode.APPEND)) is not None:
             return outcome
         self._is_append = True
@@ -156,6 +157,7 @@ class Execution:
 
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
         """Join rows with the table by key."""
+        data = as_arrow(data)
         if (outcome := self._write_rows(data, RowsMode.UPSERT, on, options)) is not None:
             return outcome
         data = kept(data)

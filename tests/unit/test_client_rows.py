@@ -1,11 +1,13 @@
 """Operations on rows: what they carry, what they leave, when they are done again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 from pyroaring import BitMap
 
@@ -19,6 +21,7 @@ from commitlog import (
 )
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.lance_request import new_transaction_id
+from commitlog.client.row_writes import made_write
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
@@ -77,6 +80,55 @@ def test_rows_are_appended_from_anything(client: CommitLog, data: Any) -> None:
     assert _rows(client) == {7: "x"}
 
 
+def _batches(path: Path) -> Any:
+    return [pa.record_batch({"id": [7], "v": ["x"]}), pa.record_batch({"id": [8], "v": ["y"]})]
+
+
+def _dataset(path: Path) -> Any:
+    return pyarrow.dataset.dataset(pa.Table.from_batches(_batches(path)))
+
+
+def _lance(path: Path) -> Any:
+    return lance.write_dataset(pa.Table.from_batches(_batches(path)), path)
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "batches": _batches,
+    "dataset": _dataset,
+    "scanner": lambda path: _dataset(path).scanner(),
+    "lance": _lance,
+    "lance scanner": lambda path: _lance(path).scanner(),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_rows_are_what_lance_writes_as_a_dataset(
+    client: CommitLog, tmp_path: Path, source: Callable[[Path], Any]
+) -> None:
+    client.create_table("a$t", SCHEMA, primary_key="id")
+    client.append("a$t", source(tmp_path / "append"))
+    assert _rows(client) == {7: "x", 8: "y"}
+    merged = client.merge_insert("a$t", source(tmp_path / "merge"), "id")
+    assert merged.status is Status.COMMITTED
+    assert _rows(client) == {7: "x", 8: "y"}
+    client.create_table("a$u", SCHEMA)
+    with client.transact() as together:
+        together.append("a$u", source(tmp_path / "together"))
+    assert client.open("a$u").count_rows() == 2
+    write, _ = made_write(client, ("a", "t"), source(tmp_path / "w"), "upsert", None, {}, None)
+    assert write.rows == 2
+
+
+def test_blobs_of_a_lance_dataset_are_appended(client: CommitLog, tmp_path: Path) -> None:
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("id", pa.int64()), blob])
+    given = pa.table({"id": [1, 2], "b": pa.array([b"x" * 9000, None])}, schema=schema)
+    client.create_table("a$t", schema)
+    client.append("a$t", lance.write_dataset(given, tmp_path / "given"))
+    read = client.open("a$t").scanner(blob_handling="all_binary").to_table()
+    assert read["b"].to_pylist() == [b"x" * 9000, None]
+
+
 def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
     client.create_table("a$t", SCHEMA)
     client.append("a$t", [{"id": 7}])
@@ -91,6 +143,7 @@ def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
         (pa.table({"id": ["text"]}), "column 'id' of a\\$t is int64"),
         (pa.table({"id": ["text"]}).to_reader(), "column 'id' of a\\$t is int64"),
         ({"id": [1], "v": ["a", "b"]}, "differ in length"),
+        ([pa.record_batch({"id": [1]}), pa.record_batch({"v": ["a"]})], "the batches differ in"),
         (42, "int holds no rows"),
         ([1, 2], "list holds no rows"),
     ],
