@@ -16,7 +16,7 @@ from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
 from commitlog.errors import InvalidRequest, without_build_paths
 from commitlog.model.records import Application, Expect, Outcome
-from commitlog.model.table import parse_table_id
+from commitlog.model.table import format_table_id, parse_table_id
 
 if TYPE_CHECKING:
     import lance
@@ -80,15 +80,23 @@ class WritesRows(Host):
 
         To repeat a fresh read, pass the `position` of a fresh view, or any other position in a form
         that `CommitLog.position` takes.
+
+        Raises InvalidRequest for a filter or columns that can't be read, FileNotFoundError if a
+        file of the table is gone.
         """
         dataset = self.open(table_id, fresh=fresh, position=position)
         chosen = None if columns is None else list(columns)
         try:
             return dataset.to_table(columns=chosen, filter=filter)
         except ValueError as error:
+            told = without_build_paths(str(error))
+            if "LanceError(IO)" in told:  # the store's or the files', not the caller's
+                kind = FileNotFoundError if "Not found: " in told else OSError
+                raise kind(
+                    f"a file of {format_table_id(parse_table_id(table_id))} can't be read: {told}"
+                ) from error
             raise InvalidRequest(
-                f"columns={chosen!r} and filter={filter!r} can't be read:"
-                f" {without_build_paths(str(error))}",
+                f"columns={chosen!r} and filter={filter!r} can't be read: {told}",
                 field="columns" if filter is None else "filter",
                 value=chosen if filter is None else filter,
                 advice=f"Use the columns {', '.join(dataset.schema.names)}",

@@ -289,3 +289,15 @@ def test_a_dataset_that_is_open_for_years_keeps_nothing_of_its_commits(
         dataset.delete(f"id = {number}")
     assert client.open("a$t").count_rows() == 7
     assert made[0]._attempts == {}
+
+
+def test_a_scan_tells_a_missing_file_from_a_mistake_in_what_is_asked(client: CommitLog) -> None:
+    for wrong in ({"filter": "nope = 1"}, {"columns": ["nope"]}, {"filter": "id / 0 = 1"}):
+        with pytest.raises(InvalidRequest, match="can't be read"):
+            client.scan("a$t", **wrong)
+    [file] = Path(client.table("a$t").location, "data").glob("*.lance")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"a file of a\$t can't be read") as told:
+        client.scan("a$t", "id >= 0")
+    assert file.name in str(told.value)
+    assert ".rs" not in str(told.value)
