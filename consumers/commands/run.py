@@ -166,7 +166,12 @@ def init(
     as_json
         Print a JSON object.
     """
-    from consumers.runtime.places import check_place, check_unused, writable_tables_root
+    from consumers.runtime.places import (
+        check_place,
+        check_tables_root,
+        check_unused,
+        writable_tables_root,
+    )
 
     config = where.load()
     place = writable_tables_root(config)
@@ -182,6 +187,7 @@ def init(
             tables_root=place,
             replication_factor=replication_factor,
         )
+        check_tables_root(config, genesis)
         check_place(log)
     facts = {
         "log": genesis.log,

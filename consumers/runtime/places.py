@@ -24,7 +24,7 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, WrongLog
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
-from consumers.runtime.config import Config
+from consumers.runtime.config import Config, ConfigurationError
 from consumers.runtime.roots import RootUnusable
 
 MARKS = "_commitlog/logs"
@@ -51,6 +51,21 @@ def writable_tables_root(config: Config) -> str:
             " one with --tables-root, or change its permissions; no log was made"
         ) from error
     return root
+
+
+def check_tables_root(config: Config, genesis: Genesis) -> None:
+    """Raise ConfigurationError if the settings name another tables root than a log has."""
+    own = genesis.tables_root
+    if not config.tables_root or not own:
+        return
+    if not _same(bound(own), given := config.need_tables_root()):
+        where = f"{bound(own)}, to which {own} is bound" if is_moved(own) else own
+        raise ConfigurationError(
+            f"the tables root of log {genesis.log!r} is {where}, not {given}, which"
+            f" {config.sources['tables_root']} says: it is fixed when a log is made. Leave that"
+            f" out; or, if the tables were moved there, name both: --places"
+            f" {shlex.quote(f'{own}={given}')}"
+        )
 
 
 def check_place(log: Log) -> None:

@@ -212,3 +212,22 @@ def test_a_committer_of_a_partition_that_the_log_lacks_is_refused(
     where = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
     assert cli.main(["committer", "--partition", "7", *where]) == ExitCode.USAGE
     assert "--partition 7 does not exist: the log has partitions 0 to 0" in capsys.readouterr().err
+
+
+def test_a_log_has_the_tables_root_that_it_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _stay_harmless(monkeypatch)
+    log = MemoryLog()
+    monkeypatch.setattr(run, "connect", lambda _: log)
+    own, other = tmp_path / "tables", tmp_path / "other"
+    init = ["init", "--bootstrap-servers", "127.0.0.1:1", "--tables-root"]
+    assert cli.main([*init, str(own)]) == ExitCode.OK
+    assert cli.main([*init, f"{own}/"]) == ExitCode.OK, "it is the same"
+    assert cli.main([*init[:-1], "--root", str(tmp_path / "root")]) == ExitCode.OK
+    capsys.readouterr()
+    assert cli.main([*init, str(other)]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert not told.out
+    assert f"the tables root of log 'commitlog' is {own}, not {other}" in told.err
+    assert log.genesis().tables_root == str(own)
