@@ -91,3 +91,26 @@ def test_a_time_between_a_hole_and_the_next_term_ends_an_archive(tmp_path: Path)
     made.decide(submitted)
     assert archive(made.log, 0, tmp_path, before_ms=now).through == before
     assert archive(made.log, 0, tmp_path).through == before + 1
+
+
+def test_what_a_killed_run_has_left_goes_with_the_next_run(tmp_path: Path) -> None:
+    made = Terms()
+    archive(made.log, 0, tmp_path)
+    named = {path.name for path in (tmp_path / "0").iterdir()}
+    left = [f"{2:012}-{9:012}.outcomes.parquet", f"{2:012}-{9:012}.transactions.parquet.tmp"]
+    for name in left:
+        (tmp_path / "0" / name).write_bytes(b"PAR1")
+    assert archive(made.log, 0, tmp_path).segments == 0
+    assert {path.name for path in (tmp_path / "0").iterdir()} == named
+    check_segment(tmp_path / "0", Archive.as_written(tmp_path, 0).segments[0])  # type: ignore[union-attr]
+
+
+def test_files_without_a_proof_stay_until_there_is_one(tmp_path: Path) -> None:
+    made = Terms()
+    file = tmp_path / "0" / f"{1:012}-{9:012}.outcomes.parquet"
+    file.parent.mkdir()
+    file.write_bytes(b"PAR1")
+    assert archive(made.log, 0, tmp_path, through=0).segments == 0
+    assert file.exists()
+    assert archive(made.log, 0, tmp_path).segments == 1
+    assert not file.exists()

@@ -35,7 +35,7 @@ from commitlog.ports import ArchivableLog, RawRecord, Reader
 from commitlog.protocol import retained_key
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.proof import Archive, DecidedSegment, SegmentEnd, digest_of
-from consumers.tools.archive.rows import applied_segments
+from consumers.tools.archive.rows import applied_segments, remove_unnamed
 from consumers.tools.verify.walk import Walk
 
 SEGMENT_OUTCOMES = 50_000
@@ -81,6 +81,8 @@ def archive(
 ) -> ArchiveRun:
     """Archive what is decided: all of it, up to a sequence, or from before a time.
 
+    At its end, what a killed run has left goes: files that the proof doesn't name.
+
     Raises CorruptLog if the log cannot be followed, or a file isn't what was written to it.
     """
     genesis = log.genesis(partition)
@@ -108,6 +110,9 @@ def archive(
         walk.check("archived")
     if tee.taken:
         kept = _close(kept, start, tee, replica, genesis, result)
+    # Only now: as long as the log can't be read from the proof's end, such a file may be the last.
+    if kept.segments:
+        remove_unnamed(kept)
     result.through, result.head = kept.end.sequence, kept.end.hash
     return result
 
