@@ -115,6 +115,12 @@ def query(
     return read(root, lambda run: run(sql, parameters or ()))
 
 
+def names(root: str | os.PathLike[str], sql: str) -> list[str]:
+    """Return the columns of what a query would answer, which no row tells if there is none."""
+    described = query(root, f"SELECT column_name FROM (DESCRIBE SELECT * FROM ({sql}))")
+    return [str(row["column_name"]) for row in described]
+
+
 def read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list[Row]:
     """Run `work` with a function that asks; all its questions see one snapshot."""
     for attempt in range(ATTEMPTS):

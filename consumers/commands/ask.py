@@ -83,7 +83,9 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     """Show all tables and their newest versions."""
     from consumers import history as index
 
-    rows = index.query(where.index_root(), TABLES)
+    root = where.index_root()
+    rows = index.query(root, TABLES)
+    names = index.names(root, TABLES) if as_csv and not rows else ()
     columns = (
         Column("table", lambda row: row["table_name"]),
         Column("version", _version, is_number=True),
@@ -93,8 +95,9 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("policy", lambda row: row["policy"], leaves=6),
         Column("location", lambda row: row["location"], gives_way=True),
     )
+    nothing = "the log has no tables yet"
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing="the log has no tables yet"
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
     )
 
 
@@ -116,7 +119,10 @@ def conflicts(
     """
     from consumers import history as index
 
-    rows = index.conflicts(where.index_root(), table, limit=limit)
+    root = where.index_root()
+    rows = index.conflicts(root, table, limit=limit)
+    any_table = "FROM latest_conflicts(n := 1)"
+    names = index.names(root, any_table) if as_csv and not rows else ()
     columns = (
         TIME,
         Column("table", lambda row: row["table_name"]),
@@ -128,7 +134,9 @@ def conflicts(
         Column("rule", lambda row: row["rule"]),
         Column("what to do", lambda row: row["advice"], gives_way=True),
     )
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts")
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts", names=names
+    )
 
 
 def show(

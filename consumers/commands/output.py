@@ -79,12 +79,16 @@ def print_listing(
     as_json: bool,
     nothing: str,
     as_csv: bool = False,
+    names: Sequence[str] = (),
 ) -> None:
-    """Print rows as a table, a JSON array or CSV; `nothing` is said when there are none."""
+    """Print rows as a table, a JSON array or CSV; `nothing` is said when there are none.
+
+    `names` are the columns of CSV where there may be no row to tell them.
+    """
     if as_json:
         print_json([dict(row) for row in rows])
     elif as_csv:
-        print_csv(rows)
+        print_csv(rows, names)
     elif not rows:
         note(nothing)
     elif sys.stdout.isatty():

@@ -20,7 +20,7 @@ from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Code, OperationResult, Outcome, Status, Submitted, Transaction
 from consumers import cli, history
-from consumers.commands import look, output
+from consumers.commands import ask, look, output
 from consumers.commands.exit_codes import ExitCode
 from consumers.views import plots
 from consumers.views.activity import activity
@@ -118,6 +118,23 @@ def test_listings_are_csv_if_asked(root: Path, capsys: pytest.CaptureFixture[str
         header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
         assert rows
         assert {len(row) for row in rows} == {len(header)}
+
+
+def test_a_listing_without_rows_is_the_header_as_csv(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = []
+    for has_rows in (True, False):
+        if not has_rows:
+            monkeypatch.setattr(history, "conflicts", lambda *_, **__: [])
+            none = ask.TABLES.replace("ended_by IS NULL", "false")
+            monkeypatch.setattr(ask, "TABLES", none)
+        for command in ("tables", "conflicts"):
+            assert run(command, "--root", root, "--csv") == ExitCode.OK
+            header, *rows = capsys.readouterr().out.splitlines()
+            assert bool(rows) == has_rows
+            headers.append(header)
+    assert headers[:2] == headers[2:]
 
 
 def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
