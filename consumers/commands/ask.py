@@ -83,8 +83,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     """Show all tables and their newest versions."""
     from consumers import history as index
 
-    root = where.index_root()
-    rows = index.query(root, TABLES)
+    rows = index.query(root := where.index_root(), TABLES)
     names = index.names(root, TABLES) if as_csv and not rows else ()
     columns = (
         Column("table", lambda row: row["table_name"]),
@@ -95,10 +94,8 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("policy", lambda row: row["policy"], leaves=6),
         Column("location", lambda row: row["location"], gives_way=True),
     )
-    nothing = "the log has no tables yet"
-    output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
-    )
+    said = {"nothing": "the log has no tables yet", "names": names}
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, **said)
 
 
 def conflicts(
@@ -119,10 +116,8 @@ def conflicts(
     """
     from consumers import history as index
 
-    root = where.index_root()
-    rows = index.conflicts(root, table, limit=limit)
-    any_table = "FROM latest_conflicts(n := 1)"
-    names = index.names(root, any_table) if as_csv and not rows else ()
+    rows = index.conflicts(root := where.index_root(), table, limit=limit)
+    names = index.names(root, "FROM latest_conflicts(n := 1)") if as_csv and not rows else ()
     columns = (
         TIME,
         Column("table", lambda row: row["table_name"]),

@@ -146,7 +146,7 @@ def test_a_missing_file_is_said_when_the_table_is_loaded(
         (
             '"metadata-log":[]',
             '"metadata-log":[],"format-version":1,"schemas":null,'
-            '"schema":{"type":"struct","schema-id":null,"fields":[]}',
+            '"schema":{"type":"struct","schema-id":"one","fields":[]}',
         ),
     ],
 )

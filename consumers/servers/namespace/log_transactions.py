@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.client.catalogue import default_location
+from commitlog.client.iceberg_text import number_problem
 from commitlog.client.lance_request import parse_message
 from commitlog.client.session import TransactionBuilder
 from commitlog.codecs.lance_schema import check_schema_names
@@ -182,10 +183,9 @@ class IcebergChangeBody(_OnTable):
 
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""
-        try:
-            sent, asked = dump_json(self.requirements), dump_json(self.updates)
-        except ValueError as error:  # JSON has no word for infinity, which Python makes of 1e400
-            raise InvalidInputError("a number is more than a 64-bit float holds") from error
+        sent, asked = dump_json(self.requirements), dump_json(self.updates)
+        if problem := number_problem(sent.encode()) or number_problem(asked.encode()):
+            raise InvalidInputError(problem)
         made = logged.IcebergChange(self.table_id(), sent, asked)
         if not is_view_change(made):
             body = {"requirements": self.requirements, "updates": self.updates}
