@@ -94,8 +94,8 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("policy", lambda row: row["policy"], leaves=6),
         Column("location", lambda row: row["location"], gives_way=True),
     )
-    said = {"nothing": "the log has no tables yet", "names": names}
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, **said)
+    none = "the log has no tables yet"
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
 
 
 def conflicts(
