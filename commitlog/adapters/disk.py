@@ -18,8 +18,6 @@ from typing import Any
 _lock = threading.Lock()
 _kept_folders: set[str] = set()
 """Folders whose own names are on the disk."""
-
-
 TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
 """The name of a file that is still being written, with its process."""
 _counter = itertools.count()

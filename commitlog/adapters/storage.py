@@ -42,6 +42,7 @@ def keep_on_disk(durable: bool = True) -> None:
     """
     global _is_durable
     _is_durable = durable
+    _folder.cache_clear()  # a store keeps its files as was said when it was made
 
 
 class FileFound(NamedTuple):
@@ -143,7 +144,7 @@ def store_for(location: str) -> LocalStore | RemoteStore:
     """Open the store of a location, where it is now."""
     location = bound(location)
     if location.startswith(os.sep):
-        return _folder(location, _is_durable)
+        return _folder(location)
     path = local_path(location)
     if path is None:
         from commitlog.adapters.storage_remote import SCHEMES, RemoteStore
@@ -159,9 +160,7 @@ def store_for(location: str) -> LocalStore | RemoteStore:
 
 
 @lru_cache(maxsize=1024)
-def _folder(location: str, is_durable: bool) -> LocalStore:
-    """Return a folder's store, which keeps its files as this process did when it was made."""
-    assert is_durable == _is_durable
+def _folder(location: str) -> LocalStore:
     return LocalStore(location)
 
 

@@ -85,8 +85,6 @@ class TableInfo(TableDescription):
 _OF_SCHEMA = frozenset(
     name for name, value in vars(TableInfo).items() if isinstance(value, cached_property)
 )
-
-
 _VERSIONS = ("version", "readable_version")
 
 

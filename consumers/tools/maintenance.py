@@ -140,6 +140,8 @@ class Maintenance:
         self._due = {name: due for name, due in self._due.items() if name in standing}
         self._acts.bytes = {n: size for n, size in self._acts.bytes.items() if n in standing}
         self._acts.unripe &= standing
+        covered = self._acts.optimized
+        self._acts.optimized = {key: rows for key, rows in covered.items() if key[0] in standing}
         looked = {} if only is None else dict(self._looked)
         for info in tables:
             if stop.is_set():

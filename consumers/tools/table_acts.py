@@ -47,9 +47,6 @@ FRAGMENTS_AT_ONCE = 500
 """How many fragments a commit of a compaction replaces, besides the rest of the last group:
 deciding it takes 25 microseconds for each, while all writers wait."""
 
-OPTIMIZED_KEPT_MAX = 10_000
-"""Of so many indices it is remembered what they covered when they were optimized last."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -135,7 +132,7 @@ class TableActs:
         """By incarnation: the bytes of its data files when it was last opened."""
         self.unripe: set[str] = set()
         """Incarnations of tables for which something will be due soon, without another commit."""
-        self._optimized: dict[tuple[str, str], tuple[int, int]] = {}
+        self.optimized: dict[tuple[str, str], tuple[int, int]] = {}
         """By incarnation and index: the rows it covered and missed before it was optimized last."""
 
     def due(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
@@ -214,7 +211,7 @@ class TableActs:
                 continue
             stats = dataset.stats.index_stats(name)
             missing, covered = stats["num_unindexed_rows"], stats["num_indexed_rows"]
-            before = self._optimized.get((info.incarnation, name), (0, 0))
+            before = self.optimized.get((info.incarnation, name), (0, 0))
             if covered == before[0] and missing < 2 * before[1]:
                 continue  # Lance can't learn an index from these rows: too few have vectors, say
             if missing > max(policy.unindexed_share * covered, UNINDEXED_ROWS_LEAST):
@@ -227,9 +224,7 @@ class TableActs:
         self, info: TableInfo, reason: str, name: str, before: tuple[int, int]
     ) -> Callable[[], str]:
         def do() -> str:
-            while len(self._optimized) >= OPTIMIZED_KEPT_MAX:
-                del self._optimized[next(iter(self._optimized))]
-            self._optimized[info.incarnation, name] = before
+            self.optimized[info.incarnation, name] = before
             kept = self._log.optimize(info.table_id, properties={REASON: reason})
             return "" if kept.outcome is None else _version(kept.outcome)
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import logging
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from commitlog.errors import Unavailable
-
-logger = logging.getLogger(__name__)
+from consumers.tools.exclusive import exclusive
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> AbstractContextManager[None]:
     """Keep other runs off an archive, from other machines too where its file system has locks.
 
     Two that wrote the same proof would lose segments: one would name files that the other removed.
     Raises Unavailable while another run changes it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the folder: a backup copies all that is in it.
-    with open(folder.with_name(f"{folder.name}.lock"), "ab") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unavailable(
-                f"another `commitlog archive` or `erase` changes {folder}: wait for its end, then"
-                " run this again"
-            ) from None
-        except OSError as error:
-            logger.warning("%s has no locks (%s): let one run at a time change it", folder, error)
-        yield
+    return exclusive(
+        # Beside the folder: a backup copies all that is in it.
+        folder.with_name(f"{folder.name}.lock"),
+        busy=f"another `commitlog archive` or `erase` changes {folder}: wait for its end, then run"
+        " this again",
+        unlocked="let one run at a time change the archive",
+    )

@@ -7,12 +7,11 @@ leaves files that nothing names; the next one continues from the last `backup.js
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
 from commitlog.adapters.reading import read_to, record_at
 from commitlog.adapters.storage import FileFound, local_path, store_for
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.runtime.places import is_in_place
@@ -45,6 +44,7 @@ from consumers.tools.backup.saved import (
     write_chunk,
     write_list,
 )
+from consumers.tools.exclusive import exclusive
 
 CHUNK_RECORDS = 20_000
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -97,25 +97,18 @@ def back_up(
         return _copy_all(log, place, store, root, on_progress)
 
 
-@contextlib.contextmanager
-def _alone(place: str) -> Iterator[None]:
+def _alone(place: str) -> AbstractContextManager[None]:
     """Keep other runs off a folder, from other machines too where its file system has locks."""
     folder = local_path(place)
     if folder is None:
-        yield
-        return
+        return nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "ab") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unavailable(
-                f"another `commitlog backup` writes to {place}: wait for its end, or name another"
-                " place"
-            ) from None
-        except OSError as error:
-            logger.warning("%s has no locks (%s): let one backup run at a time", place, error)
-        yield
+    return exclusive(
+        folder / LOCK,
+        busy=f"another `commitlog backup` writes to {place}: wait for its end, or name another"
+        " place",
+        unlocked="let one backup run at a time",
+    )
 
 
 def _copy_all(
