@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from commitlog.wire import FrameBuffer, FrameKind
 from consumers.servers.namespace import landings, versions
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
+from tests.waiting import WAIT_SECONDS
 
 WRITERS, APPENDS = 6, 8
 
@@ -226,6 +227,38 @@ def test_a_client_is_told_on_a_connection_that_it_just_opened(
         asked = loser["version"]
         with closing(Connection(world, table)) as last:
             assert last.path_of(asked) == name_of(asked + 1), "it asks there first"
+
+
+@pytest.mark.parametrize("asks_before", [True, False], ids=["begins before", "begins after"])
+def test_a_new_connection_is_that_of_the_only_client_that_does_not_ask_elsewhere(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch, asks_before: bool
+) -> None:
+    monkeypatch.setattr(landings, "NEW_WAITS_SECONDS", 60.0 if asks_before else 2.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 120.0)
+    waits, of_unknown = threading.Event(), landings.Landings._of_unknown
+
+    def wait(*arguments: Any, **named: Any) -> int | None:
+        waits.set()
+        return of_unknown(*arguments, **named)
+
+    monkeypatch.setattr(landings.Landings, "_of_unknown", wait)
+    losers = [stage(world, table) for _ in range(3)]
+    assert world.post(path(table, "create"), stage(world, table))[0] == 200
+    with ExitStack() as opened:
+        known = [opened.enter_context(closing(Connection(world, table))) for _ in losers]
+        new = opened.enter_context(closing(Connection(world, table)))
+        for its, loser in zip(known, losers, strict=True):
+            assert its.post("create", loser)[0] == 303
+        if asks_before:
+            assert new.path_of(2) == name_of(2)
+            waits.clear()
+        for loser in losers:
+            os.remove(f"/{loser['manifest_path']}")
+        with ThreadPoolExecutor(1) as threads:
+            told = threads.submit(new.path_of, 2)
+            assert waits.wait(WAIT_SECONDS)
+            assert [known[n].path_of(2) for n in (0, 2)] == [name_of(3), name_of(5)]
+            assert told.result(60) == name_of(4)
 
 
 def its_head(world: World, table: list[str]) -> int:

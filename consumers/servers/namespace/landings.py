@@ -20,9 +20,10 @@ A client with a single connection may ask next on one that it just opened. Such 
 connection begins with the question for N; a reader's begins with the table. So the question is the
 client's if the staged manifest existed at its first question and is gone at the next. If it
 was gone at the first question, the client may still ask on a known connection, within
-milliseconds; the server waits a moment for that. If several clients have staged N, the server can't
-tell which of them asks. So it redirects a client with a single connection a few more times; by then
-the client has nearly always used its new connection.
+milliseconds; the server waits a moment for that. If several clients have staged N, the server
+also waits a moment until all but one of them have asked on known connections: the question is that
+one's. And it redirects a client with a single connection a few more times; by then the client has
+nearly always used its new connection.
 
 An older connection waits longer if it asks for an N whose client doesn't come back, once the staged
 manifest is gone. If the client asks on a known connection, the other one is a reader's. If no other
@@ -53,7 +54,7 @@ ASKS_WITHIN_SECONDS = 5.0
 LANDINGS_MAX = 10_000
 UNKNOWN_WAITS_SECONDS = 1.0
 """How long an unknown connection waits for a known one to ask (normally milliseconds)."""
-NEW_WAITS_SECONDS = 0.1
+NEW_WAITS_SECONDS = 0.3
 """The same for a connection that was just opened, if the client comes back otherwise."""
 WAITING_MAX = 8
 """How many unknown connections may wait at once; each occupies a thread of the server."""
@@ -237,10 +238,14 @@ class Landings:
         if len(its) == 1:
             self._close(its[0])
             return self._told(connection, its[0])
-        if not (is_new and first.asks == 1):
-            removed = [one for one in removed if not one.comes_back]
-        if len(removed) == 1:
-            return self._of_unknown(connection, removed[0])
+        if its:
+            told = self._of_unknown(connection, its, is_its_client=True)
+        elif is_new and first.asks == 1:
+            told = self._of_unknown(connection, removed)
+        else:
+            told = self._of_unknown(connection, [one for one in removed if not one.comes_back])
+        if told is not None:
+            return told
         ahead = next((one for one in due if one.version < asked), None) if asked > head else None
         if ahead is None:
             return None
@@ -253,24 +258,49 @@ class Landings:
             landing.is_open = False
             self._is_told.notify_all()
 
-    def _of_unknown(self, connection: MutableMapping[str, Any], landing: Landing) -> int | None:
-        """Return the version if an unknown connection can only be the client's."""
-        seconds = NEW_WAITS_SECONDS if landing.comes_back else UNKNOWN_WAITS_SECONDS
-        until = min(time.monotonic() + seconds, landing.expires)
+    def _of_unknown(
+        self,
+        connection: MutableMapping[str, Any],
+        candidates: list[Landing],
+        is_its_client: bool = False,
+    ) -> int | None:
+        """Return the version of the only commit whose client an unknown connection can be.
+
+        The other clients show up on their known connections meanwhile. So may that of the last
+        commit, unless it is known that a client asks.
+        """
+        if not candidates:
+            return None
+        returns = all(one.comes_back for one in candidates)
+        seconds = NEW_WAITS_SECONDS if returns else UNKNOWN_WAITS_SECONDS
+        until = min(time.monotonic() + seconds, *(one.expires for one in candidates))
+
+        def undecided() -> list[Landing]:
+            return [one for one in candidates if one.is_open]
+
+        def is_over() -> bool:
+            # Who else asks for one of them makes that one nobody's.
+            return all(one.unknown > 1 for one in undecided())
+
         with self._is_told:
-            landing.unknown += 1
-            if landing.unknown > 1 or self._waiting >= WAITING_MAX:
+            for one in candidates:
+                one.unknown += 1
+            if is_over() or self._waiting >= WAITING_MAX:
                 self._is_told.notify_all()
                 return None
-            self._waiting += 1
-            left = until - time.monotonic()
-            self._is_told.wait_for(lambda: not landing.is_open or landing.unknown > 1, left)
-            self._waiting -= 1
-            if not landing.is_open or landing.unknown > 1:
-                return None
-            landing.is_open = False
             self._is_told.notify_all()
-        return self._told(connection, landing)
+            self._waiting += 1
+            self._is_told.wait_for(
+                lambda: is_over() or (is_its_client and len(undecided()) == 1),
+                until - time.monotonic(),
+            )
+            self._waiting -= 1
+            left = undecided()
+            if len(left) != 1 or is_over():
+                return None
+            left[0].is_open = False
+            self._is_told.notify_all()
+        return self._told(connection, left[0])
 
     def _told(self, connection: MutableMapping[str, Any], landing: Landing) -> int:
         """Note the connection on which a client got its version."""
