@@ -24,6 +24,10 @@ _HTTP = f"size {int.from_bytes(b'HTTP')}"
 _ANSWER_IS_HTTP = ". That is, an HTTP server answers there: give the address of a Kafka broker"
 
 
+METADATA_SECONDS_MAX = 4.0
+"""How long to wait for an answer before the question is repeated."""
+
+
 class Administration:
     """A client for administration. Thread-safe."""
 
@@ -83,13 +87,13 @@ class Administration:
         while True:
             remaining = max(0.01, deadline - time.monotonic())
             try:
-                # No signal is handled meanwhile, so the first waits are short.
+                # No signal is handled meanwhile, so no wait is long.
                 return self.client().list_topics(topic, min(seconds, remaining))
             except KafkaException as error:
                 if seconds >= remaining:
                     raise self._meaning(error, doing) from error
             self._listen()
-            seconds *= 2
+            seconds = min(2 * seconds, METADATA_SECONDS_MAX)
 
     def _meaning(self, error: KafkaException, doing: str) -> CommitLogError:
         translated = self._settings.translate(error, doing)

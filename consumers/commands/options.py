@@ -192,9 +192,11 @@ def _with_places_of_root(config: Config) -> Config:
 def connect(config: Config) -> ArchivableLog:
     """Reach the log that the settings name, together with the archive in its root."""
     from commitlog.adapters.kafka import KafkaLog
+    from consumers.runtime.process import left_by_signals
 
     servers = config.need_bootstrap_servers()
-    with told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS)):
+    waits = told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS))
+    with left_by_signals(), waits:
         log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
     if config.root is None:
         return log

@@ -32,7 +32,7 @@ from consumers.commands.options import (
 )
 from consumers.runtime import roots
 from consumers.runtime.config import PORT_MAX, ConfigurationError, read_endpoints, write_endpoints
-from consumers.runtime.process import OnReady, Stopped, run_part
+from consumers.runtime.process import OnReady, left_by_signals, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
 INDEX_NICENESS = 5
@@ -114,22 +114,17 @@ def broker(
     config = where.load(kafka_port=kafka_port, fsync=fsync)
     check_path(config.need_root())
     root = roots.made(config.need_root())
-    has_started = threading.Event()
-
-    def on_signal() -> None:
-        if not has_started.is_set():  # the jars may take minutes
-            has_started.set()
-            raise Stopped
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
-        with EmbeddedBroker.start(
-            root,
-            port=config.kafka_port,
-            fsync=config.fsync,
-            start_seconds=config.start_seconds,
-            on_progress=output.note,
-        ) as running:
-            has_started.set()
+        with left_by_signals():  # the jars may take minutes
+            started = EmbeddedBroker.start(
+                root,
+                port=config.kafka_port,
+                fsync=config.fsync,
+                start_seconds=config.start_seconds,
+                on_progress=output.note,
+            )
+        with started as running:
             # What `up` left besides, such as named roots, is still so.
             found = {"bootstrap_servers": running.bootstrap_servers, "log": config.log}
             write_endpoints(root, {**read_endpoints(root), **found})
@@ -138,7 +133,7 @@ def broker(
                 if failure := running.failure():
                     raise failure
 
-    run_part("kafka", root, work, on_signal=on_signal)
+    run_part("kafka", root, work)
 
 
 def init(

@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from commitlog.errors import LogMoved, Unavailable
@@ -56,18 +56,44 @@ class Stopped(BaseException):
     """A signal came while something was still being started."""
 
 
+_may_leave, _is_signalled = threading.Event(), threading.Event()
+
+
+@contextlib.contextmanager
+def left_by_signals() -> Iterator[None]:
+    """Have a signal end the part by Stopped if its main thread waits in here, or comes here later.
+
+    Where other signals are handled, and in other threads, nothing is different.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        _may_leave.set()
+    try:
+        if is_main and _is_signalled.is_set():
+            raise Stopped
+        yield
+    finally:
+        if is_main:
+            _may_leave.clear()
+
+
+def _leave() -> None:
+    _is_signalled.set()
+    if _may_leave.is_set():
+        _may_leave.clear()  # what is closed on the way out isn't left by a second signal
+        raise Stopped
+
+
 def run_part(
     name: str,
     root: Path,
     work: Callable[[threading.Event, OnReady], None],
     *,
     niceness: int = 0,
-    on_signal: Callable[[], None] | None = None,
 ) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
 
-    With a `niceness` it gets less of a processor that others want too. `on_signal` runs on the main
-    thread, and may end the work by raising Stopped.
+    With a `niceness` it gets less of a processor that others want too.
     """
     configure_logging(name, root)
     if niceness:
@@ -82,7 +108,7 @@ def run_part(
         threading.Thread(
             target=_end_with_supervisor, args=(lifeline, stop), name="lifeline", daemon=True
         ).start()
-    stop_on_signals(stop, on_signal=on_signal)
+    stop_on_signals(stop, on_signal=_leave)
 
     def on_ready(address: str) -> None:
         logger.info("%s is ready%s", name, f" at {address}" if address else "")

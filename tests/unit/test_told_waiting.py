@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +52,20 @@ def test_a_command_says_which_cluster_it_waits_for(
         assert cli.main([command, "--bootstrap-servers", address]) == code
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
+
+
+@pytest.mark.parametrize("part", ["committer", "rows"])
+def test_a_part_that_waits_for_a_cluster_is_stopped_by_a_signal(part: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        where = ["--root", str(tmp_path), "--bootstrap-servers", address]
+        command = [sys.executable, "-m", "consumers.cli", part, *where]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            said = []
+            for line in running.stderr:
+                said.append(line)
+                if "waiting for Kafka" in line:
+                    running.send_signal(signal.SIGINT)
+    assert running.returncode == 0, said
+    assert "was stopped while it started" in said[-2], said
