@@ -39,7 +39,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 from commitlog.core.tables.branch_names import branch_location
-from commitlog.errors import CommitConflict, CommitLogError, InvalidTransaction, NoSuchTable
+from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable
 from commitlog.model.table import TableId
 
 COMMIT_UNKNOWN = "commit result"
@@ -229,8 +229,8 @@ class LogNamespace(GivenNamespace):
         """Take the opened version, from which pylance has read."""
         super().__init__(store.location, version)
         self._store = store
-        self.refused: CommitConflict | None = None
-        """Why the log refused the last native write: pylance itself only says "unknown"."""
+        self.refused: CommitLogError | None = None
+        """Why the log didn't commit the last native write: pylance itself only says "unknown"."""
         self.failed: CommitLogError | None = None
         """Why the log could not be asked the last time; pylance wraps it in words of its own."""
 
@@ -253,9 +253,9 @@ class LogNamespace(GivenNamespace):
         staged = self.staged_in(request)
         try:
             committed = self._store.commit(staged)
-        except CommitConflict as error:
+        except CommitLogError as error:
             self.refused = error
-            _log.warning("a native write of %s was refused: %s", "$".join(self._store.table), error)
+            _log.warning("a native write of %s failed: %s", "$".join(self._store.table), error)
             raise
         if not committed:
             for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
@@ -286,7 +286,7 @@ class LogNamespace(GivenNamespace):
         return {"version": version, "manifest_path": object_path(self.location, path)}
 
 
-def refusal_of(dataset: Any) -> CommitConflict | None:
-    """Return why the log refused the last native write of a dataset, None if it didn't."""
+def refusal_of(dataset: Any) -> CommitLogError | None:
+    """Return why the log didn't commit the last native write of a dataset, None if it did."""
     namespace = getattr(dataset, "_namespace_client", None)
     return namespace.refused if isinstance(namespace, LogNamespace) else None

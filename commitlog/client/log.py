@@ -22,7 +22,7 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.names import check_names, checked_principal, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.positions import When
-from commitlog.client.properties import SetsProperties
+from commitlog.client.properties import ChangesNames
 from commitlog.client.roots import BindsPlaces
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.row_verbs import WritesRows
@@ -51,7 +51,7 @@ TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
 @checks_arguments
-class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, SetsProperties):
+class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames):
     """A connection to a log, and to the tables whose commits it orders."""
 
     def __init__(

@@ -75,7 +75,8 @@ class ManagedDataset(lance.LanceDataset):
     Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and a new
     column as soon as somebody appends; it deletes versions that the log still has. Of a write that
     the log refused it says that its result is unknown; here the write raises `CommitConflict`,
-    which names the reason. Where it finds no space, it raises `StorageFull`.
+    which names the reason, or `NoSuchTable` if the table was dropped or renamed. Where it finds no
+    space, it raises `StorageFull`.
     """
 
     _log: ChangesColumns

@@ -1,4 +1,4 @@
-"""Sets properties of tables and namespaces, including maintenance policies."""
+"""What tables are called, and the properties of tables and namespaces, such as policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commitlog.errors import InvalidRequest
 from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import PREFIX
 from commitlog.model.names import RESERVED
-from commitlog.model.operations import AlterProperties
+from commitlog.model.operations import AlterProperties, Operation, RenameTable
 from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 120.0
 
 
-class SetsProperties(Host):
-    """Adds to `CommitLog` the method that sets properties."""
+class ChangesNames(Host):
+    """Adds to `CommitLog` the methods that rename tables and set properties."""
 
     def namespaces(self) -> list[NamespaceDescription]:
         """Return all namespaces that were created, each with its properties."""
@@ -31,6 +31,27 @@ class SetsProperties(Host):
             for partition in range(runtime.partitions)
             for one in runtime.request(partition, "namespaces")
         ]
+
+    def rename_table(
+        self,
+        table_id: TableName,
+        new_name: TableName,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        properties: Pairs = (),
+        transaction_id: str | None = None,
+    ) -> Outcome:
+        """Give a Lance or Iceberg table another name, in its namespace or another one.
+
+        Its files stay where they are, and its versions, properties and history stay with it.
+
+        Raises:
+            NoSuchTable: no table has the name.
+            TableAlreadyExists: a table has the new name.
+            InvalidTransaction: the new name belongs to another partition of the log.
+        """
+        operation = RenameTable(parse_table_id(table_id), parse_table_id(new_name))
+        return self._change(operation, timeout, properties, transaction_id)
 
     def set_properties(
         self,
@@ -59,6 +80,11 @@ class SetsProperties(Host):
             upserts=tuple(sorted((k, v) for k, v in values.items() if v is not None)),
             removals=tuple(sorted(k for k, v in values.items() if v is None)),
         )
+        return self._change(operation, timeout, properties, transaction_id)
+
+    def _change(
+        self, operation: Operation, timeout: float, properties: Pairs, transaction_id: str | None
+    ) -> Outcome:
         transaction = self.transaction(
             (operation,), transaction_id=transaction_id, properties=properties
         )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.errors import InvalidRequest, NoSuchTable
+from commitlog.errors import InvalidRequest, NoSuchTable, TableAlreadyExists
 from commitlog.model.operations import CreateNamespace
 from consumers.commands import properties as commands
 from consumers.runtime.config import ConfigurationError
@@ -115,6 +117,33 @@ def test_a_namespace_gets_no_policy_that_cannot_be(world: Known) -> None:
     found = {one.namespace: dict(one.properties) for one in world.log.namespaces()}
     assert ("wrong",) not in found
     assert found["shop",] == {}
+
+
+def test_a_table_gets_another_name(world: Known) -> None:
+    log, (old, new, taken) = world.log, (f"shop${world.fresh_name()}" for _ in range(3))
+    log.create_table(old, SCHEMA, primary_key="id", properties={"mine": "yes"})
+    log.create_table(taken, SCHEMA)
+    log.append(old, {"id": [1, 2], "name": ["a", "b"]})
+    handle = log.open(old)
+    with pytest.raises(TableAlreadyExists, match=f"{re.escape(taken)} already exists"):
+        log.rename_table(old, taken)
+    outcome = log.rename_table(old, new, properties={"why": "clearer"})
+    found = log.table(new)
+    assert (found.version, found.properties, found.location) == (2, {"mine": "yes"}, handle.uri)
+    assert outcome.transaction_id != ""
+    rows = pa.table({"id": [3], "name": ["c"]}, schema=handle.schema)
+    for gone in (
+        lambda: log.append(old, rows),
+        lambda: handle.insert(rows),
+        lambda: log.open(old),
+    ):
+        with pytest.raises(NoSuchTable):
+            gone()
+    with pytest.raises(NoSuchTable, match=f"table {re.escape(old)} does not exist"):
+        log.rename_table(old, new)
+    log.merge_insert(new, {"id": [2, 3], "name": ["b", "c"]}, "id")
+    assert sorted(log.open(new).to_table()["id"].to_pylist()) == [1, 2, 3]
+    log.rename_table(new, f"elsewhere${world.fresh_name()}")
 
 
 def test_properties_over_http(world: Known, table: str) -> None:
