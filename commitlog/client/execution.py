@@ -34,6 +34,7 @@ from commitlog.client.row_writes import (
     encode_write,
     goes_by_log,
     is_small,
+    key_of,
     settings_of,
 )
 from commitlog.client.rows import (
@@ -155,8 +156,10 @@ class Execution:
             lambda info: prepare_update(info, opened.newest(info), values, where, search)
         )
 
-    def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
-        """Join rows with the table by key."""
+    def merge_insert(
+        self, data: Any, on: str | Sequence[str] | None, options: MergeOptions
+    ) -> Outcome:
+        """Join rows with the table by key, the table's own if none is named."""
         data = as_arrow(data)
         if (outcome := self._write_rows(data, RowsMode.UPSERT, on, options)) is not None:
             return outcome
@@ -164,14 +167,14 @@ class Execution:
 
         def cast(info: TableInfo) -> pa.Table:
             rows = rows_table(data, info.schema, info.name, required=False)
-            check_merge(info, rows, on, options)
+            check_merge(info, rows, key_of(info, on), options)
             return rows
 
         source = self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
             rows = rows_table(source, info.schema, info.name, required=False)
-            return direct.merge(info, self._log.opened, rows, on, options)
+            return direct.merge(info, self._log.opened, rows, key_of(info, on), options)
 
         return self._run(prepare)
 
@@ -179,7 +182,7 @@ class Execution:
         self,
         data: Any,
         mode: RowsMode,
-        on: Sequence[str] = (),
+        on: str | Sequence[str] | None = None,
         options: MergeOptions | None = None,
     ) -> Outcome | None:
         """Put small rows into the log, where the table's property says so; None: it doesn't."""

@@ -54,18 +54,22 @@ class WritesRows(Host):
         return self._execution(table_id, options).update(values, where)
 
     def merge_insert(
-        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
+        self,
+        table_id: TableName,
+        data: Any,
+        on: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> Outcome:
         """Update the rows whose keys `data` has and insert the others.
 
-        Columns that `data` lacks keep their values, and are null in new rows. The options are
-        those of `MergeOptions` and `Execution`.
+        `on` names the columns of the key, the table's own key if it is left out. Columns that
+        `data` lacks keep their values, and are null in new rows. The options are those of
+        `MergeOptions` and `Execution`.
         """
         from commitlog.client.merging import MergeOptions
 
         merge, others = MergeOptions.taken_from(options)
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        return self._execution(table_id, others).merge_insert(data, keys, merge)
+        return self._execution(table_id, others).merge_insert(data, on, merge)
 
     def scan(
         self,

@@ -108,7 +108,7 @@ def encode_write(
 
     Raises InvalidTransaction for whatever is surely wrong with them.
     """
-    key = () if mode is RowsMode.APPEND else _key(info, on)
+    key = () if mode is RowsMode.APPEND else key_of(info, on)
     source = rows_source(data, info.schema, info.name)
     shape = row_shape(info, source.schema, mode, key, settings)
     batches = list(source)
@@ -163,7 +163,8 @@ def put_apart(
     return replace(operation, path=path)
 
 
-def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
+def key_of(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the columns of a key that a caller names, or the table's own key."""
     given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
     # A tuple, mostly: to look at `Sequence` is slow.
     is_listed = isinstance(given, tuple | Sequence)

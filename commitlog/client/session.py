@@ -20,7 +20,7 @@ from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
 from commitlog.client.row_tickets import settled_if_rows
-from commitlog.client.row_writes import made_write
+from commitlog.client.row_writes import key_of, made_write
 from commitlog.client.rows import Prepared, prepare_append, remove_files
 from commitlog.client.submission import AffectedRowsLike, as_operation, prepared_commit
 from commitlog.client.tables import TableInfo
@@ -108,12 +108,16 @@ class TransactionBuilder:
         self._add(info, prepare_update(info, opened.newest(info), values, where, search))
 
     def merge_insert(
-        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
+        self,
+        table_id: TableName,
+        data: Any,
+        on: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
-        """Join rows with a table by key; the options are those of `MergeOptions`."""
+        """Join rows with a table by key, as `CommitLog.merge_insert`, with `MergeOptions`."""
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name, required=False)
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = key_of(info, on)
         merge, others = MergeOptions.taken_from(options)
         check_options(others, [each.name for each in fields(MergeOptions)])
         self._add(info, direct.merge(info, self._log.opened, source, keys, merge))

@@ -47,14 +47,27 @@ def test_a_table_without_its_keys_column_can_be_written(
     log.merge_insert(T, {"number": [3, 5], "amount": [30.0, 5.0]}, "number")
     log.append(T, {"number": [6], "amount": [6.0]})
     log.update(T, {"amount": "60"}, "number = 6")
-    with pytest.raises(InvalidTransaction, match="has no key"):
-        log.write_rows(T, {"number": [1], "amount": [1.0]}, mode="upsert")
+    upsert: Any = {"number": [1], "amount": [1.0]}
+    for refused in (
+        lambda: log.write_rows(T, upsert, mode="upsert"),
+        lambda: log.merge_insert(T, upsert),
+        lambda: log.transact().merge_insert(T, upsert),
+    ):
+        with pytest.raises(InvalidTransaction, match="has no key"):
+            refused()
     rows = {row["number"]: row["amount"] for row in log.open(T).to_table().to_pylist()}
     assert rows == {1: 10.0, 3: 30.0, 4: 4.0, 5: 5.0, 6: 60.0}
     assert log.table(T).primary_key == ()
     rename_back: Any = {"path": "number", "name": "id"}
     log.alter_columns(T, rename_back)
     assert log.table(T).primary_key == ("id",)
+    log.merge_insert(T, {"id": [6], "amount": [61.0]})
+    with log.transact() as both:
+        both.merge_insert(T, {"id": [7], "amount": [7.0]})
+    assert log.scan(T, "id > 5").to_pylist() == [
+        {"id": 6, "amount": 61.0},
+        {"id": 7, "amount": 7.0},
+    ]
     assert verify(running.log, 0, VerifyOptions(running.root)).problems == []
 
 

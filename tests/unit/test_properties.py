@@ -141,7 +141,7 @@ def test_a_table_gets_another_name(world: Known) -> None:
             gone()
     with pytest.raises(NoSuchTable, match=f"table {re.escape(old)} does not exist"):
         log.rename_table(old, new)
-    log.merge_insert(new, {"id": [2, 3], "name": ["b", "c"]}, "id")
+    log.merge_insert(new, {"id": [2, 3], "name": ["b", "c"]})
     assert sorted(log.open(new).to_table()["id"].to_pylist()) == [1, 2, 3]
     log.rename_table(new, f"elsewhere${world.fresh_name()}")
 
