@@ -190,3 +190,41 @@ def test_versions_deleted_under_latest_leave_later_ones_readable(world: World) -
     assert delete(world, name, (1, 5))[1]["deleted_count"] == 4
     for version in (5, 6, 7):
         assert world.open(name, version).count_rows() == version - 1
+
+
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_a_batch_that_makes_a_version_may_delete_those_before_it(world: World, policy: str) -> None:
+    name = [world.fresh_name(), "t"]
+    world.log.create_table(name, numbers(0, 1).schema, policy=policy)
+    for number in range(2):
+        world.log.append(name, numbers(number, number + 1))
+    staged = world.stage(name, lambda dataset: dataset.insert(numbers(7, 8)))
+    ranges = [{"start_version": 2, "end_version": 4}]
+    operations = [
+        {"create_table_version": staged[0]},
+        {"delete_table_versions": {"id": name, "ranges": ranges}},
+    ]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    assert body["results"][1]["delete_table_versions"]["deleted_count"] == 2
+    assert listed(world, name) == [1, 4]
+    assert sorted(world.open(name).to_table()["id"].to_pylist()) == [0, 1, 7]
+
+
+def test_a_version_that_its_own_batch_deletes_is_described_as_it_was_offered(
+    world: World, table: list[str]
+) -> None:
+    staged = world.stage(table, lambda dataset: [dataset.insert(numbers(i, i + 1)) for i in (7, 8)])
+    staged[0]["metadata"] = {"by": "test"}
+    ranges = [{"start_version": 6, "end_version": 7}]
+    operations = [
+        *({"create_table_version": one} for one in staged),
+        {"delete_table_versions": {"id": table, "ranges": ranges}},
+    ]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    made = body["results"][0]["create_table_version"]["version"]
+    assert (made["version"], made["metadata"]) == (6, {"by": "test"})
+    assert made["manifest_size"] == staged[0]["manifest_size"]
+    assert listed(world, table) == [1, 2, 3, 4, 5, 7]
+    assert world.post(BATCH, {"operations": operations}) == (status, body)

@@ -147,7 +147,7 @@ class _Batch:
             return
         refuse_branch(self.call, info, request.branch)
         gone = self.gone.get(table, info.deleted)
-        made = deletion(self.service, info, versions, gone)
+        made = deletion(self.service, info, versions, gone, newest)
         self.operations += made
         self.gone[table] = merged(gone, versions)
         if len(made) > 1:

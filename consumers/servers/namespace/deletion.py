@@ -73,18 +73,25 @@ def wanted(ranges: Iterable[Any], newest: int) -> VersionRanges:
 
 
 def deletion(
-    service: Service, info: TableInfo, versions: VersionRanges, gone: VersionRanges
+    service: Service,
+    info: TableInfo,
+    versions: VersionRanges,
+    gone: VersionRanges,
+    newest: int | None = None,
 ) -> list[Operation]:
-    """Return the operations that delete versions; `gone` are deleted already."""
+    """Return the operations that delete versions; `gone` are deleted already.
+
+    `newest` is the newest version that stands by then, the table's own unless it is given.
+    """
     ranges = without(versions, gone)
     _check_tags(service, info, ranges)
     operations: list[Operation] = []
-    if info.version and is_in(info.version, ranges):
+    if info.version == (newest or info.version) and is_in(info.version, ranges):
         operations.append(_newer_version(service, info, merged(gone, ranges)))
     else:
         for _, last in ranges:
             # Where only some versions have a file, the next one must not be built on these.
-            if not is_in(last + 1, gone):
+            if last < info.version and not is_in(last + 1, gone):
                 service.readable(info, last + 1)
     return [*operations, DeleteTableVersions(info.table_id, ranges)]
 

@@ -22,6 +22,8 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
+from commitlog.core.decisions import noted
 from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, CommitLogError, OutcomeUnknown
@@ -46,6 +48,7 @@ from consumers.servers.namespace.staged import (
     read_staged,
 )
 from consumers.servers.namespace.turns import VersionTaken
+from consumers.servers.namespace.version_facts import VersionFacts
 from consumers.servers.namespace.version_list import readable_versions
 
 TOKEN = "token"
@@ -238,10 +241,25 @@ def version_created(
     service: Service, info: TableInfo, made: CreateTableVersion, outcome: Outcome
 ) -> dict[str, Any]:
     """Describe a version that was committed, as it was offered."""
-    entry = service.made_entry(info.location, made, outcome) or service.version_entry(
-        _at_least(info, made.version), made.version
-    )
+    entry = service.made_entry(info.location, made, outcome)
+    if entry is None and is_in(made.version, info.deleted):
+        entry = _as_offered(info, made, outcome)
+    if entry is None:
+        entry = service.version_entry(_at_least(info, made.version), made.version)
     return {"transaction_id": outcome.transaction_id, "version": entry}
+
+
+def _as_offered(info: TableInfo, made: CreateTableVersion, outcome: Outcome) -> dict[str, Any]:
+    """Describe a version that is deleted again, perhaps by its own batch, by its record."""
+    said = noted(made.e_tag, made.metadata)
+    facts = VersionFacts(
+        size=made.manifest_size,
+        e_tag=made.e_tag,
+        timestamp_millis=outcome.time_ms,
+        metadata=dict(said.metadata) if said else {},
+    )
+    path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+    return facts.entry(info.location, made.version, path)
 
 
 def _at_least(info: TableInfo, version: int) -> TableInfo:
