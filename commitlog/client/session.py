@@ -174,7 +174,10 @@ class TransactionBuilder:
             payloads=self._payloads,
         )
         deadline = time.monotonic() + self._timeout
-        self.ticket = self._log.runtime().submit(transaction, id_is_new=self._id_is_new)
+        # Files differ each time a block is repeated under its id: what was committed first counts.
+        self.ticket = self._log.runtime().submit(
+            transaction, id_is_new=self._id_is_new, any_content=bool(self._written)
+        )
         outcome = self.outcome = self.ticket.result(self._timeout, self._wait)
         if outcome.status is not Status.COMMITTED:
             self._remove_files()

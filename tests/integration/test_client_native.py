@@ -183,6 +183,18 @@ def test_an_id_stands_for_one_content(client: CommitLog) -> None:
     assert client.open("a$t").count_rows() == 2
 
 
+def test_a_block_that_is_repeated_under_its_id_is_answered_by_the_first(client: CommitLog) -> None:
+    client.create_table("a$t", SCHEMA)
+    client.create_table("a$u", SCHEMA)
+    for _ in range(2):
+        with client.transact(transaction_id="mine") as both:
+            both.append("a$t", {"id": [1]})
+            both.append("a$u", {"id": [1]})
+        assert both.outcome is not None
+        assert both.outcome.versions() == {"a$t": 2, "a$u": 2}
+    assert client.open("a$t").count_rows() == client.open("a$u").count_rows() == 1
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_forked_child_submits_by_itself(world: World, client: CommitLog) -> None:
     if isinstance(world.log, MemoryLog):
