@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
-from tests.namespace_world import World, numbers
+from tests.namespace_world import Capture, World, numbers
 
 BATCH = "/v1/table/batch-commit"
 
@@ -228,3 +229,37 @@ def test_a_version_that_its_own_batch_deletes_is_described_as_it_was_offered(
     assert made["manifest_size"] == staged[0]["manifest_size"]
     assert listed(world, table) == [1, 2, 3, 4, 5, 7]
     assert world.post(BATCH, {"operations": operations}) == (status, body)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["declared before", "in the batch"])
+def test_versions_of_a_new_table_are_made_and_deleted_in_one_batch(
+    world: World, together: bool
+) -> None:
+    name = [world.fresh_name(), "new"]
+    location = str(world.tables_root / name[0] / "new.lance")
+    capture = Capture(location, 0)
+    for number, mode in enumerate(["create", "append", "append"]):
+        rows = numbers(number, number + 1)
+        lance.write_dataset(rows, namespace_client=capture, table_id=name, mode=mode)
+    declared = {"declare_table": {"id": name, "location": location}}
+    if not together:
+        assert world.post(BATCH, {"operations": [declared]})[0] == 200
+
+    def deletion(start: int, end: int, **more: str) -> dict[str, Any]:
+        ranges = [{"start_version": start, "end_version": end}]
+        return {"delete_table_versions": {"id": name, "ranges": ranges, **more}}
+
+    made = [{"create_table_version": one} for one in capture.requests]
+    operations = [*([declared] if together else []), *made, deletion(1, 2), deletion(0, 3)]
+    at = len(operations)
+    status, body = world.post(BATCH, {"operations": [*operations, deletion(0, 3, branch="b")]})
+    assert (status, body["code"]) == (406, 0), body
+    status, body = world.post(BATCH, {"operations": [*operations, deletion(0, -1)]})
+    assert (status, body["code"]) == (400, 13)
+    assert f"operations[{at}]: version 3 is created by this batch" in body["error"]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    counts = [one["delete_table_versions"]["deleted_count"] for one in body["results"][-2:]]
+    assert counts == [1, 1]
+    assert listed(world, name) == [3]
+    assert world.open(name).count_rows() == 3

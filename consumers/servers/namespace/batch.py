@@ -21,7 +21,7 @@ from lance_namespace import (
 
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.tables import TableInfo
-from commitlog.core.catalogue.version_deletion import merged
+from commitlog.core.catalogue.version_deletion import merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import (
@@ -130,28 +130,30 @@ class _Batch:
         made = declaration(self.service, self.call, table, request, len(self.operations))
         self.targets[table] = StagedTarget(table, made.location, made.incarnation)
         self.newest.pop(table, None)
+        self.gone.pop(table, None)
         self.operations.append(made)
 
     def delete_versions(self, table: TableId, request: Any) -> None:
         target, info = self.target(table), self.now(table)
         if info is not None and info.incarnation != target.incarnation:
             info = None  # the batch declared another table of this name
-        newest = self.newest.get(table, info.version if info is not None else 0)
+        refuse_branch(self.call, table, request.branch)
+        standing = info.version if info is not None else 0
+        newest = self.newest.get(table, standing)
         versions = wanted(request.ranges, newest)
-        if info is None or (newest != info.version and is_in(newest, versions)):
-            if versions:
-                raise InvalidInputError(
-                    f"version {newest} is created by this batch, so the batch cannot delete it"
-                )
-            self.operations.append(DeleteTableVersions(table, ()))
-            return
-        refuse_branch(self.call, info, request.branch)
-        gone = self.gone.get(table, info.deleted)
-        made = deletion(self.service, info, versions, gone, newest)
+        if newest != standing and is_in(newest, versions):
+            raise InvalidInputError(
+                f"version {newest} is created by this batch, so the batch cannot delete it"
+            )
+        gone = self.gone.get(table, info.deleted if info is not None else ())
+        if info is None:
+            made: list[Operation] = [DeleteTableVersions(table, without(versions, gone))]
+        else:
+            made = deletion(self.service, info, versions, gone, newest)
         self.operations += made
         self.gone[table] = merged(gone, versions)
         if len(made) > 1:
-            self.newest[table] = info.version + 1
+            self.newest[table] = standing + 1
 
     def commit(self) -> tuple[Outcome, Transaction]:
         """Commit what was added; the same request, repeated, is the same transaction."""

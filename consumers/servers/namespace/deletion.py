@@ -37,7 +37,7 @@ EVERYTHING = -1
 def delete_versions(service: Service, call: Call) -> dict[str, Any]:
     """Delete a table's versions by ranges; versions that aren't there count for nothing."""
     request = call.read(BatchDeleteTableVersionsRequest, {"ranges", "branch"})
-    refuse_branch(call, service.info(call.table), request.branch)
+    refuse_branch(call, service.info(call.table).table_id, request.branch)
 
     def operations() -> list[Operation]:
         info = service.info(call.table)
@@ -106,7 +106,8 @@ def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> Non
                 f"versions {first} to {last} of {info.name} are held by its properties; release"
                 " them (log.release), or leave them out"
             )
-    for name, tag in sorted(service.open(info).tags.list().items()):
+    tags = service.open(info).tags.list() if info.version else {}
+    for name, tag in sorted(tags.items()):
         is_users = name != GUARD_TAG and not tag.get("branch")
         if is_users and is_in(int(tag["version"]), ranges):
             raise InvalidTableStateError(

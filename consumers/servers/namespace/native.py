@@ -16,9 +16,9 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import acting_for
-from commitlog.client.tables import TableInfo
 from commitlog.errors import OutcomeUnknown, without_build_paths
 from commitlog.model.records import Outcome, Transaction
+from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call
@@ -103,10 +103,10 @@ def _is_raised_by_pylance(error: BaseException) -> bool:
     return isinstance(error, pa.ArrowException) or module.partition(".")[0] in _PYLANCE
 
 
-def refuse_branch(call: Call, info: TableInfo, branch: str | None) -> None:
+def refuse_branch(call: Call, table: TableId, branch: str | None) -> None:
     """Refuse a branch, where an operation is for the main line alone."""
     if is_branch(branch):
         raise UnsupportedOperationError(
-            f"{call.operation}: branch {branch!r} of {info.name}: only the main branch "
-            "supports this"
+            f"{call.operation}: branch {branch!r} of {format_table_id(table)}: only the main "
+            "branch supports this"
         )
