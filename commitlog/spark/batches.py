@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame
 from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.repeats import Repeat, noted, tell_repeat
 from commitlog.client.rows import Prepared, remove_files
+from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket
 from commitlog.core.partition.repeats import OTHER_TABLES
@@ -168,13 +169,9 @@ class Batch:
                 if isinstance(part, RowsPart):
                     part.add_to(record, info)
                     continue
-                record.submit(
-                    info.table_id,
-                    part.operation,
-                    read_version=part.read_version or None,
-                    affected_rows=part.affected,
-                    inserted_keys=part.keys,
-                )
+                # Of the table that was read: another one may have its name by now.
+                commit = prepared_commit(info, part, transaction.transaction_id, id_is_new=True)
+                record.submit(info.table_id, commit)
         return transaction.ticket, transaction.outcome
 
 

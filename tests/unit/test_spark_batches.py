@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from commitlog.errors import RetryableConflict
-from commitlog.model.records import Outcome, Status
-from commitlog.spark import batches, each_batch
+from commitlog.client import direct
+from commitlog.errors import RetryableConflict, TransactionRejected
+from commitlog.model.records import Application, Outcome, Status
+from commitlog.spark import Batch, batches, each_batch
+from commitlog.spark.options import parse_batches
+from tests.service import SCHEMA, ids_of, rows, service
 
 OPTIONS = {"kafka.bootstrap.servers": "h:1"}
 
@@ -57,3 +61,25 @@ def test_a_batch_is_tried_until_its_time_is_up(clock: Any) -> None:
     with pytest.raises(RetryableConflict):
         run(MagicMock(), 1)
     assert 3600 <= clock.now - before < 3602
+
+
+def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(
+    tmp_path: Path,
+) -> None:
+    table = "shop$orders"
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table(table, SCHEMA)
+        log.append(table, rows(1))
+        batch = Batch(log, parse_batches(OPTIONS))
+        info = log.table(table)
+        # As `merge` adds it: the rows of a fragment go, and their number is all that names it.
+        batch._parts.append((info, direct.delete(info, log.opened, "true")))
+        log.drop_table(table)
+        log.create_table(table, SCHEMA)
+        log.append(table, rows(2))
+        # Another stream of this process asks for the table.
+        assert log.table(table).incarnation != info.incarnation
+        with pytest.raises(TransactionRejected, match="dropped and created again"):
+            batch.commit(Application("job", 0), timeout=30)
+        assert ids_of(log.open(table)) == [2]
