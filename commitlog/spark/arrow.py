@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -30,6 +31,8 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
     Raises:
         InvalidTransaction: names a column of a type that Arrow has no place for.
     """
+    # Of `array()`, which is of nothing, Spark says that it has no nulls; Arrow refuses such a type.
+    schema = schema.toNullable()
     for field in schema.fields:
         try:
             arrow_schema_of(StructType([field]))
@@ -42,6 +45,17 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
                 advice="Cast it in the query, for example to a string",
             ) from None
     return arrow_schema_of(schema)
+
+
+def fetched(frame: DataFrame) -> pa.Table:
+    """Return a frame's rows, in types that allow nulls everywhere.
+
+    `toArrow` fails for a null struct with fields that may not be null, as those of Avro's records.
+    """
+    fields = frame.schema.toNullable().fields
+    columns = [frame["`" + one.name.replace("`", "``") + "`"] for one in fields]
+    casts = [c.cast(one.dataType).alias(one.name) for c, one in zip(columns, fields, strict=True)]
+    return frame.select(*casts).toArrow()
 
 
 def conformed(

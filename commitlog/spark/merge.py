@@ -37,7 +37,7 @@ from commitlog.codecs.keys import HASH_BYTES
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
-from commitlog.spark.arrow import arrow_schema, spark_schema, to_spark
+from commitlog.spark.arrow import arrow_schema, fetched, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect, brought, named_keys, target_of
 from commitlog.spark.mapping import map_arrow
@@ -195,9 +195,13 @@ class Source:
     def __enter__(self) -> Source:
         """Compute the rows; fetch them if they are few."""
         self.frame = self.frame.persist(StorageLevel.MEMORY_AND_DISK)
-        if self._limit > 0:
-            found = self.frame.limit(self._limit + 1).toArrow()
-            self.local = found if found.num_rows <= self._limit else None
+        try:
+            if self._limit > 0:
+                found = fetched(self.frame.limit(self._limit + 1))
+                self.local = found if found.num_rows <= self._limit else None
+        except BaseException:
+            self.frame.unpersist()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

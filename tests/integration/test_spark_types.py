@@ -274,6 +274,25 @@ def test_nanoseconds_are_cut_off_where_spark_reads_them(world: SparkWorld) -> No
 
 
 @pytest.mark.parametrize("way", [append, in_driver, on_executors])
+def test_what_may_not_be_null_may_be_in_what_is_null(world: SparkWorld, way: Write) -> None:
+    """As in Avro, whose records have fields without nulls; and `array()` is of no nulls."""
+    point = pa.struct([("x", pa.int32())])
+    columns = [("id", pa.int32()), ("p", point), ("l", pa.list_(point)), ("e", pa.list_(point))]
+    name = table(world, pa.schema(columns))
+    some = "named_struct('x', 7)"
+    frame = world.spark.range(2).selectExpr(
+        "cast(id AS int) AS id", f"if(id = 0, {some}, null) AS p",
+        f"array({some}, if(id = 0, {some}, null)) AS l", "array() AS e",
+    )  # fmt: skip
+    way(world, name, frame)
+    found = lance.dataset(world.client.table(name).location).to_table().sort_by("id").to_pylist()
+    assert found == [
+        {"id": 0, "p": {"x": 7}, "l": [{"x": 7}, {"x": 7}], "e": []},
+        {"id": 1, "p": None, "l": [{"x": 7}, None], "e": []},
+    ]
+
+
+@pytest.mark.parametrize("way", [append, in_driver, on_executors])
 def test_types_without_a_column_of_their_own_fit_by_their_parts(
     world: SparkWorld, way: Write
 ) -> None:

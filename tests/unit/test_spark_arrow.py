@@ -7,7 +7,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    NullType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import arrow_schema, conformed, readable_type, spark_schema, to_spark
@@ -78,6 +85,9 @@ def test_what_spark_cannot_hold_is_named() -> None:
     with pytest.raises(InvalidTransaction, match="interval year to month, which tables cannot"):
         arrow_schema(StructType([StructField("c", YearMonthIntervalType())]), "a$b")
     assert arrow_schema(StructType([StructField("c", LongType())]), "a$b").field("c").type == "i8"
+    # `array()`: Spark says that it has no nulls.
+    nothing = StructType([StructField("c", ArrayType(NullType(), containsNull=False))])
+    assert arrow_schema(nothing, "a$b").field("c").type == pa.list_(pa.null())
 
 
 def test_rows_are_counted_over_all_batches() -> None:
