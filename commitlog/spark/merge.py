@@ -375,12 +375,20 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
 
 
 def _columns_in(frame: DataFrame, condition: str) -> set[str]:
-    """Return the columns of a frame that a condition is about."""
+    """Return the columns of a frame that a condition is about, however it writes their case."""
     if not condition:
         return set()
-    plan: Any = frame.select(f.expr(condition))._jdf.queryExecution().analyzed()
-    found = plan.references().toSeq()
-    return {str(found.apply(at).name()) for at in range(found.size())}
+    judged: Any = frame.select(f.expr(condition))
+    asked = _attributes(judged._jdf.queryExecution().analyzed().references().toSeq())
+    given: Any = frame
+    own = _attributes(given._jdf.queryExecution().analyzed().output())
+    return {name for key, name in own.items() if key in asked}
+
+
+def _attributes(found: Any) -> dict[int, str]:
+    """Return the names of Spark's attributes by their ids."""
+    each = [found.apply(at) for at in range(found.size())]
+    return {int(one.exprId().id()): str(one.name()) for one in each}
 
 
 def _named(column: str) -> Column:

@@ -142,7 +142,7 @@ def test_a_large_source_is_merged_by_the_executors(
         world.client.append("s$large", pa.table(data, schema=SCHEMA))
     source = world.spark.range(5, 35, 2).selectExpr("id", "'b' AS name", "id >= 25 AS gone")
     merged = merge(
-        source, "s$large", "id", options=world.options, delete_where="gone", rows_in_driver=0
+        source, "s$large", "id", options=world.options, delete_where="Gone", rows_in_driver=0
     )
     assert (merged.updated, merged.inserted, merged.deleted) == (10, 0, 3)
     expected = [(i, "b" if 5 <= i < 25 and i % 2 else "a") for i in range(30)]
