@@ -13,9 +13,9 @@ messages reach it. A batch writer is the same, pickled. Both classes rely on mes
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,6 +35,8 @@ from commitlog.spark.options import WriteOptions
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Spark's own task properties: not documented, so what they say is checked where it can be."""
+_LOCAL_PATH = re.compile(r"(?:file:(?://[^/]*)?)?((?!\w[\w+.-]*:).+)", re.DOTALL)
+"""As Spark reads it: `#`, `?` and `%` stand for themselves, as in `checkpoints/orders#2`."""
 
 
 class TaskFiles(WriterCommitMessage):
@@ -158,11 +160,11 @@ def _agreed_query_id(written: Sequence[TaskFiles], batch_id: int, checkpoint: st
 
 def _checkpoint_query_id(checkpoint: str) -> str:
     """Return the id in `<checkpoint>/metadata`, where this process can read it, else ''."""
-    parts = urlsplit(checkpoint)
-    if not checkpoint or parts.scheme not in ("", "file"):
+    path = _LOCAL_PATH.fullmatch(checkpoint)
+    if path is None:
         return ""
     try:
-        noted = json.loads((Path(unquote(parts.path)) / "metadata").read_text())
+        noted = json.loads((Path(path[1]) / "metadata").read_text())
         return str(noted["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -23,7 +23,7 @@ from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application
 from commitlog.spark import file_commits, files
 from commitlog.spark.options import parse_write
-from commitlog.spark.sink import BatchSink, StreamSink
+from commitlog.spark.sink import BatchSink, StreamSink, _checkpoint_query_id
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 TABLE = "shop$orders"
@@ -121,6 +121,25 @@ def test_columns_that_change_while_rows_are_written_lose_no_values(
         expected = {"gone": 1, "id": 2, "sum": 3, "twice": None}
     sink.commit(written)
     assert world.client.open(name).to_table().to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("name", ["query#2", "query?", "query%20", "a:b"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://", "file://localhost"])
+def test_a_checkpoint_has_the_name_that_spark_gives_it(
+    world: Service, name: str, scheme: str
+) -> None:
+    stream_sink(world, "query")
+    stream_sink(world, "query ")
+    sink = stream_sink(world, name)
+    sink.checkpoint = scheme + sink.checkpoint
+    sink.commit(told(sink, [1]), 0)
+    assert world.client.table(TABLE).version == 2
+    assert _checkpoint_query_id(sink.checkpoint) == name
+
+
+@pytest.mark.parametrize("checkpoint", ["", "hdfs://h/query", "s3a://b/query", "dbfs:/query"])
+def test_a_checkpoint_elsewhere_tells_nothing(checkpoint: str) -> None:
+    assert _checkpoint_query_id(checkpoint) == ""
 
 
 def test_tasks_are_parts_of_the_trace_of_their_batch(
