@@ -14,7 +14,7 @@ from lance.fragment import FragmentMetadata
 from commitlog.adapters.tracing import tracing
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
-from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.errors import InvalidTransaction, TransactionRejected, Unavailable
 from commitlog.model.records import Application, Code, Outcome, Status
 from commitlog.spark.files import (
     Target,
@@ -27,6 +27,10 @@ from commitlog.spark.files import (
 from commitlog.spark.options import WriteOptions
 
 RETRY_SECONDS = 0.5
+UNFIT_FIELDS = ("fields", "files")
+UNFIT_CODES = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE)
+"""What a client or the leader says of files that fit the table no more."""
+WRITE_AGAIN = "Nothing was committed: write the rows again"
 
 
 def commit_files(
@@ -74,9 +78,30 @@ def commit_files(
             properties=properties,
         )
 
-    outcome = _decided(log, options, submit, wait)
-    trace_writes(outcome.transaction_id, files.wrote)
-    return outcome.raise_for_conflict()
+    try:
+        outcome = _decided(log, options, submit, wait)
+        trace_writes(outcome.transaction_id, files.wrote)
+        return outcome.raise_for_conflict()
+    except InvalidTransaction as error:
+        if error.field not in UNFIT_FIELDS:
+            raise
+        raise InvalidTransaction(
+            _changed(options.table, str(error).removesuffix(f". {error.advice}.")),
+            field=error.field, value=error.value, advice=WRITE_AGAIN,
+        ) from error  # fmt: skip
+    except TransactionRejected as error:
+        if error.outcome.code not in UNFIT_CODES:
+            raise
+        reason = error.outcome.message.removesuffix(".")
+        said = f"{_changed(options.table, reason)}. {WRITE_AGAIN}."
+        raise TransactionRejected(said, error.outcome) from error
+
+
+def _changed(table: str, reason: str) -> str:
+    return (
+        f"{table} was dropped and created again, or its columns changed, while rows for it were"
+        f" written: {reason}"
+    )
 
 
 def _replacing(info: Any, table: str, fragments: list[FragmentMetadata]) -> Any:

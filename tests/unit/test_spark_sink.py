@@ -109,7 +109,8 @@ def test_columns_that_change_while_rows_are_written_lose_no_values(
             world.client.alter_columns(name, {"path": "gone", "data_type": pa.int32()})
         else:
             world.client.drop_columns(name, ["gone"])
-        with pytest.raises((InvalidTransaction, TransactionRejected), match=r"field"):
+        refused = (InvalidTransaction, TransactionRejected)
+        with pytest.raises(refused, match=r"columns .*field.*rite the rows again"):
             sink.commit(written)
         assert world.client.open(name).count_rows() == 0
         return
@@ -121,6 +122,19 @@ def test_columns_that_change_while_rows_are_written_lose_no_values(
         expected = {"gone": 1, "id": 2, "sum": 3, "twice": None}
     sink.commit(written)
     assert world.client.open(name).to_table().to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_table_that_is_made_again_while_rows_are_written_takes_none(
+    world: Service, overwrite: bool
+) -> None:
+    sink = batch_sink(world, overwrite=overwrite)
+    written = told(sink, [1])
+    world.client.drop_table(TABLE)
+    world.client.create_table(TABLE, SCHEMA)
+    with pytest.raises(InvalidTransaction, match="created again.*: write the rows again"):
+        sink.commit(written)
+    assert ids(world) == []
 
 
 @pytest.mark.parametrize("name", ["query#2", "query?", "query%20", "a:b"])
