@@ -240,6 +240,7 @@ def upsert(
     **merge_options: Any,
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that merges each batch into one table by key."""
+    Merge.of(on, **merge_options)  # what it doesn't know is refused before a stream starts
     return each_batch(
         lambda batch, frame: batch.merge(table, frame, on, **merge_options),
         options,

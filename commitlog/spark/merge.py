@@ -128,6 +128,12 @@ def merge(
         CommitConflict: refused for good, or still conflicting at the end of the timeout.
     """
     parsed = parse_batches(options)
+    if parsed.application_id:
+        raise InvalidTransaction(
+            "option 'txnAppId' has no effect on `merge`", field="txnAppId",
+            value=parsed.application_id,
+            advice="Use `each_batch` or `upsert`, which commit each batch once, or leave it out",
+        )  # fmt: skip
     wanted = Merge.of(
         on, update=update, insert=insert, delete_where=delete_where, rows_in_driver=rows_in_driver
     )
@@ -351,14 +357,11 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
     absent = [name for name in wanted.on if name not in frame.columns]
     if unknown or absent or not wanted.on:
         whose = info.name if unknown else "the source"
+        problem = f"{whose} has no key column {next(iter(unknown or absent), None)!r}"
         raise InvalidTransaction(
-            f"{whose} has no key column {(unknown or absent)[0]!r}"
-            if wanted.on
-            else "no key column is given",
-            field="on",
-            value=wanted.on,
+            problem if wanted.on else "no key column is given", field="on", value=wanted.on,
             advice=f"The table's columns are {', '.join(info.schema.names)}",
-        )
+        )  # fmt: skip
     check_key_types(info.name, info.schema, wanted.on)
     own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)
     if own is not None:

@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from commitlog.adapters.places import places_text
 from commitlog.errors import InvalidTransaction
+from commitlog.model.names import first_problem, key_problem
 from commitlog.model.table import parse_table_id
 from commitlog.spark.sql_tables import sql_options
 from commitlog.spark.versions import VersionWanted
@@ -46,6 +47,9 @@ BATCH_ROWS = 16 * 1024
 ROWS_PER_PARTITION = 512 * 1024
 TIMEOUT_SECONDS = 120.0
 PRINCIPAL = "spark"
+INTEGER_MAX = 2**63 - 1
+BATCH_ROWS_MAX = 2**32 - 1
+"""Lance's own limit."""
 CONNECT_SECONDS = 30.0
 """The longest wait for a log that doesn't answer."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -150,10 +154,13 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
 
 def _writing(values: Mapping[str, str], table: str) -> WriteOptions:
     """Return what all writes need to know."""
+    application_id = values.get("txnappid", "")
+    if problem := first_problem("txnAppId", (application_id,), key_problem):
+        raise problem.error()
     return WriteOptions(
         connection=_connection(values),
         table=table,
-        application_id=values.get("txnappid", ""),
+        application_id=application_id,
         rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
@@ -193,7 +200,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         version=_version(values),
         columns=_names(values, "columns"),
         push_filters=_flag(values, "pushFilters"),
-        batch_rows=_integer(values, "batchRows", minimum=1) or BATCH_ROWS,
+        batch_rows=_integer(values, "batchRows", minimum=1, maximum=BATCH_ROWS_MAX) or BATCH_ROWS,
         rows_per_partition=_integer(values, "rowsPerPartition", minimum=1) or ROWS_PER_PARTITION,
         timeout_seconds=_seconds(values),
     )
@@ -350,7 +357,8 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
 
 
 def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(c.strip() for c in values.get(name.lower(), "").split(",") if c.strip())
+    given = (c.strip() for c in values.get(name.lower(), "").split(","))
+    return tuple(dict.fromkeys(filter(None, given)))
 
 
 def _flag(values: Mapping[str, str], name: str) -> bool:
@@ -360,7 +368,9 @@ def _flag(values: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _integer(values: Mapping[str, str], name: str, *, minimum: int) -> int | None:
+def _integer(
+    values: Mapping[str, str], name: str, *, minimum: int, maximum: int = INTEGER_MAX
+) -> int | None:
     text = values.get(name.lower(), "")
     if not text:
         return None
@@ -368,8 +378,9 @@ def _integer(values: Mapping[str, str], name: str, *, minimum: int) -> int | Non
         number = int(text)
     except ValueError:
         number = minimum - 1
-    if number < minimum:
-        raise _bad(name, text, "is not a number that fits", f"Give a whole number from {minimum}")
+    if not minimum <= number <= maximum:
+        numbers = f"from {minimum}" if number < minimum else f"up to {maximum}"
+        raise _bad(name, text, "is not a number that fits", f"Give a whole number {numbers}")
     return number
 
 

@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from commitlog.client import direct
-from commitlog.errors import RetryableConflict, TransactionRejected
+from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application, Outcome, Status
-from commitlog.spark import Batch, batches, each_batch
+from commitlog.spark import Batch, batches, each_batch, merge, upsert
 from commitlog.spark.options import parse_batches
 from tests.service import SCHEMA, ids_of, rows, service
 
@@ -61,6 +61,13 @@ def test_a_batch_is_tried_until_its_time_is_up(clock: Any) -> None:
     with pytest.raises(RetryableConflict):
         run(MagicMock(), 1)
     assert 3600 <= clock.now - before < 3602
+
+
+def test_options_that_a_merge_has_not_are_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="delete_wher"):
+        upsert("shop$orders", "id", OPTIONS, delete_wher="gone")
+    with pytest.raises(InvalidTransaction, match="'txnAppId' has no effect on `merge`"):
+        merge(MagicMock(), "shop$orders", "id", options={**OPTIONS, "txnAppId": "job"})
 
 
 def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(

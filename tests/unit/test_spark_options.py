@@ -28,7 +28,8 @@ def test_names_are_read_in_any_case() -> None:
 
 
 def test_columns_are_a_list() -> None:
-    assert parse_read({**BASE, "columns": " carrier, flight ,"}).columns == ("carrier", "flight")
+    given = {**BASE, "columns": " carrier, flight ,carrier"}
+    assert parse_read(given).columns == ("carrier", "flight")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,9 @@ def test_what_spark_adds_is_no_error() -> None:
         ({"txnVersion": "1"}, False, "txnAppId", "belong together"),
         ({"txnAppId": "x", "txnVersion": "-1"}, False, "txnVersion", "whole number from 0"),
         ({"rowsPerFile": "many"}, True, "rowsPerFile", "whole number from 1"),
+        ({"rowsPerFile": str(2**63)}, True, "rowsPerFile", "whole number up to"),
+        ({"txnAppId": "x", "txnVersion": str(2**63)}, False, "txnVersion", "whole number up to"),
+        ({"txnAppId": "a\0b"}, True, "txnAppId", "holds a NUL character"),
         ({"rows": "logs"}, True, "rows", "Use files or log"),
         ({"timeoutSeconds": "nan"}, True, "timeoutSeconds", "seconds above 0"),
         ({"path": "nyc$other"}, True, "table", "names two tables"),
@@ -97,6 +101,7 @@ def test_a_wrong_write_says_what_to_change(
     [
         ({"rowsPerFile": "5"}, "rowsPerFile", "not an option of a read"),
         ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
+        ({"batchRows": str(2**32)}, "batchRows", "whole number up to"),
         ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is not a time"),
         ({"tag": "x", "versionAsOf": "1"}, "tag", "conflicts with versionAsOf"),
         ({"pushFilters": "yes"}, "pushFilters", "neither true nor false"),
