@@ -21,6 +21,7 @@ from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     VersionChanges,
+    dealt_out,
     parts_of,
     read_part,
     snapshot_parts,
@@ -40,16 +41,14 @@ from commitlog.spark.versions import TableVersions
 Offset = dict[str, Any]
 """`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
 PLANS_KEPT = 64
-NOTHING = VersionChanges(location="", version=0, time_us=0, before=0, stable_row_ids=False)
-"""A batch has one part at least."""
 
 
 class ChangePartition(InputPartition):
-    """What one task reads."""
+    """What one task reads; nothing, if nothing changed: a batch has one task at least."""
 
-    def __init__(self, part: VersionChanges) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, parts: Sequence[VersionChanges]) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) -> StructType:
@@ -167,19 +166,18 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if version == last_version:
                 break
             version, number, snapshot = version + 1, 0, False
-        return [ChangePartition(part) for part in chosen]
+        return [ChangePartition([chosen[at] for at in group]) for group in dealt_out(chosen)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one part's changes; runs on an executor."""
+        """Yield the changes of some parts, in their order; runs on an executor."""
         assert isinstance(partition, ChangePartition)
-        if partition.part == NOTHING:
-            return
         schema = arrow_schema_of(self.schema)
         own = set(CHANGE_COLUMNS.names)
         columns = [name for name in schema.names if name not in own]
-        for batch in read_part(partition.part, columns):
-            if batch.num_rows:
-                yield to_spark(batch, schema)
+        for part in partition.parts:
+            for batch in read_part(part, columns):
+                if batch.num_rows:
+                    yield to_spark(batch, schema)
 
     def _plan(self, versions: TableVersions, version: int, snapshot: bool) -> list[VersionChanges]:
         key = (versions.info.incarnation, version, snapshot)
@@ -223,10 +221,10 @@ class ChangeReader(DataSourceReader):
         start = self._stream.initialOffset()
         return self._stream.partitions(
             start, self._stream.latestOffset(start, ReadAllAvailable())
-        ) or [ChangePartition(NOTHING)]
+        ) or [ChangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one part's changes; runs on an executor."""
+        """Yield the changes of some parts; runs on an executor."""
         return self._stream.read(partition)
 
 

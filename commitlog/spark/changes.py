@@ -21,6 +21,7 @@ from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.spark.source import grouped
 from commitlog.spark.versions import TableVersions, Version
 
 INSERT, DELETE = "insert", "delete"
@@ -45,6 +46,8 @@ ROWS_STAY = frozenset(
     | {"Merge", "Project", "UpdateMemWalState"}
 )
 """Operations that change no row's values."""
+PARTS_PER_TASK, ROWS_PER_TASK = 64, 64 * 1024
+"""A small version costs a task less than a task costs Spark."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,12 @@ def _files(encoded: bytes) -> list[bytes]:
     fragment = DataFragment.FromString(encoded)
     parts = [*fragment.files, *fragment.overlays]
     return [part.SerializeToString(deterministic=True) for part in parts]
+
+
+def dealt_out(parts: Iterable[VersionChanges]) -> list[tuple[int, ...]]:
+    """Return which parts one task reads, by their places: neighbours, until they are enough."""
+    sizes = ((at, part.rows, 1) for at, part in enumerate(parts))
+    return grouped(sizes, ROWS_PER_TASK, PARTS_PER_TASK)
 
 
 def read_part(part: VersionChanges, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:

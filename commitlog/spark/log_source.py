@@ -23,7 +23,13 @@ from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from commitlog.spark.arrow import readable
-from commitlog.spark.changes import CHANGE_COLUMNS, VersionChanges, parts_of, read_part
+from commitlog.spark.changes import (
+    CHANGE_COLUMNS,
+    VersionChanges,
+    dealt_out,
+    parts_of,
+    read_part,
+)
 from commitlog.spark.log_positions import (
     LogPosition,
     Stretch,
@@ -68,13 +74,12 @@ class StretchPartition(InputPartition):
         self.stretch = stretch
 
 
-class TablePart(InputPartition):
-    """What one task reads of a table."""
+class TableParts(InputPartition):
+    """What one task reads of tables: their names, and parts of their versions."""
 
-    def __init__(self, table: str, part: VersionChanges) -> None:
-        super().__init__(part)
-        self.table = table
-        self.part = part
+    def __init__(self, parts: Sequence[tuple[str, VersionChanges]]) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 class _Reading:
@@ -90,7 +95,9 @@ class _Reading:
 
     def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
-            yield from self._table_parts(partition, start, end_offset)
+            found = list(self._table_parts(partition, start, end_offset))
+            for group in dealt_out(part for _, part in found):
+                yield TableParts([found[at] for at in group])
             return
         log = self.log()
         for stretch, _ in stretches(
@@ -100,7 +107,7 @@ class _Reading:
 
     def _table_parts(
         self, partition: int, start: LogPosition, end_offset: int
-    ) -> Iterator[InputPartition]:
+    ) -> Iterator[tuple[str, VersionChanges]]:
         client = self.connect(self.options.connection)
         infos = {info.incarnation: info for info in client.tables()}
         for outcome, _ in walk(self.log(), partition, start, end_offset):
@@ -118,11 +125,12 @@ class _Reading:
                         continue
                     raise
                 name = format_table_id(info.table_id)
-                yield from (TablePart(name, part) for part in parts)
+                yield from ((name, part) for part in parts)
 
     def read_partition(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, TablePart):
-            yield from _json_rows(partition.table, partition.part)
+        if isinstance(partition, TableParts):
+            for table, part in partition.parts:
+                yield from _json_rows(table, part)
             return
         assert isinstance(partition, StretchPartition)
         yield from log_batches(decided_in(self.log(), partition.stretch))

@@ -132,18 +132,18 @@ def size_of(fragment: FragmentMetadata) -> tuple[int, int]:
 
 
 def grouped(
-    sizes: Iterable[tuple[int, int, int]], rows_max: int, bytes_max: int = PARTITION_BYTES
+    sizes: Iterable[tuple[int, int, int]], rows_max: int, size_max: int = PARTITION_BYTES
 ) -> list[tuple[int, ...]]:
-    """Put neighbours together until they have so many rows or bytes; (id, rows, bytes) each."""
+    """Put neighbours together until they have so many rows or bytes; (id, rows, size) each."""
     groups: list[list[int]] = []
     rows = size = 0
-    for number, more_rows, more_bytes in sizes:
-        if groups and rows + more_rows <= rows_max and size + more_bytes <= bytes_max:
+    for number, more_rows, more in sizes:
+        if groups and rows + more_rows <= rows_max and size + more <= size_max:
             groups[-1].append(number)
-            rows, size = rows + more_rows, size + more_bytes
+            rows, size = rows + more_rows, size + more
         else:
             groups.append([number])
-            rows, size = more_rows, more_bytes
+            rows, size = more_rows, more
     return [tuple(group) for group in groups]
 
 

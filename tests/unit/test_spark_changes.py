@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from commitlog.core.log.chain import Chain
 from commitlog.errors import CorruptLog, InvalidRequest, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Outcome, Status
-from commitlog.spark import log_source
+from commitlog.spark import changes, log_source
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.changes import parts_of
 from commitlog.spark.datasource import CommitLogDataSource
@@ -329,6 +330,25 @@ def test_a_column_with_the_name_of_a_changes_own_can_be_left_out(world: Service)
     [part] = source.partitions(start, source.latestOffset(start))
     [found] = source.read(part)
     assert found.select(["id", "_change_type"]).to_pylist() == [{"id": 1, "_change_type": "insert"}]
+
+
+def test_small_versions_share_a_task(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that begins a year late would have a task for each version of the year."""
+    monkeypatch.setattr(changes, "PARTS_PER_TASK", 3)
+    monkeypatch.setattr(changes, "ROWS_PER_TASK", 10)
+    world.client.create_table(TABLE, SCHEMA)
+    for count in (1, 1, 1, 1, 9, 12, 1):
+        world.client.append(TABLE, rows(*range(count)))
+    source = stream(world, startingVersion="1")
+    start = source.initialOffset()
+    end = source.latestOffset(start)
+    tasks = [pickle.loads(pickle.dumps(one)).parts for one in source.partitions(start, end)]
+    assert [[part.rows for part in parts] for parts in tasks] == [[1, 1, 1], [1, 9], [12], [1]]
+    assert [version for _, version, *_ in batch(source, start, end)] == [
+        *(2, 3, 4, 5), *([6] * 9), *([7] * 12), 8,
+    ]  # fmt: skip
+    everything = LogReader(parse_log({**BASE, "read": "changes"}), lambda _: world.client)
+    assert [len(one.parts) for one in everything.partitions()] == [3, 2, 1, 1]  # type: ignore[attr-defined]
 
 
 def test_a_stream_has_no_end(world: Service) -> None:
