@@ -15,34 +15,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, takewhile, zip_longest
 
-from commitlog.adapters.reading import read_on
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
-from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.model.records import Answered, OperationResult, Outcome, Status
 from commitlog.model.table import TableId
-from commitlog.ports import Log, Reader
+from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
-from consumers.tools.iceberg_reached import Reached
+from consumers.tools.iceberg_named import OURS, NamedFiles
+from consumers.tools.iceberg_reached import Reached, as_hashed
 from consumers.tools.leftover import GONE
 
-OURS = re.compile(
-    r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
-    r"(\.gz)?\.metadata\.json"
-)
-"""The names that the log gives (uuid version 5); metadata files of others are ignored."""
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
-ENDINGS = frozenset({"DropTable", "DropNamespace"})
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 logger = logging.getLogger(__name__)
@@ -63,22 +56,6 @@ class Orphan:
     """That table's."""
 
 
-@dataclass(slots=True)
-class _Named:
-    """The metadata files that committed outcomes name."""
-
-    all: dict[str, TableId]
-    """With their tables, in the order of the log."""
-    ended: set[str]
-    """Those of tables that were dropped, with or without their files."""
-    purged: dict[str, None]
-    """The last ones of tables that were dropped with their files."""
-    heads: dict[TableId, str]
-    """Those of the tables that exist, second names included."""
-    missing: set[str] = field(default_factory=set)
-    """Those that were missing when they were looked for; if they come back, they are listed."""
-
-
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     """Compare the files below the tables root with the log's outcomes, to their present ends."""
     with closing(IcebergOrphans(log, tables_root)) as orphans:
@@ -92,64 +69,122 @@ class IcebergOrphans:
         """Begin before the first record."""
         self._files = IcebergFiles(tables_root)
         self._reached = Reached(self._files)
-        partitions = range(log.partitions())
-        self._outcomes = [(log.read_outcomes(one, 0), Chain()) for one in partitions]
-        self._named = _Named({}, set(), {}, {})
+        self._named = NamedFiles(log)
 
     def close(self) -> None:
         """Stop reading."""
-        for reader, _ in self._outcomes:
-            reader.close()
+        self._named.close()
 
     def rest(self) -> None:
         """Release all connections until the next search."""
-        for reader, _ in self._outcomes:
-            reader.rest()
+        self._named.rest()
 
     def find(self) -> list[Orphan]:
         """Compare the files below the tables root with the outcomes, to their present ends."""
         files, named = self._files, self._named
         # In this order: a file that is there now has its outcome later, if it gets one.
-        there, aside, everything = [], [], list(files.walk())
-        for place in everything:
-            if _ASIDE.fullmatch(place):
-                aside.append(normalize_location(place))
-            elif OURS.fullmatch(place):
-                there.append(normalize_location(place))
-        for reader, chain in self._outcomes:
-            _read_outcomes(reader, chain, named)
-        found = [
-            Orphan(place, "no outcome names it", Why.ABANDONED)
-            for place in sorted(there)
-            if place not in named.all
-        ]
-        for last in list(named.purged):
-            if left := _left(files, last):
-                found += left
-            else:
-                del named.purged[last]  # nothing is left of it, and a log has ever more of those
+        there = {normalize_location(place) for place in files.walk()}
+        unnamed = named.look(there)
+        known = self._known(there)
+        found = list(self._abandoned(sorted(unnamed)))
+        found += self._remains(known)
         found += self._fell_out()
-        found += self._unreachable({normalize_location(place) for place in everything})
+        if known is not None:
+            found += self._unreachable(there, known)
         was_in_the_way = "it was in the way of a file of the log"
+        aside = sorted(place for place in there if _ASIDE.fullmatch(place))
         found += [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
         return list({one.location: one for one in found}.values())
 
+    def _known(self, there: Collection[str]) -> set[int] | None:
+        """Return the hashes of all that somebody may need; None if it can't be known."""
+        named = self._named
+        homes = set(named.homes())
+        dead = {
+            home for home in named.purged.values() if not any(_meet(home, one) for one in homes)
+        }
+        standing = [
+            place
+            for place, home in named.homes_of.items()
+            if home not in dead and self._is_there(place, there)
+        ]
+        heads = {head.place for head in named.heads.by_name.values()}
+        try:
+            return self._reached.look(standing, there, heads)
+        except (OSError, Invalid) as error:
+            logger.warning("what tables need is not known: %s", error)
+            return None
+
+    def _abandoned(self, unnamed: Iterable[str]) -> Iterator[Orphan]:
+        """Yield metadata files that no outcome names, unless they belong to another log's table."""
+        heads = self._named.heads.by_name.values()
+        foreign = [head.home for head in heads if not head.is_written]
+        previous = self._reached.files
+        for place in unnamed:
+            is_needed = previous is None or as_hashed(place) in previous
+            if not is_needed and not any(place.startswith(f"{home}/") for home in foreign):
+                yield Orphan(place, "no outcome names it", Why.ABANDONED)
+
+    def _remains(self, known: Collection[int] | None) -> Iterator[Orphan]:
+        """Yield what is left of tables that were dropped with their files."""
+        files, named = self._files, self._named
+        for last, home in list(named.purged.items()):
+            # Once more at the end: a purge may just have moved it back.
+            place = next((one for one in (last, last + GONE, last) if files.exists(one)), "")
+            if not place:
+                # Nothing is left of it, and a log has ever more of those.
+                del named.purged[last]
+                named.missing.add(last)
+            elif named.heads.within(home) is None:
+                yield from self._left(place, last, home, known)
+
+    def _left(
+        self, place: str, last: str, home: str, known: Collection[int] | None
+    ) -> Iterator[Orphan]:
+        """Yield the files of a purged table that are there and that no other table needs.
+
+        Its own last metadata file is now at `place`. What is not in its location may be anybody's.
+        """
+        reason = "its table was dropped with its files"
+        try:
+            table = read_table(self._files.read(place), last)
+            found = contents(replace(table, metadata_location=place), self._files)
+        except (OSError, Invalid) as error:
+            yield Orphan(place, f"{reason}, but cannot be read: {error}", Why.DROPPED)
+            return
+        for one in dict.fromkeys(one for layer in found.layers() for one in layer):
+            if below(one, home) is not None:
+                is_needed = known is not None and as_hashed(one) in known
+            else:
+                others = self._named.homes()
+                is_needed = (
+                    known is None
+                    or as_hashed(one) in known
+                    or any(below(one, other) is not None for other in others)
+                )
+            if not is_needed and self._files.exists(one):
+                yield Orphan(one, reason, Why.DROPPED)
+
     def _fell_out(self) -> Iterator[Orphan]:
         """Yield old metadata files of tables that share their locations with no other."""
-        heads = self._named.heads
-        for name, head in heads.items():
+        heads, ended = self._named.heads, self._named.ended
+        for name, head in heads.by_name.items():
+            if not head.is_written:
+                continue
             try:
-                table = self._reached.table(head)
+                table = self._reached.table(head.place)
             except (OSError, Invalid) as error:
-                logger.warning("%s cannot be read: %s", head, error)
+                logger.warning("%s cannot be read: %s", head.place, error)
                 continue
             found = list(superseded(table, self._files))
-            others = (place for other, place in heads.items() if other != name)
-            if found and any(below(place, table.location) is not None for place in others):
+            if found and heads.within(head.home, besides=name) is not None:
                 continue
             for place, since_ms in found:
+                location = normalize_location(place)
+                if location in ended:
+                    continue  # a table that had this place before can come back
                 yield Orphan(
-                    location=normalize_location(place),
+                    location=location,
                     reason="it fell out of its table's metadata log",
                     why=Why.EXPIRED,
                     since_ms=since_ms,
@@ -157,42 +192,29 @@ class IcebergOrphans:
                     properties=table.properties,
                 )
 
-    def _unreachable(self, there: Collection[str]) -> list[Orphan]:
-        """Return files of existing tables to which none of their metadata refers.
-
-        None if something can't be read: it may refer to any file.
-        """
-        named = self._named
-        standing = [place for place in named.all if self._is_there(place, there)]
-        try:
-            known = self._reached.look(standing, there)
-        except (OSError, Invalid):
-            return []
-        if known is None:
-            return []
-        unknown = sorted(place for place in there if hash(place) not in known)
-        listed = []
-        # What is registered from elsewhere, and wasn't changed since, may have another owner.
-        for place in self._reached.newest(standing):
-            if place in named.ended or not OURS.fullmatch(place):
+    def _unreachable(self, there: Collection[str], known: Collection[int]) -> Iterator[Orphan]:
+        """Yield files of existing tables to which none of their metadata refers."""
+        unknown = sorted(place for place in there if as_hashed(place) not in known)
+        for name, head in self._named.heads.by_name.items():
+            # What is registered from elsewhere, and wasn't changed since, may have another owner.
+            if not head.is_written or not self._is_there(head.place, there):
                 continue
-            table = self._reached.table(place)
-            home = normalize_location(table.location)
-            judged = tuple(f"{home}/{folder}/" for folder in ("data", "metadata"))
-            below_it = [one for one in unknown if one.startswith(judged)]
-            if below_it and self._reached.is_whole(table, there):
-                listed += [
-                    Orphan(
+            table = self._reached.table(head.place)
+            strays = [
+                one
+                for folder in ("data", "metadata")
+                for one in _starting(unknown, f"{head.home}/{folder}/")
+                if not _METADATA.fullmatch(one)
+            ]
+            if strays and self._reached.is_whole(table, there):
+                for one in strays:
+                    yield Orphan(
                         location=one,
                         reason="no snapshot leads to it",
                         why=Why.ABANDONED,
-                        table=named.all[place],
+                        table=name,
                         properties=table.properties,
                     )
-                    for one in below_it
-                    if not _METADATA.fullmatch(one)
-                ]
-        return listed
 
     def _is_there(self, place: str, there: Collection[str]) -> bool:
         """Return True if a metadata file is there; one that was missed before is on the list."""
@@ -205,54 +227,15 @@ class IcebergOrphans:
         return False
 
 
-def _read_outcomes(reader: Reader[Answered], chain: Chain, named: _Named) -> None:
-    for answered in read_on(reader):
-        record = answered.record
-        is_valid = not chain.admit(record)
-        if is_valid and isinstance(record, Outcome):
-            _take(record, named)
+def _meet(one: str, other: str) -> bool:
+    """Return True if a place is, contains or is in another one."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def metadata_named(outcome: Outcome) -> Iterator[tuple[str, OperationResult]]:
-    """Yield the metadata files that a commit names, each with the change of its table."""
-    if outcome.status is Status.COMMITTED and outcome.answers is None:
-        for result in outcome.results:
-            if result.metadata_location:
-                yield normalize_location(result.metadata_location), result
-
-
-def _take(outcome: Outcome, named: _Named) -> None:
-    for place, result in metadata_named(outcome):
-        named.all[place] = result.table
-        named.ended.discard(place)
-        named.missing.discard(place)
-        named.heads.pop(result.table, None)
-        if result.operation == "RenameTable":
-            old = (name for name, head in named.heads.items() if head == place)
-            named.heads.pop(next(old, result.table), None)
-        if result.operation in {*ENDINGS, "DeregisterTable"}:
-            named.ended.add(place)
-        else:
-            named.heads[result.table] = place
-        if result.operation in ENDINGS:
-            named.purged[place] = None
-        else:
-            named.purged.pop(place, None)
-
-
-def _left(files: IcebergFiles, last: str) -> list[Orphan]:
-    # Once more at the end: a purge may just have moved it back.
-    place = next((one for one in (last, last + GONE, last) if files.exists(one)), "")
-    if not place:
-        return []
-    reason = "its table was dropped with its files"
-    try:
-        table = read_table(files.read(place), last)
-        found = contents(replace(table, metadata_location=place), files)
-    except (OSError, Invalid) as error:
-        return [Orphan(place, f"{reason}, but cannot be read: {error}", Why.DROPPED)]
-    places = dict.fromkeys(place for layer in found.layers() for place in layer)
-    return [Orphan(place, reason, Why.DROPPED) for place in places if files.exists(place)]
+def _starting(places: Sequence[str], start: str) -> Iterator[str]:
+    """Yield those of the sorted `places` that start so."""
+    from_here = islice(places, bisect_left(places, start), None)
+    return takewhile(lambda one: one.startswith(start), from_here)
 
 
 def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[tuple[str, int]]:

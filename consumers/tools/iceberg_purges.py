@@ -28,9 +28,9 @@ from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Outcome, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
-from consumers.partition.iceberg_files import IcebergFiles, below, purge
+from consumers.partition.iceberg_files import IcebergFiles, purge
+from consumers.tools.iceberg_heads import End, Heads
 from consumers.tools.iceberg_leftovers import record_removal
-from consumers.tools.iceberg_orphans import ENDINGS, metadata_named
 from consumers.tools.leftover import GONE
 from consumers.tools.table_acts import Act
 
@@ -53,6 +53,7 @@ class DroppedTables:
         self._transactions = log.read_transactions(partition, 0)
         self._outcomes = log.read_outcomes(partition, 0)
         self._chain = Chain()
+        self.heads = Heads()
         self.owed: dict[str, _Drop] = {}
         """By the last metadata file."""
         self.back: dict[str, None] = {}
@@ -92,13 +93,13 @@ class DroppedTables:
             self._registering.pop(outcome.transaction_offset, None)
         else:
             self._early.add(outcome.transaction_offset)
-        for place, result in metadata_named(outcome):
-            if result.operation in ENDINGS:
-                drop = _Drop(result.table, outcome.sequence, outcome.transaction_id)
-                self.owed[place] = drop
-                self.back.pop(place, None)
-            elif self.owed.pop(place, None) is not None:
-                self.back[place] = None
+        for named in self.heads.take(outcome):
+            if named.end is End.PURGED:
+                drop = _Drop(named.table, outcome.sequence, outcome.transaction_id)
+                self.owed[named.place] = drop
+                self.back.pop(named.place, None)
+            elif named.end is End.NONE and self.owed.pop(named.place, None) is not None:
+                self.back[named.place] = None
 
 
 def _registered_by(submitted: Submitted) -> set[str]:
@@ -120,8 +121,8 @@ class IcebergPurges:
         self._client = client
         self._files = IcebergFiles(log.genesis().tables_root)
         self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]
-        self._tried: dict[int, float] = {}
-        """When a drop is looked at again, by its record."""
+        self._tried: dict[str, float] = {}
+        """When a drop is looked at again, by the last metadata file: a record may drop many."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -141,28 +142,27 @@ class IcebergPurges:
                 self._bring_back(place)
                 del dropped.back[place]
             for place, drop in list(dropped.owed.items()):
-                if time.monotonic() < self._tried.get(drop.sequence, 0.0):
+                is_registered = place not in dropped.owed  # while another one was purged
+                if is_registered or time.monotonic() < self._tried.get(place, 0.0):
                     continue
-                self._tried[drop.sequence] = time.monotonic() + AGAIN_SECONDS
+                self._tried[place] = time.monotonic() + AGAIN_SECONDS
                 # Once more at the end: another maintenance may just have moved it back.
                 if any(map(self._files.exists, (place, place + GONE, place))):
                     name = format_table_id(drop.table)
                     reason = f"record {drop.sequence} ({drop.transaction_id}) dropped it"
-                    do = self._purging(dropped, place, drop.sequence, f"{name}: {reason}")
+                    do = self._purging(dropped, place, f"{name}: {reason}")
                     yield Act(name, "purge", reason, do)
                 else:
                     # Nothing is left of it, and a log has ever more of those.
-                    del dropped.owed[place], self._tried[drop.sequence]
+                    del dropped.owed[place], self._tried[place]
 
-    def _purging(
-        self, dropped: DroppedTables, place: str, sequence: int, why: str
-    ) -> Callable[[], str]:
+    def _purging(self, dropped: DroppedTables, place: str, why: str) -> Callable[[], str]:
         def do() -> str:
             try:
                 if not self._is_out_of_reach(dropped, place):
                     return ""
             except Unavailable:
-                del self._tried[sequence]
+                del self._tried[place]
                 raise
             aside = place + GONE
             try:
@@ -170,10 +170,9 @@ class IcebergPurges:
             except (OSError, Invalid) as error:  # it may be a view's, which has no files
                 self._bring_back(place)
                 return f"left: {place} is no table's metadata: {error}"
-            shared = [one for one in self._standing() if below(one, table.location) is not None]
-            if shared:
+            if shared := self._sharing(table.location):
                 self._bring_back(place)
-                return f"left: {table.location} is also the location of {shared[0]}"
+                return f"left: {table.location} is also the location of {shared}"
             record_removal(self._client, why)
             left = purge(replace(table, metadata_location=aside), self._files)
             if left:
@@ -204,10 +203,27 @@ class IcebergPurges:
         if self._files.exists(place + GONE) and not self._files.exists(place):
             self._files.move(place + GONE, place)
 
-    def _standing(self) -> list[str]:
+    def _sharing(self, location: str) -> str:
+        """Return the metadata file of a table that exists at a location, or in it."""
+        standing = self._standing()
+        home = normalize_location(location)
+        for place in standing.values():
+            if place.startswith(f"{home}/"):
+                return place
+        # A table's metadata may be elsewhere: its outcomes say where it is.
+        for dropped in self._dropped:
+            dropped.read()
+            for name, head in dropped.heads.by_name.items():
+                if name in standing and f"{head.home}/".startswith(f"{home}/"):
+                    return head.place
+        return ""
+
+    def _standing(self) -> dict[TableId, str]:
+        """Return the last metadata files of the tables that exist."""
         runtime = self._client.runtime()
-        return [
-            IcebergDescription.from_json(entry).metadata_location
+        found = [
+            IcebergDescription.from_json(entry)
             for partition in range(runtime.partitions)
             for entry in runtime.request(partition, "iceberg_tables")
         ]
+        return {one.table: normalize_location(one.metadata_location) for one in found}

@@ -73,12 +73,14 @@ class Reached:
     def __init__(self, files: IcebergFiles) -> None:
         self._files = files
         self._lives: dict[str, _Life] = {}
-        """By the UUIDs of tables."""
+        """By the UUIDs and locations of tables."""
         self._numbers: dict[str, tuple[str, int]] = {}
-        """By metadata file: its table's UUID, and its number there."""
+        """By metadata file: whose life it belongs to, and its number there."""
         self._lists: dict[str, tuple[str, ...]] = {}
         self._manifests: dict[str, array[int]] = {}
         self._missing: set[str] = set()
+        self.files: set[int] | None = None
+        """Hashes of what metadata files name themselves, metadata before them included."""
         self._tables: dict[str, IcebergTable] = {}
 
     def table(self, place: str) -> IcebergTable:
@@ -87,10 +89,6 @@ class Reached:
             self._tables[place] = self._files.table(place)
         return self._tables[place]
 
-    def newest(self, places: Iterable[str]) -> Collection[str]:
-        """Return the last one of each table's metadata files, of those that were looked at."""
-        return {self._numbers[place][0]: place for place in places}.values()
-
     def is_whole(self, table: IcebergTable, there: Collection[str]) -> bool:
         """Return True if all is there that leads to a table's data; it was looked at."""
         named = named_by(table)
@@ -98,31 +96,37 @@ class Reached:
         leading = chain(named.manifest_lists, named.manifests, *listed_in)
         return all(normalize_location(one) in there or self._files.exists(one) for one in leading)
 
-    def look(self, places: Iterable[str], there: Collection[str]) -> set[int] | None:
+    def look(
+        self, places: Iterable[str], there: Collection[str], heads: Collection[str]
+    ) -> set[int] | None:
         """Return the hashes of all that some metadata files lead to; they are there.
 
         None if anything can't be read, for it may lead to any file. What is not among the files
-        `there` is asked for once. Raises OSError or Invalid for a metadata file.
+        `there` is asked for once. Tables of `heads` stay known. Raises OSError or Invalid for a
+        metadata file.
         """
+        self.files = None
         numbers: dict[str, tuple[str, int]] = {}
         for place in places:
             number = self._numbers.get(place)
             if number is None:
-                table = self._tables.get(place) or self._files.table(place)
-                life = self._lives.setdefault(table.uuid, _Life())
-                number = table.uuid, life.add(set(_named(table)))
+                table = self.table(place) if place in heads else self._files.table(place)
+                # A copy of a table has its uuid, and names other files.
+                table_there = f"{table.uuid} {table.location}"
+                life = self._lives.setdefault(table_there, _Life())
+                number = table_there, life.add(set(_named(table)))
             numbers[place] = self._numbers[place] = number
         self._numbers = numbers
-        newest = set(self.newest(numbers))
-        self._tables = {at: table for at, table in self._tables.items() if at in newest}
+        self._tables = {at: table for at, table in self._tables.items() if at in heads}
         standing: dict[str, list[int]] = {}
-        for uuid, number_there in numbers.values():
-            standing.setdefault(uuid, []).append(number_there)
-        self._lives = {uuid: life for uuid, life in self._lives.items() if uuid in standing}
+        for table_there, number_there in numbers.values():
+            standing.setdefault(table_there, []).append(number_there)
+        self._lives = {one: life for one, life in self._lives.items() if one in standing}
         named: dict[Kind, set[str]] = {kind: set() for kind in Kind}
-        for uuid, life in self._lives.items():
-            for kind, place in life.named(sorted(standing[uuid])):
+        for table_there, life in self._lives.items():
+            for kind, place in life.named(sorted(standing[table_there])):
                 named[kind].add(place)
+        self.files = set(hashes(named[Kind.FILE]))
         return self._followed(named, there)
 
     def _followed(self, named: Mapping[Kind, set[str]], there: Collection[str]) -> set[int] | None:
@@ -145,6 +149,7 @@ class Reached:
         for place in named[Kind.MANIFEST]:
             manifests[place] = self._manifests.get(place) or hashes(read(place, data_paths))
         self._lists, self._manifests = lists, manifests
+        self._missing.intersection_update((*lists, *manifests))
         if unreadable.unreadable:
             return None
         return {
@@ -153,9 +158,14 @@ class Reached:
         }
 
 
+def as_hashed(place: str) -> int:
+    """Return what `Reached.look` says of a file."""
+    return hash(normalize_location(place))
+
+
 def hashes(places: Iterable[str]) -> array[int]:
     """Return what `Reached.look` says of files."""
-    return array("q", (hash(normalize_location(place)) for place in places))
+    return array("q", map(as_hashed, places))
 
 
 def _named(table: IcebergTable) -> Iterator[Reference]:

@@ -141,7 +141,8 @@ def test_a_place_that_another_table_has_is_not_purged(
     """Under earlier protocols, metadata could be registered under two names."""
     twin = made(catalog, world)
     catalog.purge_table(twin.name())
-    monkeypatch.setattr(IcebergPurges, "_standing", lambda self: [twin.metadata_location])
+    standing = {("files", "twin"): twin.metadata_location}
+    monkeypatch.setattr(IcebergPurges, "_standing", lambda self: standing)
     (result,) = world.maintain()
     assert "is also the location" in result
     assert twin.scan().to_arrow().num_rows == 5

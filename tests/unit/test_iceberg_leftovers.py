@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,11 +215,17 @@ def test_what_was_read_once_is_not_read_again(
     last = Path(table.refresh().metadata_location)
     snapshot = Path(table.current_snapshot().manifest_list)
     last.rename(last.with_suffix(".away"))
-    orphans._named.ended.clear()
-    orphans._named.heads.clear()
+    heads = orphans._named.heads.by_name
+    [(name, head)] = heads.items()
+    before = str(table.metadata.metadata_log[-1].metadata_file)
+    heads[name] = replace(head, place=before)
     assert str(snapshot) in found()
     last.with_suffix(".away").rename(last)
     assert found() == [str(stray)]
+    # If the last one itself is missing, nobody knows what its table needs.
+    heads[name] = head
+    last.rename(last.with_suffix(".away"))
+    assert found() == []
     orphans.close()
 
 

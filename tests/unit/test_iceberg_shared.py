@@ -1,0 +1,182 @@
+"""Files that a purged Iceberg table leaves behind stay if others need them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.codecs.avro_iceberg import data_paths
+from commitlog.model.operations import DropNamespace, DropTable
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made
+from tests.iceberg_server import serving
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
+
+READ_ONLY = {"x-commitlog-read-only": "true"}
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
+    """A catalogue of its own, since a policy's time is over for all files there."""
+    from pyiceberg.catalog import load_catalog
+
+    running = FilesWorld(tmp_path)
+    service = LogIcebergService(running.log)
+    with serving(service, IcebergSettings(service.tables_root)) as at:
+        found = load_catalog("alone", type="rest", uri=at.uri)
+        found.create_namespace("files")
+        yield found, running
+    running.close()
+
+
+def _removed_after_weeks(world: FilesWorld) -> None:
+    """Purge and remove all that is due if nothing was written for weeks."""
+    world.maintain()
+    for path in below(str(world.tables_root)):
+        age(path, 24 * 30)
+    world.remove()
+
+
+def _register(world: FilesWorld, name: str, place: str) -> None:
+    body = {"name": name, "metadata-location": place}
+    assert world.post("/v1/namespaces/files/register", body, headers=READ_ONLY)[0] == 200
+
+
+@pytest.mark.parametrize("has_metadata_elsewhere", [False, True])
+def test_a_second_name_keeps_the_files_of_a_purged_table(
+    alone: tuple[Any, FilesWorld], has_metadata_elsewhere: bool
+) -> None:
+    catalog, world = alone
+    elsewhere = {"write.metadata.path": f"{world.tables_root}/metadata-elsewhere"}
+    table = made(catalog, world, properties=elsewhere if has_metadata_elsewhere else {})
+    _register(world, "then", table.metadata_location)
+    catalog.purge_table(table.name())
+    _removed_after_weeks(world)
+    assert catalog.load_table("files.then").scan().to_arrow().num_rows == 5
+    catalog.drop_table("files.then")
+    _removed_after_weeks(world)
+    assert not below(table.location())
+
+
+def test_a_purged_table_that_came_back_by_older_metadata_keeps_its_files(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    older = table.metadata.metadata_log[-1].metadata_file
+    catalog.purge_table(table.name())
+    catalog.register_table("files.older", older)
+    _removed_after_weeks(world)
+    assert catalog.load_table("files.older").scan().to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize("ends_as", ["standing", "dropped", "gone"])
+def test_what_a_purged_table_had_of_others_stays(
+    alone: tuple[Any, FilesWorld], ends_as: str
+) -> None:
+    catalog, world = alone
+    owner = made(catalog, world)
+    borrower = catalog.create_table(("files", "borrower"), ROWS.schema)
+    theirs = [task.file.file_path for task in owner.scan().plan_files()]
+    borrower.add_files(theirs)
+    if ends_as != "standing":
+        catalog.drop_table(owner.name())
+    catalog.purge_table(borrower.name())
+    if ends_as == "gone":
+        catalog.register_table(owner.name(), owner.metadata_location)
+        catalog.purge_table(owner.name())
+    _removed_after_weeks(world)
+    assert [Path(one).exists() for one in theirs] == [ends_as != "gone"] * len(theirs)
+    _removed_after_weeks(world)
+    assert not [one for one in below(borrower.location()) if ends_as == "gone"]
+
+
+def test_a_purged_table_takes_no_file_of_a_lance_table(alone: tuple[Any, FilesWorld]) -> None:
+    catalog, world = alone
+    world.log.create_table("files$lance", ROWS.schema)
+    world.log.append("files$lance", ROWS)
+    [info] = world.log.tables()
+    [theirs] = (Path(info.location) / "data").iterdir()
+    borrower = catalog.create_table(("files", "borrower"), ROWS.schema)
+    borrower.append(ROWS)
+    with pytest.MonkeyPatch.context() as patched:
+        # As if a manifest named it: to write one takes a client that does what none should.
+        named = "consumers.partition.iceberg_files.data_paths"
+        patched.setattr(named, lambda data: [*data_paths(data), str(theirs)])
+        catalog.purge_table(borrower.name())
+        _removed_after_weeks(world)
+    assert theirs.exists()
+
+
+def test_tables_that_one_record_drops_are_purged_together(alone: tuple[Any, FilesWorld]) -> None:
+    catalog, world = alone
+    tables = [made(catalog, world) for _ in range(3)]
+    with world.log.transact() as transaction:
+        for table in tables:
+            transaction.submit(None, DropTable(table.name()))
+    assert world.maintain() == ["purge: all its files are removed"] * len(tables)
+    assert not any(below(table.location()) for table in tables)
+
+
+def test_tables_that_went_with_their_namespace_are_left_alone(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    stray = Path(table.location()) / "data" / "by-another-catalogue"
+    stray.write_bytes(b"stray")
+    world.log.submit(None, DropNamespace(("files",), cascade=True)).result(30)
+    before = below(table.location())
+    _removed_after_weeks(world)
+    assert below(table.location()) == before
+
+
+def test_a_table_of_another_log_is_left_alone_until_this_one_has_changed_it(
+    alone: tuple[Any, FilesWorld], tmp_path: Path
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    catalog.drop_table(table.name())
+    # A log that never heard of it: what it finds there has the names that it would give.
+    other = FilesWorld(tmp_path / "other")
+    service = LogIcebergService(other.log)
+    home = other.tables_root / Path(table.location()).relative_to(world.tables_root)
+    renamed = str(world.tables_root), str(other.tables_root)
+    try:
+        with serving(service, IcebergSettings(service.tables_root)) as at:
+            _copied(Path(table.location()), home, *renamed)
+            stray = home / "data" / "by-its-task"
+            stray.write_bytes(b"stray")
+            before = below(str(home))
+            place = table.metadata_location.replace(*renamed)
+            at.ask("POST", "/v1/namespaces", {"namespace": ["files"]})
+            body = {"name": "copied", "metadata-location": place}
+            assert at.ask("POST", "/v1/namespaces/files/register", body).status == 200
+            _removed_after_weeks(other)
+            assert below(str(home)) == before
+            change = {"requirements": [], "updates": [SET]}
+            assert at.ask("POST", "/v1/namespaces/files/tables/copied", change).status == 200
+            _removed_after_weeks(other)
+            assert set(before) - set(below(str(home))) == {stray}
+    finally:
+        other.close()
+
+
+SET = {"action": "set-properties", "updates": {"a": "b"}}
+
+
+def _copied(source: Path, target: Path, old: str, new: str) -> None:
+    """Copy a table without manifests: only its metadata files say where they are."""
+    (target / "metadata").mkdir(parents=True)
+    (target / "data").mkdir()
+    for path in (source / "metadata").glob("*.metadata.json"):
+        members = json.loads(path.read_text().replace(old, new))
+        members |= {"snapshots": [], "snapshot-log": [], "refs": {}, "current-snapshot-id": -1}
+        (target / "metadata" / path.name).write_text(json.dumps(members))
