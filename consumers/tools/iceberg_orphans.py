@@ -83,6 +83,7 @@ class IcebergOrphans:
         """Compare the files below the tables root with the outcomes, to their present ends."""
         files, named = self._files, self._named
         # In this order: a file that is there now has its outcome later, if it gets one.
+        named.begin_look()
         there = {normalize_location(place) for place in files.walk()}
         unnamed = named.look(there)
         known = self._known(there)
@@ -108,6 +109,7 @@ class IcebergOrphans:
             for place, home in named.homes_of.items()
             if home not in dead and self._is_there(place, there)
         ]
+        standing += sorted(named.unclear)
         heads = {head.place for head in named.heads.by_name.values()}
         try:
             return self._reached.look(standing, there, heads)
