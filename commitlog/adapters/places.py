@@ -23,6 +23,7 @@ VARIABLE = "COMMITLOG_PLACES"
 TABLES = "tables"
 """The root that each deployment has: its own tables root."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//)")
 
 
 class _Known:
@@ -241,6 +242,11 @@ def plain(place: str) -> str:
     if place.startswith(("file:/", "file-object-store:/")):
         place = unquote(urlsplit(place).path)
     return place.rstrip("/")
+
+
+def is_misspelt_uri(text: str) -> bool:
+    """Return True for `s3:/bucket`, which would be a folder named `s3:` in the current one."""
+    return _SCHEME.match(text) is not None and not text.startswith("file:/")
 
 
 def _is_place(text: str) -> bool:

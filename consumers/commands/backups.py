@@ -9,13 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from commitlog.adapters.places import bound
+from commitlog.adapters.places import bound, is_misspelt_uri
+from commitlog.adapters.storage import store_for
+from commitlog.errors import UnsupportedFormat
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import (
     ABOVE_ZERO,
     HERE,
-    AsJson,
+    AsJsonObject,
     Flag,
     Where,
     connect_to_files,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def backup(
-    place: str, /, *, check: Flag = False, where: Where = HERE, as_json: AsJson = False
+    place: str, /, *, check: Flag = False, where: Where = HERE, as_json: AsJsonObject = False
 ) -> ExitCode:
     """Back up the log and its tables incrementally, while the service runs.
 
@@ -91,7 +93,21 @@ def _named(place: str) -> str:
         raise ConfigurationError(
             "no destination is given: name a folder, or a location in an object store"
         )
-    return place if "://" in place else os.path.abspath(expanded(place))
+    if is_misspelt_uri(place):
+        raise ConfigurationError(
+            f"{place} is neither a folder nor a URI such as s3://bucket/backup: correct it, or"
+            f" write ./{place} if a folder has this name"
+        )
+    if "://" in place or place.startswith("file:/"):
+        try:
+            store_for(place)
+        except UnsupportedFormat as error:
+            raise ConfigurationError(str(error)) from error
+        return place
+    folder = os.path.abspath(expanded(place))
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise ConfigurationError(f"{folder} is not a folder: name one, or a location in a bucket")
+    return folder
 
 
 def _check_apart(place: str, root: Path | None, tables_root: str) -> None:
@@ -123,7 +139,7 @@ def restore(
     at: str = "",
     remains: str = "",
     strict: Flag = False,
-    as_json: AsJson = False,
+    as_json: AsJsonObject = False,
 ) -> ExitCode:
     """Restore a backup into the empty folder that --root names, or onto another cluster.
 
@@ -229,7 +245,7 @@ def move(
     where: Where = HERE,
     to_kafka_file: Path | None = None,
     timeout: Annotated[float, ABOVE_ZERO] = 60.0,
-    as_json: AsJson = False,
+    as_json: AsJsonObject = False,
 ) -> None:
     """Move the log to another Kafka cluster, keeping all positions.
 

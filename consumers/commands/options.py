@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number, mutually_exclusive
 
-from commitlog.adapters.places import use_named, use_places
+from commitlog.adapters.places import is_misspelt_uri, use_named, use_places
 from commitlog.adapters.storage_options import use_storage_file
 from commitlog.errors import WrongLog
 from commitlog.protocol import check_log_name
@@ -47,6 +47,7 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 FORMATS = ("Parameters", Group("output formats", show=False, validator=mutually_exclusive))
 JSON_FLAG = Parameter(name="--json", negative="", show_default=False, group=FORMATS)
 AsJson = Annotated[bool, JSON_FLAG, Parameter(help="Print a JSON array.")]
+AsJsonObject = Annotated[bool, JSON_FLAG, Parameter(help="Print a JSON object.")]
 AsJsonReport = Annotated[bool, JSON_FLAG, Parameter(help="Print the whole report as JSON.")]
 AsCsv = Annotated[
     bool, Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV.")
@@ -59,7 +60,7 @@ def _folder(_: object, tokens: Sequence[Token]) -> Path:
     value = tokens[0].value
     if not value.strip():
         raise ValueError("it is empty; `.` is the current folder")
-    if "://" in value:
+    if "://" in value or is_misspelt_uri(value):
         raise ValueError(f"{value} is a URI; name a folder of this machine, and copy it from there")
     return Path(value)
 

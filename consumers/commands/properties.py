@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from commitlog.client.names import like_known
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client
@@ -73,5 +74,7 @@ def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
             return dict(one.properties)
     if not wanted:
         return {}
-    known = ", ".join(sorted(format_table_id(one.namespace) for one in log.namespaces()))
-    raise ConfigurationError(f"the log has no namespace {name!r}; it has {known or 'none'}")
+    known = [format_table_id(one.namespace) for one in log.namespaces() if one.namespace]
+    raise ConfigurationError(
+        f"the log has no namespace {name!r}. {like_known(name, known, 'namespaces')}"
+    )

@@ -83,6 +83,7 @@ def verify(
     from consumers.tools.verify import VerifyOptions
     from consumers.tools.verify import verify as check
 
+    _check_parts(table=table, contents=contents, log_only=log_only, chain_only=chain_only)
     config = where.load()
     folder = state or (config.root / STATE if config.root is not None else None)
     options = VerifyOptions(
@@ -112,6 +113,16 @@ def verify(
     return ExitCode.OK if all(v.is_whole for v in verdicts) else ExitCode.REFUSED
 
 
+def _check_parts(*, table: str, contents: bool, log_only: bool, chain_only: bool) -> None:
+    """Refuse a check of tables that another flag skips: it would pass without a look at them."""
+    if (skips := "--log-only" if log_only else "--chain-only" if chain_only else "") and (
+        wanted := "--contents" if contents else "--table" if table else ""
+    ):
+        raise ConfigurationError(
+            f"{wanted} checks tables, and {skips} skips them: leave one of the two out"
+        )
+
+
 def _expected(text: str) -> Witness | None:
     if not text:
         return None
@@ -131,6 +142,7 @@ def _check_state(folder: Path) -> None:
     from consumers.tools.verify.check import INDEX
     from consumers.tools.verify.state import PROGRESS
 
+    _check_folder("--state", folder)
     for entry in _entries(folder):
         kept = {one.name.partition(PROGRESS)[0] for one in _entries(entry)} - {"", "checkpoint"}
         if entry.name != INDEX and (kept or not is_number(entry.name)):
@@ -191,6 +203,11 @@ def _show(verdict: PartitionFindings) -> None:
         output.print_check("more", "fail", f"{more} problems like these")
 
 
+def _check_folder(flag: str, path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigurationError(f"{flag} {path} is not a folder: name a folder")
+
+
 def _entries(folder: Path) -> Iterator[Path]:
     return folder.iterdir() if folder.is_dir() else iter(())
 
@@ -241,6 +258,7 @@ def replay(
     old = expanded(against or config.root or Path()).absolute()
     if (config.root or against) and (old == target or old in target.parents):
         raise ConfigurationError(f"{target} is inside the root {old}: choose a folder outside it")
+    _check_folder("--into", target)
     strange = sorted({one.name for one in _entries(target)} - BUILT)
     if strange:
         raise ConfigurationError(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.kafka_file import read_kafka_file
+from commitlog.adapters.places import is_misspelt_uri
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.errors import CommitLogError, InvalidSettings, UnsupportedFormat
 
@@ -232,9 +232,12 @@ def _absolute_tables_root(text: str) -> str:
     """Return a tables root as a log records it: an absolute folder, or a URI."""
     path = local_path(text)
     is_uri = path is None
-    # `s3:/bucket` would be a folder named `s3:`.
-    is_misspelt = not is_uri and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//)", text)
-    if is_misspelt or not _is_text(text) or "\\" in text or (is_uri and ".." in text.split("/")):
+    if (
+        is_misspelt_uri(text)
+        or not _is_text(text)
+        or "\\" in text
+        or (is_uri and ".." in text.split("/"))
+    ):
         raise ConfigurationError(
             f"tables_root cannot be {text!r}: use a folder, or a URI such as s3://bucket/tables"
         )

@@ -142,6 +142,18 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
         "tables --tables-root ~nobody-has-this-name/tables",
         "tables --kafka-file ~nobody-has-this-name/kafka",
         "rollback --to 2",
+        "backup s3:/bucket/x",
+        "backup s3:/bucket/x --check",
+        "backup ftp://host/x",
+        "backup /dev/null",
+        "restore /dev/null",
+        "restore s3:/bucket/x",
+        "replay s3:/bucket/x",
+        "replay /dev/null",
+        "verify --state /dev/null",
+        "verify --contents --log-only",
+        "verify --contents --chain-only",
+        "verify --table t --log-only",
     ],
 )
 def test_a_number_that_cannot_be_is_wrong_usage(
