@@ -19,6 +19,7 @@ from consumers.commands.options import (
     from_stdin,
     user,
 )
+from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from consumers.tools.erasure.erase import Erasure
@@ -31,8 +32,8 @@ def erase(
     /,
     *,
     rows: Annotated[
-        str, Parameter(name="--where", allow_leading_hyphen=True, show_default=False)
-    ] = "",
+        str | None, Parameter(name="--where", allow_leading_hyphen=True, show_default=False)
+    ] = None,
     reason: str = "",
     by: str = "",
     now: Flag = False,
@@ -73,7 +74,7 @@ def erase(
     from consumers.tools.erasure.carrying import Places
     from consumers.tools.erasure.erase import erase as run
 
-    config, predicate = where.load(), from_stdin().strip() if rows == STDIN else rows
+    config, predicate = where.load(), _predicate(rows)
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or user())
     with client, output.progress(table) as bar:
@@ -95,8 +96,24 @@ def erase(
     return ExitCode.OK if found.is_done else ExitCode.UNAVAILABLE
 
 
+def _predicate(rows: str | None) -> str:
+    """Return what --where says; an empty one is refused, since nothing would be erased."""
+    if rows is None:
+        return ""
+    text = (from_stdin() if rows == STDIN else rows).strip()
+    if not text:
+        place = "standard input" if rows == STDIN else "--where"
+        raise ConfigurationError(
+            f"{place} has no predicate: name the rows, or leave --where out to continue what is"
+            " recorded"
+        )
+    return text
+
+
 def _show(found: Erasure, *, is_new: bool, dry_run: bool) -> None:
     what = f"{found.rows:,} rows of the newest version, the rows of {found.writes:,} writes"
+    if found.older:
+        what = f"rows that only older versions have, such as version {found.older}"
     if dry_run:
         text = f"would erase {what}, and {found.versions:,} older versions"
         output.print_check(found.table, "ok", text)

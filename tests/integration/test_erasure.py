@@ -216,6 +216,44 @@ def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: S
     is_proven(world)
 
 
+def test_rows_that_only_older_versions_have_are_erased_too(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as world:
+        client = world.client
+        client.create_table(T, SCHEMA, primary_key="id")
+        client.append(T, people(1, 2))
+        client.append(T, people(100, email=SECRET))
+        client.delete(T, "id = 100")
+        planned = run(world, reason="", dry_run=True)
+        assert (planned.rows, planned.writes, planned.older) == (0, 0, 3)
+        done = run(world)
+        assert (done.is_done, bool(done.record)) == (True, True)
+        assert secrets(world, world.root) == []
+        assert (ids(world), run(world).record) == ([1, 2], 0)
+        is_proven(world)
+
+
+def test_nothing_is_erased_for_a_predicate_that_no_version_has_rows_for(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as world:
+        world.client.create_table(T, SCHEMA, primary_key="id")
+        world.client.append(T, people(1))
+        world.client.append(T, people(2))
+        done = run(world, "id = 777", backups=[str(tmp_path / "mistyped")])
+        [missing] = [copy.said for copy in done.copies if not copy.is_gone]
+        assert missing.startswith("no backup is there")
+        done = run(world, "id = 777")
+        assert (done.record, done.older, done.is_done) == (0, 0, True)
+        assert world.client.open(T, 2).count_rows() == 1, "its history stays"
+
+
+def test_versions_that_lack_a_column_of_the_predicate_are_named(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as world:
+        world.client.create_table(T, SCHEMA, primary_key="id")
+        world.client.append(T, people(1))
+        world.client.add_columns(T, {"told": "'no'"})
+        with pytest.raises(InvalidTransaction, match=r"version 2 of shop\$people .*told"):
+            run(world, "told = 'yes'")
+
+
 def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Path) -> None:
     with service(tmp_path / "root") as world:
         with writing(world, age_seconds=0.01):
@@ -226,6 +264,8 @@ def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Pa
             run(world, "nobody = 1")
         with pytest.raises(InvalidRequest, match="reason"):
             run(world, reason=" ")
+        with pytest.raises(InvalidRequest, match="no erasure .* is recorded"):
+            run(world, "")
         waits = world.client.write_rows(T, people(2, email=SECRET), mode="upsert")
         waits.result(60, "accepted")
         with pytest.MonkeyPatch.context() as patch:

@@ -154,12 +154,13 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
         "verify --contents --log-only",
         "verify --contents --chain-only",
         "verify --table t --log-only",
+        "erase t --reason r --where ''",
     ],
 )
 def test_a_number_that_cannot_be_is_wrong_usage(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*command.split(), "--root", "."]) == ExitCode.USAGE
+    assert cli.main([*shlex.split(command), "--root", "."]) == ExitCode.USAGE
     shown = capsys.readouterr()
     assert shown.err.startswith("commitlog: "), shown.err
     assert "Traceback" not in shown.err

@@ -98,16 +98,17 @@ class Carrying:
             if not write.path:
                 inline.setdefault(write.offset, set()).add(write.at.operation)
         copies = [self._row_files(writes)]
-        self._on_step("the archive and the topic")
+        self._on_step("erasing from the archive and the topic")
         copies.append(self._archive(erased))
         copies.append(self._topic(inline))
         if acts and acts[-1].sequence > done:
-            self._on_step("the table's files")
+            self._on_step("rewriting the table's files")
             copies.append(self._table(acts[-1]))
         else:
-            copies.append(Copy("table", True, "its files were done before"))
+            said = "its files were rewritten before" if acts else "nothing is recorded for it"
+            copies.append(Copy("table", True, said))
         for place in self._places.backups:
-            self._on_step(f"the backup {place}")
+            self._on_step(f"looking at the backup {place}")
             copies.append(self._backup(place, inline))
         return copies
 
@@ -125,7 +126,7 @@ class Carrying:
         store = store_for(self._info.location)
         for path in paths:
             store.delete(path)
-        return Copy("files of rows", True, f"{len(paths):,} were named, and are removed")
+        return Copy("files of rows", True, f"{len(paths):,} removed")
 
     def _archive(self, erased: Erased) -> Copy:
         """Archive the log, without these rows, and give up what has them in the topic."""
@@ -153,11 +154,10 @@ class Carrying:
             with clean():
                 left = self._wait_for_the_cleaner(wanted, left)
         if not left:
-            return Copy("topic", True, f"none of {len(wanted):,} records is there any more")
+            return Copy("topic", True, f"none of {len(wanted):,} records is left")
         said = (
-            f"{len(left):,} of {len(wanted):,} records are there until Kafka's cleaner comes to"
-            " their tombstones; name --now, or run this again after the topic's"
-            " min.compaction.lag.ms"
+            f"{len(left):,} of {len(wanted):,} records stay until Kafka's cleaner removes them;"
+            " pass --now, or run this again after the topic's min.compaction.lag.ms"
         )
         return Copy("topic", False, said)
 
@@ -249,7 +249,7 @@ class Carrying:
         store, name = store_for(place), f"backup {place}"
         backup = Backup.read(store, place)
         if backup is None:
-            return Copy(name, True, "there is none")
+            return Copy(name, False, "no backup is there: correct the place, or leave it out")
         saved = backup.partitions[self._partition : self._partition + 1]
         records = (
             raw

@@ -25,6 +25,7 @@ from consumers.tools.erasure.acts import (
     property_of,
 )
 from consumers.tools.erasure.carrying import Carrying, Copy, OnStep, Places, erased_by
+from consumers.tools.erasure.older import version_with
 from consumers.tools.erasure.writes import OnProgress, TableWrites, decided_in
 
 APPLY_SECONDS = 60.0
@@ -46,6 +47,8 @@ class Erasure:
     """Writes whose rows can't be read, so what they hold is unknown."""
     versions: int = 0
     """Older versions, which go as well."""
+    older: int = 0
+    """The newest older version that has such rows, if the newest one and the log have none."""
     record: int = 0
     """The position of the act; 0: there was nothing new to erase."""
     copies: list[Copy] = field(default_factory=list)
@@ -59,7 +62,7 @@ class Erasure:
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
         copies = [{"copy": one.name, "gone": one.is_gone, "said": one.said} for one in self.copies]
-        names = ("table", "rows", "writes", "unreadable", "versions", "record")
+        names = ("table", "rows", "writes", "unreadable", "versions", "older", "record")
         return {"done": self.is_done, **{n: getattr(self, n) for n in names}, "copies": copies}
 
 
@@ -83,7 +86,7 @@ def erase(
 
     Raises:
         InvalidTransaction: the predicate isn't SQL over the table's columns.
-        InvalidRequest: there is no reason.
+        InvalidRequest: there is no reason, or neither a predicate nor a recorded erasure.
         Unavailable: writes to the table wait, and no row writer applies them.
     """
     info = client.describe(parse_table_id(table), fresh=True, readable=True)
@@ -102,20 +105,31 @@ def erase(
             advice=f"Use at most {REASON_CHARACTERS:,}",
         )
     found = Erasure(info.name)
-    on_step("the log's records of erasures")
+    on_step("reading the log's records of erasures")
     acts, done = recorded(client, open_log, info)
     if where:
-        on_step("the writes of such rows")
+        on_step("searching the newest version and the log's writes")
         fresh, writes = _look(client, open_log, info, where, found, on_progress)
         named = erased_by(acts)
         new = {at for at in writes if at.operation not in named.get(at.sequence, ())}
         found.writes = len(new)
+        goes_on = bool(acts) and acts[-1].sequence > done  # older versions go by that act
+        if not (found.rows or new or goes_on):
+            on_step("searching older versions")
+            found.older = version_with(client, fresh, where, on_progress)
         if dry_run:
             return found
-        if found.rows or new:
-            on_step("the record")
+        if found.rows or new or found.older:
+            on_step("appending the record")
             found.record = _record(client, fresh, where, reason, new, has_rows=bool(found.rows))
             acts, done = recorded(client, open_log, info)
+    elif not acts:
+        raise InvalidRequest(
+            f"no erasure of {info.name} is recorded, so there is none to continue",
+            field="where",
+            value=where,
+            advice="Name the rows with a predicate (--where)",
+        )
     elif dry_run:
         return found
     carrying = Carrying(client, open_log, info, places, on_step)
