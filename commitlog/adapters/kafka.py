@@ -368,7 +368,7 @@ class KafkaLog:
         return REPLICATION_WANTED if brokers >= REPLICATION_WANTED else 1
 
     def _metadata(self) -> ClusterMetadata:
-        doing = "asking the cluster who it is"
+        doing = "reading the cluster's id"
         return self._admin.metadata(self._topics[0], doing, self.timeout_seconds)
 
     def _result(

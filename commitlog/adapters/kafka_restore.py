@@ -165,8 +165,9 @@ class RestoredTopics:
         while not self.is_finished():
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"the brokers don't say after {DELIVERY_SECONDS:g} s that {self._names[0]} and"
-                    f" {self._names[1]} take their time. Run the restore again"
+                    f"{self._names[0]} and {self._names[1]} don't have the setting"
+                    f" {TIMESTAMPS}=LogAppendTime on all brokers after {DELIVERY_SECONDS:g} s. Run"
+                    " the restore again"
                 )
             time.sleep(0.05)
 

@@ -142,7 +142,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
     if tree.get("error"):
         raise _refused(query, why_refused(tree))
     if len(tree["statements"]) != 1:
-        raise _refused(query, f"it has {len(tree['statements'])} statements; ask one SELECT")
+        raise _refused(query, f"it has {len(tree['statements'])} statements; write one SELECT")
     return tree
 
 
@@ -150,7 +150,7 @@ def why_refused(tree: dict[str, Any]) -> str:
     """Return why DuckDB serializes no tree of a query, in words about the query."""
     message = str(tree.get("error_message"))
     if message.startswith("Only SELECT"):
-        return "it is not a SELECT; only that is answered"
+        return "it is not a SELECT, and nothing else is allowed"
     return message
 
 

@@ -161,7 +161,7 @@ class Lanes:
         self._tick_at = now + TICK_SECONDS
         late = [job for jobs in self._lanes.values() for job in jobs if job.deadline <= now]
         for job in late:
-            job.reply.refuse(OSError(f"{job.what} has not come to an end in time"))
+            job.reply.refuse(OSError(f"{job.what} did not end in time"))
         self._start()
 
     def close(self) -> None:

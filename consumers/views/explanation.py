@@ -213,9 +213,9 @@ def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
 def _of_versions(told: Row) -> Iterable[str]:
     rows = _rows(told["compared"])
     if not rows:
-        yield "Nothing was committed between, so there was nothing to compare it with."
+        yield "No other commit came in between, so there was nothing to compare it with."
         return
-    yield "What was committed between, and how they go together:"
+    yield "Commits in between, and the verdict on each:"
     for each in rows:
         first, last = each["first"], each["last"]
         where = f"version {first}" if first == last else f"versions {first} to {last}"

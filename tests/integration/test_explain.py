@@ -85,7 +85,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert plain == [
         "It committed.",
         f"Delete of {T} read version 4; version 4 was the newest.",
-        "Nothing was committed between, so there was nothing to compare it with.",
+        "No other commit came in between, so there was nothing to compare it with.",
         "It became version 5.",
     ]
     assert append == [
@@ -96,7 +96,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert rebased == [
         "It committed.",
         f"Delete of {T} read version 4; version 6 was the newest.",
-        "What was committed between, and how they go together:",
+        "Commits in between, and the verdict on each:",
         "  1 Delete, version 5: Delete or Update over a Delete or Update. (rule rows_deleted)",
         "  1 Append, version 6: compatible, whatever they touched",
         "The rows that it deletes were still there: its deletion vectors were merged with newer"

@@ -109,9 +109,7 @@ def test_a_process_that_asks_a_fenced_broker_lives_on(broker: Broker) -> None:
 def test_a_cluster_without_an_answer_is_unavailable_within_the_time_given() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(
-            Unavailable, match=f"asking the cluster who it is at {address}: no answ"
-        ):
+        with pytest.raises(Unavailable, match=f"reading the cluster's id at {address}: no answ"):
             KafkaLog.connect(address, timeout_seconds=1)
 
 

@@ -203,7 +203,7 @@ def show_connection(service: Service, call: Call) -> dict[str, Any]:
     token = call.parameter(TOKEN) or ""
     shown = service.landings.show(call.connection, token) if call.connection is not None else None
     if shown is None:
-        raise InvalidInputError(f"nobody is to show this {TOKEN}; commit a version first")
+        raise InvalidInputError(f"{TOKEN} is unknown; commit a version first")
     raise _told_to_show(call, shown)
 
 

@@ -118,7 +118,7 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     if tree.get("error"):
         raise StatementRefused(why_refused(tree))
     if len(tree["statements"]) != 1:
-        raise StatementRefused(f"there are {len(tree['statements'])} statements; ask one SELECT")
+        raise StatementRefused(f"there are {len(tree['statements'])} statements; write one SELECT")
     macros = connection.execute(
         "SELECT function_name FROM duckdb_functions()"
         " WHERE database_name = 'commitlog' AND function_type = 'table_macro'"

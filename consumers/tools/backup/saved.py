@@ -201,7 +201,7 @@ def write_checked(store: Store, path: str, data: bytes) -> None:
     """Put a file, and read it back; CorruptLog if it came out otherwise."""
     store.write(path, data)
     if store.read(path) != data:
-        raise CorruptLog(f"{path} was written, and reads otherwise: the store is not to be trusted")
+        raise CorruptLog(f"{path} has other bytes than were just written: don't rely on this store")
 
 
 def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chunk:

@@ -292,7 +292,5 @@ def _copy(source: Store, target: Store, path: str) -> str:
         target.take(path, source)
         sha256 = digest(source, path)
         if digest(target, path) != sha256:
-            raise CorruptLog(
-                f"{path} was copied, and reads otherwise in the backup: run this again"
-            )
+            raise CorruptLog(f"the copy of {path} in the backup has other bytes: run this again")
     return sha256
