@@ -26,7 +26,7 @@ from commitlog.client.submission import AffectedRowsLike, as_operation, prepared
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.client.updating import prepare_update
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id
@@ -181,9 +181,26 @@ class TransactionBuilder:
         outcome = self.outcome = self.ticket.result(self._timeout, self._wait)
         if outcome.status is not Status.COMMITTED:
             self._remove_files()
+        self._check_tables(outcome)
         # Rows that are refused later leave the record's commits as they are.
         self.outcome = settled_if_rows(self._log.runtime(), outcome, self._wait, deadline)
         self.outcome.raise_for_conflict()
+
+    def _check_tables(self, outcome: Outcome) -> None:
+        """Refuse the commit of an earlier block on other tables, which isn't this one's answer."""
+        made = {result.incarnation for result in outcome.results}
+        if outcome.status is not Status.COMMITTED or self._id_is_new:
+            return
+        for info, _ in self._written:
+            if info.incarnation not in made:
+                self._remove_files()
+                raise InvalidTransaction(
+                    f"transaction {self.transaction_id} was committed before, and didn't change"
+                    f" {info.name}",
+                    field="transaction_id",
+                    value=self.transaction_id,
+                    advice="Use a new id for other rows",
+                )
 
     def _head(self, table_id: TableName) -> TableInfo:
         return self._log.describe(parse_table_id(table_id), fresh=True, readable=True)

@@ -16,7 +16,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import Code, CommitLog, Status
+from commitlog import Code, CommitLog, InvalidTransaction, Status
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.ports import Log
@@ -193,6 +193,11 @@ def test_a_block_that_is_repeated_under_its_id_is_answered_by_the_first(client: 
         assert both.outcome is not None
         assert both.outcome.versions() == {"a$t": 2, "a$u": 2}
     assert client.open("a$t").count_rows() == client.open("a$u").count_rows() == 1
+    client.create_table("a$v", SCHEMA)
+    with pytest.raises(InvalidTransaction, match=r"committed before, and didn't change a\$v"):
+        with client.transact(transaction_id="mine") as other:
+            other.append("a$v", {"id": [1]})
+    assert client.table("a$v").version == 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
