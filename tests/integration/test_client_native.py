@@ -194,9 +194,11 @@ def test_a_block_that_is_repeated_under_its_id_is_answered_by_the_first(client: 
         assert both.outcome.versions() == {"a$t": 2, "a$u": 2}
     assert client.open("a$t").count_rows() == client.open("a$u").count_rows() == 1
     client.create_table("a$v", SCHEMA)
-    with pytest.raises(InvalidTransaction, match=r"committed before, and didn't change a\$v"):
-        with client.transact(transaction_id="mine") as other:
-            other.append("a$v", {"id": [1]})
+    with (
+        pytest.raises(InvalidTransaction, match=r"committed before, and didn't change a\$v"),
+        client.transact(transaction_id="mine") as other,
+    ):
+        other.append("a$v", {"id": [1]})
     assert client.table("a$v").version == 1
 
 
