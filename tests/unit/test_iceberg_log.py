@@ -95,7 +95,19 @@ def test_a_request_that_is_refused_changes_neither(
     world.open(table).insert(numbers(20, 21))
     late = server.ask("POST", _COMMIT, request(namespace, [create]))
     assert (late.status, late.error["type"]) == (409, "CommitFailedException"), late.data
+    assert late.error["message"].startswith("lance-operations[0]: version 2 of ")
     assert (world.open(table).version, properties(server, namespace)) == (2, None)
+
+
+def test_a_refusal_names_a_lance_operation_by_its_place_in_the_request(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    ranges = [{"start_version": 0, "end_version": -1}]
+    delete = {"delete_table_versions": {"id": [namespace, "lance"], "ranges": ranges}}
+    taken = {"declare_table": {"id": [namespace, "lance"]}}
+    refused = server.ask("POST", _COMMIT, request(namespace, [delete, taken]))
+    assert (refused.status, refused.error["type"]) == (409, "AlreadyExistsException")
+    assert refused.error["message"].startswith("lance-operations[1]: ")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,8 @@ def test_what_is_wrong_with_lance_operations_is_said_before_anything_is_appended
     before = world.log.runtime().request(0, "status")["sequence"]
     reply = server.ask("POST", _COMMIT, request(namespace, [operation]))
     assert reply.status == status, reply.data
-    assert "lance-" in reply.error["message"]
+    assert "lance-operations" in reply.error["message"]
+    assert "pydantic" not in reply.error["message"]
     assert world.log.runtime().request(0, "status")["sequence"] == before
 
 

@@ -40,6 +40,7 @@ from consumers.servers.iceberg.replies import (
     entity_tag,
     failure_of_refusal,
     failure_of_table_refusal,
+    failure_of_transaction_refusal,
     identifier_json,
     json_reply,
     landed,
@@ -131,10 +132,7 @@ class IcebergCatalog:
             operations += self.service.lance_operations(items, asked.transaction_id, asked.who)
         answer = self.submit(asked, operations)
         if isinstance(answer, RefusedChanges):
-            if answer.code is Code.NO_SUCH_NAMESPACE:
-                # The document knows one 404.
-                raise Failure(404, "NoSuchTableException", answer.message)
-            raise failure_of_refusal(answer)
+            raise failure_of_transaction_refusal(answer, operations, len(request.changes))
         results = [
             {
                 "identifier": identifier_json(change.table),

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from lance_namespace import LanceNamespaceError, PermissionDeniedError, TableNotFoundError
+from pydantic import ValidationError
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import behind
@@ -47,7 +48,7 @@ from consumers.servers.iceberg.service import CatalogView, Committed, RefusedCha
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
 from consumers.servers.namespace.service import Service, Settings
-from consumers.servers.namespace.status import HttpError
+from consumers.servers.namespace.status import HttpError, message_of
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 
@@ -202,6 +203,10 @@ class LogIcebergService:
             raise
         except (TableNotFoundError, NoSuchTable) as error:
             raise NoSuchTable(f"lance-{error}") from error
+        except ValidationError as error:
+            raise InvalidTransaction(
+                f"lance-{message_of(error)}", field="lance-operations"
+            ) from error
         except (LanceNamespaceError, HttpError, ValueError) as error:
             raise InvalidTransaction(f"lance-{error}", field="lance-operations") from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ from commitlog.errors import (
     Unavailable,
     without_build_paths,
 )
+from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.servers.iceberg.service import RefusedChanges
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 ALL = "all"
 """All snapshots of a table are shown."""
 _RETRY_AFTER_SECONDS = 1
+_PLACE = re.compile(r"operations\[([0-9]+)\]: ")
 
 
 class Failure(Exception):
@@ -145,6 +148,27 @@ def failure_of_refusal(refused: RefusedChanges) -> Failure:
     if refused.status is Status.REJECTED:
         return Failure(400, "BadRequestException", refused.message)
     return Failure(409, "CommitFailedException", refused.message, failed=refused.failed)
+
+
+def failure_of_transaction_refusal(
+    refused: RefusedChanges, operations: Sequence[Operation], changes: int
+) -> Failure:
+    """Return the same for a commit to many tables, of whose operations so many are its changes.
+
+    Its message names a Lance operation by its place in the request.
+    """
+    failure = failure_of_refusal(refused)
+    # The document knows one 404.
+    kind = "NoSuchTableException" if failure.status == 404 else failure.kind
+    said, found = str(failure), _PLACE.match(str(failure))
+    if found is not None:
+        # All changes are decided at the first one, and refusals name their tables.
+        said, at = said[found.end() :], int(found[1])
+        if at >= changes:
+            # What makes room for a deletion isn't in the request.
+            asked = [o for o in operations[changes:at] if not isinstance(o, LanceCommit)]
+            said = f"lance-operations[{len(asked)}]: {said}"
+    return Failure(failure.status, kind, said, failed=failure.failed)
 
 
 def failure_of_table_refusal(refused: RefusedChanges) -> Failure:
