@@ -193,6 +193,7 @@ def test_a_declared_table_has_no_versions(world: World) -> None:
         ({"branch": "dev"}, 400, 13),
         ({"id": ["other"]}, 400, 13),
         ({"version": "2"}, 400, 13),
+        ({"metadata": {"by": "me", "commitlog.base_version": "1"}}, 400, 13),
     ],
 )
 def test_a_wrong_request_appends_nothing(

@@ -31,7 +31,7 @@ from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import INTERNAL
-from commitlog.core.lance.staged_keys import BASE_VERSION, keys_in, with_keys
+from commitlog.core.lance.staged_keys import keys_in, with_keys
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -77,6 +77,12 @@ def check_fields(request: Any) -> None:
             f"version {request.version} cannot be created: versions are numbered from 1, "
             "and the log does not keep detached versions"
         )
+    for name in request.metadata or ():
+        if name.startswith(INTERNAL):
+            raise InvalidInputError(
+                f"metadata {name!r} is the log's own to say; choose a name that doesn't begin with "
+                f"{INTERNAL}"
+            )
 
 
 def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = None) -> Staged:
@@ -180,8 +186,7 @@ def _refuse_standing_keys(
 
     The leader compares keys since the version that was read, which only our own handles tell.
     """
-    tells_base = any(name == BASE_VERSION for name, _ in operation.metadata)
-    if tells_base or not message.HasField("update"):
+    if not message.HasField("update"):
         return
     before = operation.version - 1
     if before != info.version:
