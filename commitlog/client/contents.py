@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyroaring import BitMap
 
+from commitlog.client.tables import TableInfo
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import AffectedRows, Summary
@@ -34,6 +36,22 @@ def contents(
         groups = message.rewrite.groups
         return which, [f for group in groups for f in group.new_fragments], (), ()
     return which, (), (), ()
+
+
+def cover_no_more(info: TableInfo, operation: Any, message: LanceMessage) -> None:
+    """Keep indices from covering new fragments of an Update whose mode isn't said.
+
+    The message can't leave the mode open: it says `rewrite_rows`, under which an index of row ids
+    covers new fragments unless the Update names its column. pylance covers none without a mode.
+    """
+    if getattr(getattr(operation, "operation", operation), "update_mode", "no update"):
+        return
+    update, named = message.update, set(message.update.fields_for_preserving_frag_bitmap)
+    for field_id in (i for new in update.new_fragments for file in new.files for i in file.fields):
+        while (field := info.field_ids.get(field_id)) is not None and field_id not in named:
+            named.add(field_id)
+            field_id = field.parent_id
+    update.fields_for_preserving_frag_bitmap[:] = sorted(named)
 
 
 def summary(

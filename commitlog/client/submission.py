@@ -21,7 +21,7 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.arguments import refused
 from commitlog.client.clones import clone, is_clone
-from commitlog.client.contents import contents, summary
+from commitlog.client.contents import contents, cover_no_more, summary
 from commitlog.client.host import Host, TableName
 from commitlog.client.iceberg_text import check_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
@@ -157,7 +157,7 @@ def lance_commit(
             inserted_keys=inserted_keys,
             summary=said,
         )
-    message, encoded, metadata = _encode(request, read_version)
+    message, encoded, metadata = _encode(info, request, read_version)
     rows = affected(affected_rows) if affected_rows else ()
     which, added, updated, removed = contents(message)
     _check(info, which, 0 if is_prepared else read_version, added, updated, removed)
@@ -226,7 +226,7 @@ def are_there(info: TableInfo, files: AppendedFiles) -> bool:
 
 
 def _encode(
-    request: LanceRequest, read_version: int
+    info: TableInfo, request: LanceRequest, read_version: int
 ) -> tuple[LanceMessage, bytes, SchemaMetadata | None]:
     operation, uuid = request.operation, request.uuid
     metadata: SchemaMetadata | None = None
@@ -241,6 +241,7 @@ def _encode(
         advice = "Pass the types that pylance documents; ids and versions are at least 0"
         with refused(what, "operation", operation, advice):
             message, metadata = to_transaction(operation, read_version=read_version, uuid=uuid)
+        cover_no_more(info, operation, message)
     return message, message.SerializeToString(deterministic=True), metadata
 
 

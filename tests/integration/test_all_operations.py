@@ -29,6 +29,7 @@ from tests.operations_world import (
     message,
     opened,
     refused,
+    submit,
     three_fragments,
     version_without_file,
 )
@@ -236,6 +237,20 @@ def test_update_moves_rows(running: Service) -> None:
     )
     committed(running, operation)
     assert names(opened(running)) == {i: "new" if i == 1 else "a" for i in range(12)}
+
+
+def test_indices_cover_no_rows_of_an_update_without_a_mode(running: Service) -> None:
+    running.client.open(T).create_scalar_index("name", "BITMAP")
+    image = opened(running).get_fragments()[0].delete("id = 1")
+    assert image is not None
+    new = list(write_fragments(rows(1, name="new"), opened(running).uri, schema=SCHEMA))
+    operation = LanceOperation.Update(updated_fragments=[image], new_fragments=new)
+    transaction = lance.Transaction(opened(running).version, operation)
+    first = committed(running, transaction)
+    assert opened(running).to_table(filter="name = 'new'")["id"].to_pylist() == [1]
+    running.client.open(T).add_columns({"later": "id"})
+    assert submit(running, transaction).sequence == first.sequence
+    assert operation.fields_for_preserving_frag_bitmap == []
 
 
 def test_update_rewrites_columns(running: Service) -> None:
