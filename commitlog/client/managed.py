@@ -44,7 +44,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
     try:
         with naming_full_storage(format_table_id(managed._table), dataset.uri):
             yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the second of an index
         refused = refusal_of(dataset)
         if refused is None or COMMIT_UNKNOWN not in str(error).lower():
             raise

@@ -1,7 +1,7 @@
 """Opened tables: versions by number, and native writes through the log."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def _rows(**columns: list[Any]) -> pa.Table:
     return pa.table(columns)
 
 
-WRITES = {
+WRITES: dict[str, Callable[[Any], Any]] = {
     "Delete": lambda d: d.delete("id = 1"),
     "Update": lambda d: d.update({"v": "'z'"}, where="id = 2"),
     "Append": lambda d: d.insert(_rows(id=[50], v=["q"])),
@@ -136,9 +136,10 @@ def test_the_log_s_reason_for_a_refusal_is_kept(
     leader.decide = refuse
     dataset = client.open("a$t")
     merge = dataset.merge_insert("id").when_matched_update_all()
-    for write in (lambda: dataset.delete("id = 1"), lambda: merge.execute({"id": [1], "v": ["z"]})):
+    writes = [*WRITES.values(), lambda _: merge.execute({"id": [1], "v": ["z"]})]
+    for write in writes:
         with pytest.raises(TransactionRejected) as refused:
-            write()
+            write(dataset)
         assert refused.value.outcome.code is Code.BUILD_REFUSED
     # What is given a dataset, and isn't its method, has Lance's own words.
     with pytest.raises(OSError, match="unknown"):
