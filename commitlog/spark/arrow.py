@@ -48,14 +48,19 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
 
 
 def fetched(frame: DataFrame) -> pa.Table:
-    """Return a frame's rows, in types that allow nulls everywhere.
+    """Return a frame's rows, where a null may be anything in a column.
 
     `toArrow` fails for a null struct with fields that may not be null, as those of Avro's records.
     """
-    fields = frame.schema.toNullable().fields
-    columns = [frame["`" + one.name.replace("`", "``") + "`"] for one in fields]
-    casts = [c.cast(one.dataType).alias(one.name) for c, one in zip(columns, fields, strict=True)]
-    return frame.select(*casts).toArrow()
+    pairs = zip(frame.schema, frame.schema.toNullable(), strict=True)
+    other = {new.name: new.dataType for old, new in pairs if new.dataType != old.dataType}
+    casts = {name: frame[quoted(name)].cast(kind) for name, kind in other.items()}
+    return (frame.withColumns(casts) if casts else frame).toArrow()
+
+
+def quoted(column: str) -> str:
+    """Return a column's name as Spark takes it for a name, whatever it holds."""
+    return "`" + column.replace("`", "``") + "`"
 
 
 def conformed(

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
@@ -37,7 +37,7 @@ from commitlog.codecs.keys import HASH_BYTES
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
-from commitlog.spark.arrow import arrow_schema, fetched, spark_schema, to_spark
+from commitlog.spark.arrow import arrow_schema, fetched, quoted, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect, brought, named_keys, target_of
 from commitlog.spark.mapping import map_arrow
@@ -190,11 +190,11 @@ class Source:
 
     def __init__(self, frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
         """Check the columns, before anything is computed."""
-        names = _columns(frame, wanted, info)
+        given = _columns(frame, wanted, info)
         deletes = f.expr(wanted.delete_where) if wanted.delete_where else f.lit(False)
         flag = f.coalesce(deletes.cast("boolean"), f.lit(False)).alias(DELETE)
-        self.columns = arrow_schema(frame.select(*map(_named, names)).schema, info.name)
-        self.frame = frame.select(*map(_named, names), flag)
+        self.columns = given
+        self.frame = frame.select(*map(quoted, given.names), flag)
         self._limit = wanted.rows_in_driver
         self.local: pa.Table | None = None
 
@@ -351,7 +351,7 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
     )
 
 
-def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
+def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> pa.Schema:
     """Return the source's columns that go into the table; refuse those that don't fit."""
     unknown = [name for name in wanted.on if name not in info.schema.names]
     absent = [name for name in wanted.on if name not in frame.columns]
@@ -372,9 +372,10 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
     # A column that only says what to delete isn't the table's.
     asked = _columns_in(frame, wanted.delete_where)
     extra = {name for name in frame.columns if name in asked and name not in info.schema.names}
-    given = arrow_schema(frame.drop(*extra).schema, info.name)
+    fields = [field for field in frame.schema if field.name not in extra]
+    given = arrow_schema(StructType(fields), info.name)
     check_columns(given, info.schema, info.name, partial=not wanted.insert)
-    return list(given.names)
+    return given
 
 
 def _columns_in(frame: DataFrame, condition: str) -> set[str]:
@@ -392,7 +393,3 @@ def _attributes(found: Any) -> dict[int, str]:
     """Return the names of Spark's attributes by their ids."""
     each = [found.apply(at) for at in range(found.size())]
     return {int(one.exprId().id()): str(one.name()) for one in each}
-
-
-def _named(column: str) -> Column:
-    return f.col("`" + column.replace("`", "``") + "`")
