@@ -51,7 +51,7 @@ INTEGER_MAX = 2**63 - 1
 BATCH_ROWS_MAX = 2**32 - 1
 """Lance's own limit."""
 CONNECT_SECONDS = 30.0
-"""The longest wait for a log that doesn't answer."""
+"""How long a log may not answer, if option `timeoutSeconds` doesn't say it."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -313,7 +313,7 @@ def _connection(values: Mapping[str, str]) -> Connection:
         settings=tuple(settings),
         kafka_file=file,
         places=values.get("places") or places_text(),
-        connect_seconds=min(CONNECT_SECONDS, _seconds(values)),
+        connect_seconds=_seconds(values) if values.get("timeoutseconds") else CONNECT_SECONDS,
         principal=values.get("principal") or PRINCIPAL,
     )
 

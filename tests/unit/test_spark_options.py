@@ -17,6 +17,12 @@ def test_the_connection_carries_kafkas_own_settings() -> None:
     assert options.table == "nyc$flights"
 
 
+def test_a_query_may_wait_for_its_log_as_long_as_it_says() -> None:
+    waits = [{}, {"timeoutSeconds": "600"}, {"timeoutSeconds": "2.5"}]
+    found = [parse_write({**BASE, **one}, streaming=True).connection for one in waits]
+    assert [one.connect_seconds for one in found] == [30.0, 600.0, 2.5]
+
+
 def test_the_path_may_name_the_table() -> None:
     given = {"path": "nyc$flights", "kafka.bootstrap.servers": "localhost:9092"}
     assert parse_read(given).table == "nyc$flights"
