@@ -12,32 +12,41 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.kafka_file import read_kafka_file
 from commitlog.adapters.places import use_places
+from commitlog.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from commitlog.spark.options import Connection
 
-_logs: dict[Connection, Any] = {}
+_logs: dict[Connection, tuple[dict[str, str], Any]] = {}
+"""Each log with the settings of the `kafkaFile` with which it was reached."""
 _lock = threading.Lock()
 
 
 def connect(connection: Connection) -> Any:
     """Return this process's connection to a log, made on first use.
 
+    If the `kafkaFile` has other settings by now, such as a new password, another one is made: a
+    driver runs for longer than its passwords are valid.
+
     The type is `commitlog.CommitLog`; it isn't named so that executors, which only write files,
     never load a Kafka client.
     """
     with _lock:
-        log = _logs.get(connection)
-        if log is None:
+        known, log = _logs.get(connection, (None, None))
+        try:
+            # The file is read here, in each process, so that no secret travels with a plan.
+            filed = read_kafka_file(connection.kafka_file) if connection.kafka_file else {}
+        except InvalidSettings:
+            if log is None:
+                raise
+            return log  # the file is being replaced, perhaps
+        if filed != known:
             from commitlog import CommitLog
 
-            # The file is read here, in each process, so that no secret travels with a plan.
-            settings: dict[str, Any] = {
-                **(read_kafka_file(connection.kafka_file) if connection.kafka_file else {}),
-                **dict(connection.settings),
-            }
             if connection.places:
                 use_places(connection.places)
+            settings: dict[str, Any] = {**filed, **dict(connection.settings)}
+            # The former one is left to those who still wait for its answers.
             log = CommitLog.connect(
                 connection.bootstrap_servers,
                 log=connection.log,
@@ -45,5 +54,5 @@ def connect(connection: Connection) -> Any:
                 timeout=connection.connect_seconds,
                 **settings,
             )
-            _logs[connection] = log
+            _logs[connection] = filed, log
         return log
