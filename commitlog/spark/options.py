@@ -177,13 +177,14 @@ def _by_log(values: Mapping[str, str]) -> bool:
 
 
 def parse_batches(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of a `foreachBatch` function, which names its tables itself.
+    """Read the options of what names its tables itself: `foreachBatch`, `merge`, `compact`.
 
     Raises:
         InvalidTransaction: correct the option that `field` names.
     """
-    names = tuple(name for name in COMMON + WRITE if name not in ("table", "path", "txnVersion"))
-    values = _known(options, names, use="foreachBatch", others=("table", "path", "txnVersion"))
+    others = ("table", "path", "txnVersion")
+    names = tuple(name for name in COMMON + WRITE if name not in others)
+    values = _known(options, names, use="foreachBatch, merge or compact", others=others)
     return _writing(values, "")
 
 
