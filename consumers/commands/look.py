@@ -285,7 +285,8 @@ def _rates(row: Row) -> str:
         for name in ("committed", "refused", "conflicts", "rebased", "repeated")
     )
     lag = ", ".join(f"{lag} in partition {name}" for name, lag in row["lag"].items())
-    return f"{clock(row['time'])}  {rates}  lag {lag or 'none'}, {row['behind_seconds']:.1f} s old"
+    age = f"the index is of {row['behind_seconds']:,.1f} s ago"
+    return f"{clock(row['time'])}  {rates}  lag {lag or 'none'}; {age}"
 
 
 def _tables_of(row: Row) -> list[tuple[tuple[Column, ...], list[Row]]]:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from commitlog.client.names import like_known
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def properties(
         values[key] = value
     if not name and not namespace:
         raise ConfigurationError("no table is given: commitlog properties TABLE")
-    with connect_client(where.load()) as log:
+    with connect_client(where.load(), user()) as log:
         if values:
             log.set_properties(name or [], values, is_namespace=namespace)
         found = _namespaces(log, name) if namespace else dict(log.table(name).properties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -204,8 +205,12 @@ def _show(verdict: PartitionFindings) -> None:
 
 
 def _check_folder(flag: str, path: Path) -> None:
-    if path.exists() and not path.is_dir():
+    """Refuse what can't be written to: an interrupted run is continued from there."""
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not nearest.is_dir():
         raise ConfigurationError(f"{flag} {path} is not a folder: name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigurationError(f"{nearest} cannot be written: name another folder by {flag}")
 
 
 def _entries(folder: Path) -> Iterator[Path]:

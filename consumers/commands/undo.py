@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.model.table import format_table_id
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client
+from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def tag(
     """
     if not name and (remove or at != "now"):
         raise ConfigurationError("no tag is named: commitlog tag NAME")
-    with connect_client(where.load()) as log:
+    with connect_client(where.load(), user()) as log:
         if name and remove:
             log.untag(name)
         elif name:
@@ -76,7 +76,7 @@ def undrop(
     incarnation
         Which one, if several tables had the name (the one dropped last).
     """
-    with connect_client(where.load()) as log:
+    with connect_client(where.load(), user()) as log:
         outcome = log.undrop(table, name=name or None, incarnation=incarnation)
     _print(outcome, as_json=as_json)
 
@@ -95,7 +95,7 @@ def rollback(*tables: str, to: str, where: Where = HERE, as_json: AsJson = False
     """
     if not tables:
         raise ConfigurationError("no table is given: commitlog rollback TABLE... --to POSITION")
-    with connect_client(where.load()) as log:
+    with connect_client(where.load(), user()) as log:
         outcome = log.restore(tuple(dict.fromkeys(tables)), to)
     _print(outcome, as_json=as_json)
 

@@ -21,7 +21,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.client.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
-from consumers.commands import ask, backups, options, output, prove
+from consumers.commands import ask, backups, options, output, properties, prove, undo
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.runtime.log_lines import JsonLines
@@ -204,6 +204,19 @@ def test_what_another_log_left_is_named_by_its_log() -> None:
     assert "(cluster_id is 'd' there and 'c' here)" in str(elsewhere)
 
 
+@pytest.mark.parametrize(
+    "command", ["properties t --set a=1", "tag x", "rollback t --to 1", "undrop t"]
+)
+def test_what_an_operator_changes_is_recorded_in_their_name(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Mock(side_effect=errors.Unavailable("nobody is there"))
+    for module in (properties, undo):
+        monkeypatch.setattr(module, "connect_client", connect)
+    assert cli.main([*command.split(), "--root", "."]) == ExitCode.UNAVAILABLE
+    assert connect.call_args.args[1] == options.user()
+
+
 def test_who_misnames_a_table_is_helped() -> None:
     assert like_known("shop$order", {"shop$orders", "x"}) == "Did you mean shop$orders?"
     assert like_known("zzz", {"b", "a"}) == "The tables are a, b."
@@ -290,6 +303,17 @@ def test_a_verification_removes_nothing_that_it_did_not_keep(
     assert cli.main(["verify", *where, *flags]) == ExitCode.USAGE
     assert f"({kept.partition('/')[0]})" in capsys.readouterr().err
     assert file.read_text() == "somebody's"
+
+
+def test_who_may_not_write_to_the_root_is_told_of_the_flag_for_another_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prove, "connect_to_files", lambda _: pytest.fail("the log was asked first"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    where = ["--bootstrap-servers", "127.0.0.1:1"]
+    for command, flag in (("verify --root .", "--state"), ("replay new", "--into")):
+        assert cli.main([*command.split(), *where]) == ExitCode.USAGE
+        assert f"cannot be written: name another folder by {flag}" in capsys.readouterr().err
 
 
 def test_a_verification_that_begins_again_removes_what_it_kept(
