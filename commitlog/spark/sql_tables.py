@@ -82,7 +82,7 @@ def check_create_table(options: Mapping[str, str]) -> None:
         raise InvalidTransaction(
             f"COMMENT and TBLPROPERTIES have no effect: Spark would lose {', '.join(sorted(lost))}",
             field="TBLPROPERTIES", value=sorted(lost),
-            advice="Leave them out, and set properties with update_config of `CommitLog.open`",
+            advice="Leave them out, and set properties with `CommitLog.set_properties`",
         )  # fmt: skip
 
 
@@ -164,8 +164,8 @@ def _checked(schema: StructType, metadata: Mapping[str, Any]) -> dict[str, str]:
             f" when CREATE TABLE ran{': ' + ', '.join(new) + ' is new' if new else ''}. ALTER TABLE"
             " changes only the catalog, not the table",
             field="columns", value=schema.names,
-            advice="Change columns in the log (`CommitLog.add_columns`; drop_columns and"
-            " alter_columns of `CommitLog.open`), then DROP TABLE and CREATE TABLE again",
+            advice="Change columns in the log (`CommitLog.add_columns`, `alter_columns`,"
+            " `drop_columns`), then DROP TABLE and CREATE TABLE again",
         )  # fmt: skip
     return kept
 

@@ -38,9 +38,9 @@ MAKE_IT = (
     " OPTIONS (…) without columns; INSERT INTO adds rows"
 )
 _ALTERED = (
-    "Change columns in the log (`CommitLog.add_columns`; drop_columns and alter_columns of"
-    " `CommitLog.open`), then run CREATE OR REPLACE TABLE … USING commitlog OPTIONS (…); set"
-    " properties with update_config of `CommitLog.open`"
+    "Change columns in the log (`CommitLog.add_columns`, `alter_columns`, `drop_columns`), then run"
+    " CREATE OR REPLACE TABLE … USING commitlog OPTIONS (…); set properties with"
+    " `CommitLog.set_properties`"
 )
 _AS_OF = (
     "Write WITH (tag = '…') or WITH (positionAsOf = '…') after the table's name, or "
