@@ -150,8 +150,8 @@ class Live:
         query = f"SELECT * FROM hot.{relation.name}"
         if found:
             # Absolute, since relative paths would be the reader's.
-            paths = ", ".join(quoted(str(self.layout.folder / str(path))) for (path,) in found)
-            query += f" UNION ALL SELECT * FROM read_parquet([{paths}])"
+            paths = [str(self.layout.folder / str(path)) for (path,) in found]
+            query += f" UNION ALL SELECT * FROM {read_segments(paths)}"
         self.connection.execute(f"CREATE OR REPLACE VIEW {relation.name} AS {query}")
         self.describe(relation, "VIEW", relation.name)
 
@@ -209,6 +209,11 @@ class Live:
                 for relation in EVENTS:
                     self.show_events(relation)
                 self.set_meta("root", str(self.layout.root))
+
+
+def read_segments(paths: Sequence[str]) -> str:
+    """Return what reads Parquet segments in SQL; a folder such as `env=prod` is no column."""
+    return f"read_parquet([{', '.join(map(quoted, paths))}], hive_partitioning = false)"
 
 
 def _arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from commitlog.adapters.disk import sync
 from consumers.views.version_index.layout import Layout
-from consumers.views.version_index.live import Live
+from consumers.views.version_index.live import Live, read_segments
 from consumers.views.version_index.question import quoted
 from consumers.views.version_index.relation import Relation
 from consumers.views.version_index.schema import EVENTS, OBSOLETE, SEGMENTS
@@ -183,9 +183,9 @@ def _seal(layout: Layout, hot: Mapping[Relation, pa.Table]) -> list[Segment]:
 
 
 def _merge(layout: Layout, relation: Relation, level: int, paths: Sequence[str]) -> list[Segment]:
-    names = ", ".join(quoted(str(layout.folder / path)) for path in paths)
+    source = read_segments([str(layout.folder / path) for path in paths])
     with _worker_connection(layout) as connection:
-        segment = _write(connection, layout, relation, level, f"read_parquet([{names}])")
+        segment = _write(connection, layout, relation, level, source)
         sync(layout.segments)
         return [segment]
 
