@@ -61,7 +61,8 @@ def history(
     """
     from consumers import history as index
 
-    rows = index.history(where.index_root(), table, limit=limit, refused=refused)
+    rows = index.history(root := where.index_root(), table, limit=limit, refused=refused)
+    names = index.names(root, "FROM history('')") if as_csv and not rows else ()
     columns = (
         Column("version", _version, is_number=True),
         TIME,
@@ -74,9 +75,8 @@ def history(
         Column("transaction", lambda row: row["transaction_id"], leaves=6),
         Column("why", lambda row: row["message"], gives_way=True),
     )
-    output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing=f"{table} has no versions yet"
-    )
+    none = f"{table} has no versions yet"
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
 
 
 def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = False) -> None:

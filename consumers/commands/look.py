@@ -56,7 +56,8 @@ def diff(
     """
     from consumers import history as index
 
-    rows = index.diff(where.index_root(), table, before, after)
+    rows = index.diff(root := where.index_root(), table, before, after)
+    names = index.names(root, "FROM diff('', 0, 0)") if as_csv and not rows else ()
     columns = (
         FRAGMENT,
         Column("change", lambda row: row["change"]),
@@ -68,7 +69,9 @@ def diff(
         TRANSACTION,
     )
     nothing = f"versions {before} and {after} of {table} have the same fragments"
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing)
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
+    )
 
 
 def blame(
@@ -91,7 +94,8 @@ def blame(
     """
     from consumers import history as index
 
-    rows = index.blame(where.index_root(), table, what)
+    rows = index.blame(root := where.index_root(), table, what)
+    names = index.names(root, "FROM blame('')") if as_csv and not rows else ()
     if what is None:
         columns: tuple[Column, ...] = (
             FRAGMENT,
@@ -116,7 +120,9 @@ def blame(
             TRANSACTION,
         )
     nothing = f"{table} has no fragment"
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing)
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
+    )
 
 
 def sql(

@@ -121,20 +121,31 @@ def test_listings_are_csv_if_asked(root: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_listing_without_rows_is_the_header_as_csv(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path,
+    versions: tuple[int, int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     headers = []
     for has_rows in (True, False):
         if not has_rows:
-            monkeypatch.setattr(history, "conflicts", lambda *_, **__: [])
+            for question in ("conflicts", "history", "diff", "blame"):
+                monkeypatch.setattr(history, question, lambda *_, **__: [])
             none = ask.TABLES.replace("ended_by IS NULL", "false")
             monkeypatch.setattr(ask, "TABLES", none)
-        for command in ("tables", "conflicts"):
-            assert run(command, "--root", root, "--csv") == ExitCode.OK
+        asked: tuple[tuple[str | int, ...], ...] = (
+            ("tables",),
+            ("conflicts",),
+            ("history", TABLE),
+            ("diff", TABLE, *versions),
+            ("blame", TABLE),
+        )
+        for command in asked:
+            assert run(*command, "--root", root, "--csv") == ExitCode.OK
             header, *rows = capsys.readouterr().out.splitlines()
             assert bool(rows) == has_rows
             headers.append(header)
-    assert headers[:2] == headers[2:]
+    assert headers[:5] == headers[5:]
 
 
 def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
