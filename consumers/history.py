@@ -375,7 +375,9 @@ def jsonable(value: object) -> Value:
     """Return a value as JSON has it: times in UTC, bytes in hex, NaN and infinity as words."""
     if isinstance(value, datetime):
         plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-        return plain.isoformat(timespec="milliseconds") + "Z"
+        # Log time has milliseconds; other times keep what they have.
+        exact = "microseconds" if value.microsecond % 1000 else "milliseconds"
+        return plain.isoformat(timespec=exact) + "Z"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -361,6 +361,18 @@ def test_times_that_python_has_not_are_shown(
     assert json.loads(capsys.readouterr().out) == [{"a": shown}]
 
 
+def test_times_are_as_exact_as_json_as_they_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = "'2026-01-31 12:00:00.12345"
+    query = f"SELECT TIMESTAMP {at}6' AS a, TIMESTAMPTZ {at}6+01' AS b"
+    assert run("sql", query, "--root", root, "--json") == ExitCode.OK
+    assert list(json.loads(capsys.readouterr().out)[0].values()) == [
+        "2026-01-31T12:00:00.123456Z",
+        "2026-01-31T11:00:00.123456Z",
+    ]
+
+
 def test_what_cannot_be_shown_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sql", "SELECT [DATE '-5000-01-01'] AS a", "--root", root) == ExitCode.REFUSED
     assert "Cast them to VARCHAR" in capsys.readouterr().err
