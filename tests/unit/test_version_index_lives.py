@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lance
 import pytest
 
 from commitlog.model.names import REASON
-from commitlog.model.operations import AlterProperties, DropNamespace, DropTable, RenameTable
+from commitlog.model.operations import (
+    AlterProperties,
+    DropNamespace,
+    DropTable,
+    RegisterTable,
+    RenameTable,
+)
 from commitlog.model.table import TableId
 from consumers import history
 from consumers.views.version_index import VersionIndex
@@ -117,3 +125,88 @@ def test_what_a_program_calls_its_try_breaks_no_view(made: Service) -> None:
     made.client.append("ns$a", rows(4), properties=said)
     (done,) = ask(made, "FROM maintenance_done")
     assert (done["reason"], done["try"]) == ("ours", None)
+
+
+def compact_by_path(made: Service) -> None:
+    """Drop the table, compact it where it lies, and register what is there now."""
+    life = made.client.table("ns$a")
+    end(made, A)
+    lance.dataset(life.location).optimize.compact_files()
+    found = lance.dataset(life.location)
+    path = f"_versions/{2**64 - 1 - found.version:020}.manifest"
+    back = RegisterTable(A, life.incarnation, life.location, found.version, path)
+    made.client.submit(None, back).result(30).raise_for_conflict()
+
+
+def drop_and_undrop(made: Service) -> None:
+    made.client.drop_table("ns$a")
+    made.client.undrop("ns$a")
+
+
+BLAMED = "SELECT fragment_id AS n, rows, made_in, made_as, changed_in, changed_as FROM blame(?)"
+SPANS = "SELECT fragment_id, first_version, last_version, rows FROM fragments ORDER BY ALL"
+ONCE_ADDED = [(0, 2, 3, 2), (0, 4, None, 1), (1, 3, None, 2)]
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+@pytest.mark.parametrize(
+    ("come_back", "blamed", "spans"),
+    [
+        (
+            drop_and_undrop,
+            [(0, 1, 2, "Append", 4, "Delete"), (1, 2, 3, "Append", 3, "Append")],
+            ONCE_ADDED,
+        ),
+        (
+            compact_by_path,
+            [(2, 3, 6, "RegisterTable", 6, "RegisterTable")],
+            [(0, 2, 3, 2), (0, 4, 5, 1), (1, 3, 5, 2), (2, 6, None, 3)],
+        ),
+    ],
+)
+def test_of_a_table_that_came_back_only_what_differs_has_changed(
+    made: Service,
+    come_back: Callable[[Service], None],
+    blamed: list[tuple[object, ...]],
+    spans: list[tuple[object, ...]],
+    is_followed: bool,
+) -> None:
+    made.client.delete("ns$a", "id = 0")
+    if is_followed:
+        ask(made, "FROM tables")  # so that what was there before is read from the index
+    come_back(made)
+    assert [tuple(one.values()) for one in ask(made, BLAMED, "ns$a")] == blamed
+    assert [tuple(one.values()) for one in ask(made, SPANS)] == spans
+    counted = "SELECT rows, deleted_rows, fragments FROM health"
+    assert ask(made, counted)[0]["rows"] == made.client.open("ns$a").count_rows() == 3
+    followed = ask(made, "FROM fragment_changes ORDER BY ALL")
+    shutil.rmtree(made.root / "index")
+    (made.root / "index.duckdb").unlink()
+    assert ask(made, "FROM fragment_changes ORDER BY ALL") == followed
+
+
+def test_a_table_that_came_back_without_rows_has_no_fragments(made: Service) -> None:
+    life = made.client.table("ns$a")
+    end(made, A)
+    lance.dataset(life.location).delete("true")
+    path = f"_versions/{2**64 - 1 - 4:020}.manifest"
+    back = RegisterTable(A, life.incarnation, life.location, 4, path)
+    made.client.submit(None, back).result(30).raise_for_conflict()
+    assert ask(made, "FROM blame('ns$a')") == []
+    changes = "SELECT version, change, operation FROM changes('ns$a', 3, 4)"
+    assert ask(made, changes) == [
+        {"version": 4, "change": "removed", "operation": "RegisterTable"} for _ in range(2)
+    ]
+
+
+def test_a_table_that_went_twice_has_what_it_had(made: Service) -> None:
+    drop_and_undrop(made)
+    made.client.append("ns$a", rows(4))
+    drop_and_undrop(made)
+    made.client.delete("ns$a", "id = 2")
+    found = [tuple(one.values()) for one in ask(made, BLAMED, "ns$a")]
+    assert found == [
+        (0, 2, 2, "Append", 2, "Append"),
+        (1, 1, 3, "Append", 5, "Delete"),
+        (2, 1, 4, "Append", 4, "Append"),
+    ]

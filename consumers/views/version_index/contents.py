@@ -51,7 +51,7 @@ class Contents:
         if self._delta is not None:
             origins = _origins(self._message, [one for one, _ in self._delta.fragments])
             for fragment_id in self._delta.removed:
-                yield (*head, *_gone(fragment_id))
+                yield (*head, *without_fragment(fragment_id))
             for fragment_id, encoded in self._delta.fragments:
                 fragment = DataFragment.FromString(encoded)
                 yield (*head, *_whole(fragment_id, fragment, origins.get(fragment_id)))
@@ -86,11 +86,11 @@ class Contents:
             else:
                 images[rebased.fragment_id] = DataFragment.FromString(rebased.image)
         for fragment_id in sorted(gone):
-            yield _gone(fragment_id)
+            yield without_fragment(fragment_id)
         for fragment_id, image in sorted(images.items()):
             deleted = image.deletion_file.num_deleted_rows
             if deleted and deleted == image.physical_rows:
-                yield _gone(fragment_id)
+                yield without_fragment(fragment_id)
             elif image.HasField("deletion_file"):
                 path = deletion_file_path(fragment_id, image.deletion_file)
                 yield (fragment_id, False, None, deleted, None, None, path, None)
@@ -150,7 +150,8 @@ def _message(one: DoneOperation) -> LanceMessage | None:
         return None  # the leader commits none; without it a row says less
 
 
-def _gone(fragment_id: int) -> Row:
+def without_fragment(fragment_id: int) -> Row:
+    """Return what a row says of a fragment that is no longer there."""
     return (fragment_id, True, None, None, None, None, None, None)
 
 

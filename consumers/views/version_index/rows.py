@@ -98,7 +98,7 @@ def rows_of(
             continue
         outcome = decided.outcome
         rows.transactions.append(_transaction(decided, done))
-        place = (decided.submitted.partition, outcome.sequence, _time(decided))
+        place = place_of(decided)
         for one in done:
             if one.iceberg is not None:
                 rows.snapshots.extend(_snapshots(decided, place, one))
@@ -175,6 +175,11 @@ def _read_version(one: DoneOperation) -> int | None:
     if isinstance(one.operation, CreateTableVersion) and one.result:
         return one.result.read_version
     return None
+
+
+def place_of(decided: Decided) -> Row:
+    """Return what every row about a decided transaction begins with."""
+    return (decided.submitted.partition, decided.outcome.sequence, _time(decided))
 
 
 def _time(decided: Decided) -> int:

@@ -19,12 +19,14 @@ from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted
 from consumers.runtime.places import another_log
+from consumers.views.version_index import returns
 from consumers.views.version_index.appends import Appends
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import open_live
+from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.publish import publish, published_positions
 from consumers.views.version_index.rows import (
     MICROSECONDS_PER_MS,
@@ -192,7 +194,14 @@ class VersionIndex:
             )
         with self._guarded():
             told, appended = self._appends.read(batch, self._counting)
+            registers = returns.registers(told)
+            if registers:
+                told, appended = read(batch), {}  # all rows of what came back are wanted here
             rows = rows_of(told, recordings, self._counting)
+            if registers:
+                rows.fragment_changes = returns.changed_by_returns(
+                    told, rows.fragment_changes, self._load_images
+                )
         changed = fold(self._heads, told)
         live = self._live
         with self._guarded(), live.transaction():
@@ -263,6 +272,10 @@ class VersionIndex:
 
     def _load_fragments(self, incarnations: list[str]) -> list[Row]:
         return self._live.query(FRAGMENTS_NOW, [incarnations])
+
+    def _load_images(self, incarnations: list[str]) -> list[Row]:
+        known = [one for one in incarnations if one in self._heads]
+        return self._live.query(returns.IMAGES_BEFORE, [known]) if known else []
 
     def _load_positions(self) -> dict[int, IndexPosition]:
         names = ", ".join(column.name for column in POSITIONS.columns[:-1])
