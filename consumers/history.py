@@ -277,7 +277,7 @@ def _span(root: str | os.PathLike[str], table: str) -> str:
     found = query(
         root,
         "SELECT min(version) AS first, max(version) AS last, min(time) AS since, max(time) AS until"
-        " FROM versions WHERE table_name = ?",
+        " FROM versions WHERE incarnation = (SELECT incarnation FROM life_of(?))",
         [table],
     )[0]
     if found["first"] is None:
@@ -293,9 +293,13 @@ def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> l
 
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby, InvalidRequest for Iceberg.
     """
-    _check_table(root, table, fragments=True)
+    life = _check_table(root, table, fragments=True)
     for version in (before, after):
-        table_at(root, table, version)
+        if table_at(root, table, version)["incarnation"] != life:
+            raise NoSuchVersion(
+                f"version {version} is of an earlier table {table!r}; this one has"
+                f" {_span(root, table)}"
+            )
     return query(root, "FROM diff(?, ?, ?)", [table, before, after])
 
 
@@ -318,7 +322,7 @@ def blame(root: str | os.PathLike[str], table: str, what: str | int | None = Non
         known = query(
             root,
             "SELECT min(fragment_id) AS first, max(fragment_id) AS last FROM fragment_changes"
-            " WHERE table_name = ?",
+            " WHERE incarnation = (SELECT incarnation FROM life_of(?))",
             [table],
         )[0]
         has = "no fragments" if known["last"] is None else f"{known['first']} to {known['last']}"
@@ -347,22 +351,24 @@ def status(root: str | os.PathLike[str]) -> list[Row]:
     return query(root, "FROM index_status")
 
 
-def _check_table(root: str | os.PathLike[str], table: str, *, fragments: bool = False) -> None:
-    """Say why nothing was found of a table: it isn't there, or hasn't what was asked for."""
-    names: dict[str, str] = {}
-    # Of a name that had tables of both formats, Lance's count.
-    for row in query(root, "SELECT table_name, former_names, format FROM tables ORDER BY format"):
-        former: Any = row["former_names"]
-        names |= dict.fromkeys((str(row["table_name"]), *(former or ())), str(row["format"]))
-    if table not in names:
-        raise NoSuchTable(f"the version index has no table {table!r}. {like_known(table, names)}")
-    if fragments and names[table] == "iceberg":
+def _check_table(root: str | os.PathLike[str], table: str, *, fragments: bool = False) -> Value:
+    """Say why nothing was found of a table: it isn't there, or hasn't what was asked for.
+
+    Returns the incarnation that the name means, if there is nothing to say.
+    """
+    lives = query(root, "SELECT incarnation, format FROM life_of(?)", [table])
+    if not lives:
+        known = query(root, "SELECT unnest(list_append(former_names, table_name)) AS t FROM tables")
+        near = like_known(table, {str(row["t"]): "" for row in known})
+        raise NoSuchTable(f"the version index has no table {table!r}. {near}")
+    if fragments and lives[0]["format"] == "iceberg":
         raise InvalidRequest(
             f"{table!r} is an Iceberg table, and fragments are Lance's",
             field="table",
             value=table,
             advice=f"`commitlog history '{table}'` shows who committed what to it",
         )
+    return lives[0]["incarnation"]
 
 
 def _positive(limit: int) -> int:

@@ -15,18 +15,27 @@ from consumers import history
 from consumers.history import Row, Value
 
 LOG = "the log itself"
-_MISSED = """
+_BEFORE = """
+WITH life AS (
+    SELECT coalesce($2, (
+        SELECT arg_max(incarnation, sequence * 1048576 + ordinal) FROM operations
+        WHERE coalesce(name_after, table_name) = $1 AND status = 'committed'
+          AND partition = $3 AND sequence < $4)) AS incarnation),
+before AS (
+    FROM operations
+    WHERE (table_name = $1 OR table_name IN (
+               SELECT unnest(list_append(former_names, table_name)) FROM tables
+               WHERE incarnation = (FROM life)))
+      AND incarnation = (FROM life) AND status = 'committed'
+      AND partition = $3 AND sequence < $4)
+"""
+"""What had become of the table when it was decided, under whatever name."""
+_MISSED = f"""
+{_BEFORE}
 SELECT operation, count(*) AS versions, min(version) AS first, max(version) AS last
-FROM operations
-WHERE table_name = ? AND coalesce(incarnation = ?, true) AND status = 'committed' AND version > ?
-  AND partition = ? AND sequence < ?
-GROUP BY operation ORDER BY first
+FROM before WHERE version > $5 GROUP BY operation ORDER BY first
 """
-_HEAD = """
-SELECT max(version) AS version FROM operations
-WHERE table_name = ? AND coalesce(incarnation = ?, true) AND status = 'committed'
-  AND partition = ? AND sequence < ?
-"""
+_HEAD = f"{_BEFORE} SELECT max(version) AS version FROM before"
 _REQUIRED = """
 SELECT table_name, requirement, actual FROM failed_requirements
 WHERE transaction_id = ? AND partition = ? AND sequence = ? ORDER BY ordinal
@@ -104,13 +113,13 @@ def _compared(root: str | os.PathLike[str], one: Row, place: tuple[Value, Value]
         name: one[name]
         for name in ("table_name", "operation", "read_version", "version", "built_on", "rebased")
     }
-    where = [one["table_name"], one["incarnation"]]
-    [found] = history.query(root, _HEAD, [*where, *place])
+    about = [one["table_name"], one["incarnation"], *place]
+    [found] = history.query(root, _HEAD, about)
     told["head"] = found["version"]
     read = one["read_version"]
     rows: list[Row] = []
     if one["operation"] in OPERATION_NAMES and isinstance(read, int) and read:
-        rows = history.query(root, _MISSED, [*where, read, *place])
+        rows = history.query(root, _MISSED, [*about, read])
     told["compared"] = [_judged(str(one["operation"]), missed) for missed in rows]
     return told
 

@@ -14,6 +14,7 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 from commitlog.client.rows import prepare_delete
+from commitlog.model.operations import RenameTable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
 from consumers import cli
@@ -110,6 +111,26 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert "  2 Delete, versions 5 to 7: " in "\n".join(refused)
     assert rejected[0] == "It was refused: the request itself is wrong."
     assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t: version 99 does not exist")
+
+
+def test_versions_under_a_former_name_are_explained_and_those_of_an_earlier_table_are_not(
+    running: Service,
+) -> None:
+    delete, renamed = deleting(running, "id = 1"), ("ns", "renamed")
+    running.client.append(T, rows(100))
+    running.client.submit(None, RenameTable(("ns", "t"), renamed)).result().raise_for_conflict()
+    running.client.create_table(T, SCHEMA)
+    running.client.append(T, rows(1))
+    other = running.client.submit(T, LanceOperation.Restore(99)).result()
+    running.client.drop_table(T)
+    running.client.submit(None, RenameTable(renamed, ("ns", "t"))).result().raise_for_conflict()
+    same, refused = words_of(running, delete(), other)
+    assert same[1:4] == [
+        f"Delete of {T} read version 4; version 5 was the newest.",
+        "What was committed between, and how they go together:",
+        "  1 Append, version 5: compatible, whatever they touched",
+    ]
+    assert refused[1].endswith("version 2 was the newest.")
 
 
 def test_the_command_tells_it_in_words_and_as_json(

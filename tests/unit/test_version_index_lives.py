@@ -6,10 +6,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 
+from commitlog.errors import NoSuchVersion
 from commitlog.model.names import REASON
 from commitlog.model.operations import (
     AlterProperties,
@@ -20,6 +22,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.table import TableId
 from consumers import history
+from consumers.servers.page import contents, questions
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.process import follow
 from tests.service import SCHEMA, Service, rows, service
@@ -210,3 +213,74 @@ def test_a_table_that_went_twice_has_what_it_had(made: Service) -> None:
         (1, 1, 3, "Append", 5, "Delete"),
         (2, 1, 4, "Append", 4, "Append"),
     ]
+
+
+def test_a_former_name_means_the_table_that_had_it(made: Service) -> None:
+    rename(made, A, B)
+    made.client.add_columns("ns$b", {"twice": "id * 2"})
+    schema = "SELECT name FROM schema_at(?, 4)"
+    assert [one["name"] for one in ask(made, schema, "ns$a")] == ["id", "name", "twice"]
+    newest, renamed, *_ = ask(made, "FROM history('ns$a')")
+    assert (newest["version"], renamed["operation"]) == (4, "RenameTable")
+    (at,) = ask(made, "FROM table_at('ns$a', 4)")
+    assert at["table_name"] == "ns$b"
+    assert history.diff(made.root, "ns$a", 2, 4) == history.diff(made.root, "ns$b", 2, 4) != []
+
+
+def swap(made: Service) -> None:
+    """Give the tables `ns$a` and `ns$b` each other's name."""
+    for old, new in ((A, ("ns", "c")), (B, A), (("ns", "c"), B)):
+        rename(made, old, new)
+
+
+def test_of_swapped_tables_each_has_its_own_versions(made: Service) -> None:
+    made.client.create_table("ns$b", SCHEMA)
+    made.client.append("ns$b", rows(9))
+    made.client.append("ns$a", rows(4))
+    swap(made)
+    one, other = (made.client.table(name).incarnation for name in ("ns$a", "ns$b"))
+    for name, life in (("ns$a", one), ("ns$b", other)):
+        (at,) = ask(made, "FROM table_at(?, 2)", name)
+        assert at["incarnation"] == life
+        (at,) = ask(made, "FROM table_at_time(?, '2100-01-01')", name)
+        assert at["incarnation"] == life
+        (meant,) = ask(made, "SELECT incarnation FROM life_of(?)", name)
+        assert meant["incarnation"] == life
+
+
+def test_versions_of_an_earlier_table_of_the_name_are_not_compared(made: Service) -> None:
+    end(made, A)
+    made.client.create_table("ns$a", SCHEMA)
+    ask(made, "FROM tables")
+    with pytest.raises(NoSuchVersion, match="earlier table 'ns\\$a'; this one has versions 1 to 1"):
+        history.diff(made.root, "ns$a", 1, 3)
+    (at,) = ask(made, "FROM table_at('ns$a', 3)")
+    assert at["incarnation"] != made.client.table("ns$a").incarnation
+
+
+def test_the_page_tells_swapped_tables_apart(made: Service) -> None:
+    made.client.create_table("ns$b", SCHEMA, properties={"owner": "b"})
+    made.client.append("ns$b", rows(9))
+    swap(made)
+    made.client.append("ns$b", rows(4))
+    ask(made, "FROM tables")
+
+    def told(run: history.Ask) -> list[history.Row]:
+        found = [contents.contents(run, name) for name in ("ns$a", "ns$b")]
+        about: list[Any] = [questions.table(run, name) for name in ("ns$a", "ns$b")]
+        return [
+            {"head": one["head"], "rows": of["lives"][0]["version"], "set": of["properties"]}
+            for one, of in zip(found, about, strict=True)
+        ]
+
+    one, other = history.read(made.root, told)
+    assert one == {"head": 2, "rows": 2, "set": [{"key": "owner", "value": "b"}]}
+    assert other == {"head": 4, "rows": 4, "set": []}
+
+
+def test_the_page_knows_a_dropped_table_by_all_its_names(made: Service) -> None:
+    rename(made, A, B)
+    end(made, B)
+    ask(made, "FROM tables")
+    happened = history.read(made.root, lambda run: [questions.events(run, table="ns$b")])
+    assert happened[0]["total"] == 5

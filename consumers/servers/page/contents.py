@@ -20,19 +20,14 @@ def contents(ask: Ask, table: str, version: int | None = None, *, after: int = -
     Its fragments come in pages, those with ids above `after`. Raises NoSuchTable or NoSuchVersion,
     naming what exists nearby.
     """
-    heads = ask(
-        "SELECT incarnation, format, version FROM tables"
-        " WHERE table_name = ? OR list_contains(former_names, ?)"
-        " ORDER BY ended_by IS NULL DESC, sequence DESC LIMIT 1",
-        [table, table],
-    )
+    heads = ask("SELECT incarnation, format, version FROM life_of(?)", [table])
     if not heads:
         must_exist(ask, table)
     head: Row = heads[0] if heads else {"incarnation": None, "format": None, "version": None}
     if head["format"] == "iceberg":
         return _of_iceberg(ask, table, head)
     at = head["version"] if version is None else version
-    made = _made(ask, table, at)
+    made = _made(ask, table, at, head["incarnation"])
     if version is not None and made is None:
         raise NoSuchVersion(f"table {table!r} has no version {version}{_span(head)}")
     totals = ask(
@@ -61,13 +56,13 @@ def contents(ask: Ask, table: str, version: int | None = None, *, after: int = -
     }
 
 
-def _made(ask: Ask, table: str, version: Any) -> Row | None:
+def _made(ask: Ask, table: str, version: Any, incarnation: Any) -> Row | None:
     if version is None:
         return None
     rows = ask(
         "SELECT epoch_ms(time) AS time, operation, principal AS writer, partition, sequence,"
-        " rebased_over, rows_added, rows_removed FROM table_at(?, ?)",
-        [table, version],
+        " rebased_over, rows_added, rows_removed FROM table_at(?, ?) WHERE incarnation = ?",
+        [table, version, incarnation],
     )
     return rows[0] if rows else None
 
@@ -101,8 +96,10 @@ def _of_iceberg(ask: Ask, table: str, head: Row) -> Row:
 def difference(ask: Ask, table: str, before: int, after: int) -> Row:
     """Return how a table at one version differs from another: fields, fragments, and commits."""
     must_exist(ask, table)
+    heads = ask("SELECT incarnation FROM life_of(?)", [table])
+    incarnation = heads[0]["incarnation"] if heads else None
     for version in (before, after):
-        if _made(ask, table, version) is None:
+        if _made(ask, table, version, incarnation) is None:
             raise NoSuchVersion(f"table {table!r} has no version {version}")
     rows = ask(
         "SELECT fragment_id, change, rows_before, rows_after, bytes_before, bytes_after,"

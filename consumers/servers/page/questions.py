@@ -138,8 +138,8 @@ def table(ask: Ask, name: str) -> Row:
     lives = ask(
         f"SELECT {_TABLE_COLUMNS} FROM tables"
         " WHERE table_name = ? OR list_contains(former_names, ?)"
-        " ORDER BY ended_by IS NULL DESC, sequence DESC LIMIT ?",
-        [name, name, LIST_MAX],
+        " ORDER BY (table_name = ? AND ended_by IS NULL) DESC, sequence DESC LIMIT ?",
+        [name, name, name, LIST_MAX],
     )
     where, parameters = _named(ask, name)
     counts = ask(
@@ -151,7 +151,7 @@ def table(ask: Ask, name: str) -> Row:
         "name": name,
         "lives": lives,
         "counts": {str(row["status"]): row["count"] for row in counts},
-        "properties": settings.own(ask, name, lives[0] if lives else {}),
+        "properties": settings.own(ask, lives[0]) if lives else [],
         "inherited": settings.inherited(ask, name),
     }
 
@@ -309,23 +309,19 @@ def _place(row: Row) -> tuple[object, object]:
 
 
 def _named(ask: Ask, name: str) -> tuple[str, list[object]]:
-    """Return the condition for a table's rows, also those from before it was renamed."""
+    """Return the condition for a table's rows, also those under other names that it had."""
     lives = ask(
-        "SELECT incarnation, former_names FROM tables"
-        " WHERE table_name = ? AND ended_by IS NULL AND len(former_names) > 0",
+        "SELECT incarnation, list_append(former_names, table_name) AS names FROM life_of(?)"
+        " WHERE len(former_names) > 0",
         [name],
     )
-    condition, parameters = _is(name)
+    condition, parameters = "table_name = ?", list[object]([name])
     for life in lives:
-        former: Any = life["former_names"]
-        marks = ", ".join("?" * len(former))
+        names: Any = life["names"]
+        marks = ", ".join("?" * len(names))
         condition = f"({condition} OR (incarnation = ? AND table_name IN ({marks})))"
-        parameters = [*parameters, life["incarnation"], *former]
+        parameters += [life["incarnation"], *names]
     return condition, parameters
-
-
-def _is(name: str) -> tuple[str, list[object]]:
-    return "table_name = ?", [name]
 
 
 def must_exist(ask: Ask, name: str) -> None:

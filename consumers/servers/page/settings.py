@@ -9,16 +9,19 @@ UPKEEP_PREFIX = "commitlog.maintain."
 _LAST_SET = "arg_max(value, sequence * 1048576 + ordinal) AS value"
 
 
-def own(ask: Ask, name: str, life: Row) -> list[Row]:
-    """Return the properties of a table's present life, whatever it was called when it got them."""
-    former = life.get("former_names")
-    names = [name, *(former if isinstance(former, list) else ())]
+def own(ask: Ask, life: Row) -> list[Row]:
+    """Return the properties of a life of a table, whatever it was called when it got them."""
+    former = life["former_names"]
+    names = [life["table_name"], *(former if isinstance(former, list) else ())]
     marks = ", ".join("?" * len(names))
+    # Another table may have had one of the names since.
     return ask(
-        f"SELECT key, {_LAST_SET} FROM properties WHERE table_name IN ({marks})"
-        " AND sequence >= ? AND is_table GROUP BY key"
+        f"SELECT key, {_LAST_SET} FROM properties JOIN"
+        " (SELECT partition, sequence, ordinal FROM operations"
+        f"  WHERE table_name IN ({marks}) AND incarnation = ?) USING (partition, sequence, ordinal)"
+        f" WHERE table_name IN ({marks}) AND is_table GROUP BY key"
         " HAVING value IS NOT NULL ORDER BY key LIMIT ?",
-        [*names, life.get("created_sequence") or 0, SETTINGS_MAX],
+        [*names, life["incarnation"], *names, SETTINGS_MAX],
     )
 
 

@@ -6,18 +6,7 @@ last row of each fragment up to it. A value that a row leaves NULL is the one be
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import Question
-
-_LIFE = """
-(SELECT incarnation FROM tables WHERE table_name = t OR list_contains(former_names, t)
- ORDER BY (table_name = t AND ended_by IS NULL) DESC, sequence DESC LIMIT 1)
-"""
-"""The life of table `t` that exists, or the last one."""
-
-_NAMES = (
-    f"SELECT unnest(list_append(former_names, table_name)) FROM tables WHERE incarnation = {_LIFE}"
-)
-_OF_LIFE = f"table_name IN ({_NAMES}) AND incarnation = {_LIFE}"
+from consumers.views.version_index.question import OF_LIFE, Question
 
 _EMPTIED = "removed OR (deleted_rows > 0 AND deleted_rows = physical_rows)"
 
@@ -34,7 +23,7 @@ def _standing(where: str) -> str:
                arg_max(files, version) AS files,
                CASE WHEN arg_max(deleted_rows, version) > 0
                     THEN arg_max(deletion_file, version) END AS deletion_file
-        FROM fragment_changes WHERE {_OF_LIFE} AND {where}
+        FROM fragment_changes WHERE {OF_LIFE} AND {where}
         GROUP BY fragment_id)
     WHERE NOT ({_EMPTIED})
     """
@@ -133,7 +122,7 @@ DELETION_FILES = Question(
 
 _TOUCHED = f"""
 SELECT DISTINCT fragment_id FROM fragment_changes
-WHERE {_OF_LIFE} AND version > least(v1, v2) AND version <= greatest(v1, v2)
+WHERE {OF_LIFE} AND version > least(v1, v2) AND version <= greatest(v1, v2)
 """
 
 DIFF = Question(
@@ -150,7 +139,7 @@ DIFF = Question(
         SELECT fragment_id, arg_max((partition, sequence, ordinal), version) AS place,
                max(version) AS changed_in
         FROM fragment_changes
-        WHERE {_OF_LIFE} AND version > least(v1, v2) AND version <= greatest(v1, v2)
+        WHERE {OF_LIFE} AND version > least(v1, v2) AND version <= greatest(v1, v2)
         GROUP BY fragment_id)
     SELECT fragment_id,
            CASE WHEN before.changed_in IS NULL THEN 'added'
@@ -183,7 +172,7 @@ CHANGES = Question(
            CASE WHEN NOT is_gone THEN physical_rows - deleted_rows END AS rows,
            CASE WHEN NOT is_gone THEN bytes END AS bytes, made_from, transaction_id,
            partition, sequence, ordinal
-    FROM ({_images(f"{_OF_LIFE} AND version <= v2 AND fragment_id IN ({_TOUCHED})")})
+    FROM ({_images(f"{OF_LIFE} AND version <= v2 AND fragment_id IN ({_TOUCHED})")})
     {_BY} {_ON}
     WHERE version > v1 ORDER BY version, fragment_id
     """,
@@ -197,7 +186,7 @@ BLAME = Question(
     "Who made each current fragment of table t, and who changed it last.",
     f"""
     WITH standing AS ({_standing("true")}),
-    images AS ({_images(f"{_OF_LIFE} AND fragment_id IN (SELECT fragment_id FROM standing)")}),
+    images AS ({_images(f"{OF_LIFE} AND fragment_id IN (SELECT fragment_id FROM standing)")}),
     events AS (
         SELECT fragment_id,
                arg_max((partition, sequence, ordinal), version) FILTER (is_new) AS made,
@@ -229,8 +218,8 @@ BLAME_OF = Question(
            deletion_file, transaction_id, partition, sequence, ordinal
     FROM ({
         _images(
-            f'''{_OF_LIFE} AND fragment_id IN (
-            SELECT fragment_id FROM fragment_changes WHERE {_OF_LIFE}
+            f'''{OF_LIFE} AND fragment_id IN (
+            SELECT fragment_id FROM fragment_changes WHERE {OF_LIFE}
             AND (fragment_id = try_cast(what AS BIGINT)
                  OR list_contains(files, what::VARCHAR)))'''
         )
@@ -248,7 +237,7 @@ LINEAGE = Question(
     " into it, and so on for so many steps. Step 0 is the fragment itself.",
     f"""
     WITH RECURSIVE whole AS MATERIALIZED (
-        SELECT * FROM fragment_changes WHERE {_OF_LIFE} AND files IS NOT NULL),
+        SELECT * FROM fragment_changes WHERE {OF_LIFE} AND files IS NOT NULL),
     found AS (
         SELECT 0 AS step, fragment_id, version, made_from FROM whole WHERE fragment_id = fragment
         UNION
@@ -273,7 +262,7 @@ GROWTH = Question(
     "How table t grew: rows, fragments, files and bytes at up to so many of its versions, evenly"
     " chosen; the last one is always there. For Iceberg, by snapshot, from the snapshots' totals.",
     f"""
-    WITH images AS ({_images(_OF_LIFE)}),
+    WITH images AS ({_images(OF_LIFE)}),
     sizes AS (
         SELECT version, time, fragment_id,
                CASE WHEN is_gone THEN 0 ELSE physical_rows - deleted_rows END AS rows,
@@ -301,7 +290,7 @@ GROWTH = Question(
         SELECT NULL, snapshot_id, time, try_cast(summary->>'total-records' AS BIGINT), NULL,
                try_cast(summary->>'total-data-files' AS BIGINT),
                try_cast(summary->>'total-files-size' AS BIGINT)
-        FROM snapshots WHERE {_OF_LIFE} AND status = 'committed')
+        FROM snapshots WHERE {OF_LIFE} AND status = 'committed')
     SELECT * EXCLUDE (place) FROM (
         SELECT *, ntile(points) OVER (ORDER BY time, version) AS place FROM grown)
     QUALIFY row_number() OVER (PARTITION BY place ORDER BY time DESC, version DESC) = 1
@@ -348,7 +337,7 @@ REMOVABLE = Question(
     "Files of table t that no version since a moment of log time (UTC) has: they go when older"
     " versions may go. Relative to the table.",
     f"""
-    WITH images AS ({_images(_OF_LIFE)}),
+    WITH images AS ({_images(OF_LIFE)}),
     needed AS (
         SELECT 'data/' || unnest(files) AS path, last_version FROM images WHERE NOT is_gone
         UNION ALL
@@ -356,7 +345,7 @@ REMOVABLE = Question(
         WHERE NOT is_gone AND deletion_file IS NOT NULL),
     head AS (
         SELECT coalesce(max(version), 0) AS version FROM operations
-        WHERE {_OF_LIFE} AND version IS NOT NULL AND time <= moment)
+        WHERE {OF_LIFE} AND version IS NOT NULL AND time <= moment)
     SELECT path, max(last_version) AS last_version FROM needed
     GROUP BY path
     HAVING count(*) = count(last_version) AND max(last_version) < (SELECT version FROM head)

@@ -34,18 +34,19 @@ def quoted(text: str) -> str:
 
 
 LIFE_OF_T = """
-(SELECT incarnation FROM tables WHERE table_name = t
- ORDER BY ended_by IS NULL DESC, sequence DESC LIMIT 1)
+(SELECT incarnation FROM tables WHERE table_name = t OR list_contains(former_names, t)
+ ORDER BY (table_name = t AND ended_by IS NULL) DESC, sequence DESC LIMIT 1)
 """
-"""The life that has the name `t`; if none has it now, the last one that ended with it."""
+"""The life that has the name `t`; if none has it now, the one that had it and changed last."""
 
-NAMES_OF_T = f"""
-SELECT t UNION ALL
-SELECT unnest(former_names) FROM tables WHERE incarnation = {LIFE_OF_T}
+NAMES_OF_LIFE = f"""
+SELECT unnest(list_append(former_names, table_name)) FROM tables WHERE incarnation = {LIFE_OF_T}
 """
-"""The names under which rows of table `t` may stand: its own and, after a rename, older ones."""
 
 IS_T = f"""
-table_name IN ({NAMES_OF_T}) AND (table_name = t OR incarnation = {LIFE_OF_T})
+(table_name = t OR (table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}))
 """
-"""Whether an operation's row is about table `t`, under whatever name it was."""
+"""Whether an operation's row is about table `t`: under that name, or under another of its life."""
+
+OF_LIFE = f"table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}"
+"""Whether a row is about that life alone, not about others that had the name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import IS_T, LIFE_OF_T, Question
+from consumers.views.version_index.question import LIFE_OF_T, OF_LIFE, Question
 
 REFS = Question(
     "refs",
@@ -80,10 +80,9 @@ SCHEMA_AT = Question(
     f"""
     SELECT field_id, parent_id, name, type, nullable, version AS since_version
     FROM field_changes
-    WHERE {IS_T} AND (incarnation, version) = (
-        SELECT (incarnation, version) FROM field_changes
-        WHERE {IS_T} AND version <= at_version
-        ORDER BY sequence DESC, ordinal DESC LIMIT 1)
+    WHERE {OF_LIFE} AND (sequence, ordinal) = (
+        SELECT max((sequence, ordinal)) FROM field_changes
+        WHERE {OF_LIFE} AND version <= at_version)
     ORDER BY position
     """,
 )

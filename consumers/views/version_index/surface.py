@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from commitlog.model.table import DELIMITER
 from consumers.views.version_index.contents_surface import CONTENTS_QUESTIONS
-from consumers.views.version_index.question import IS_T, Question
+from consumers.views.version_index.question import IS_T, LIFE_OF_T, Question
 from consumers.views.version_index.records_surface import RECORDS_QUESTIONS
 from consumers.views.version_index.upkeep_surface import UPKEEP_QUESTIONS
 
@@ -172,13 +172,13 @@ _AT = """
     SELECT {columns}, location
     FROM (SELECT {columns} FROM operations
           WHERE {is_t} AND version IS NOT NULL AND {where}
-          ORDER BY sequence DESC, ordinal DESC LIMIT 1)
+          ORDER BY incarnation = {life} DESC, sequence DESC, ordinal DESC LIMIT 1)
     LEFT JOIN (SELECT incarnation, location FROM tables) USING (incarnation)
 """
 
 
 def _at(where: str) -> str:
-    return _AT.format(columns=_VERSION_COLUMNS, is_t=IS_T, where=where)
+    return _AT.format(columns=_VERSION_COLUMNS, is_t=IS_T, life=LIFE_OF_T, where=where)
 
 
 TABLE_AT = Question(
@@ -186,8 +186,8 @@ TABLE_AT = Question(
     "macro",
     "t, at_version",
     "FROM table_at('ns$table', 7)",
-    "One version of table t: what made it, who, when, from what. If several lives of the table had"
-    " this version, the newest.",
+    "One version of table t: what made it, who, when, from what. If life_of(t) never had it, that"
+    " of the newest life which had it under this name.",
     _at("version = at_version"),
 )
 
@@ -196,8 +196,19 @@ TABLE_AT_TIME = Question(
     "macro",
     "t, moment",
     "FROM table_at_time('ns$table', TIMESTAMP '2026-01-31 12:00:00')",
-    "The version of table t at a moment of log time, UTC.",
+    "The version of table t at a moment of log time, UTC. If life_of(t) had none yet, that of the"
+    " life which had the name.",
     _at("time <= moment"),
+)
+
+LIFE_OF = Question(
+    "life_of",
+    "macro",
+    "t",
+    "FROM life_of('ns$table')",
+    "The table that the name t means in diff, fragments_at, schema_at and the like: the one that"
+    " has the name; if none has, the one that had it and changed last.",
+    f"SELECT * FROM tables WHERE incarnation = {LIFE_OF_T}",
 )
 
 WRITERS = Question(
@@ -297,6 +308,7 @@ QUESTIONS = (
     HEADS_AT_TIME,
     TABLE_AT,
     TABLE_AT_TIME,
+    LIFE_OF,
     WRITERS,
     RIVALS,
     TRANSACTION_OF,
