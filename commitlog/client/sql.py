@@ -31,6 +31,15 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 INDEX = "commitlog"
+_VERSION_AT = """
+WITH life AS (FROM tables WHERE table_name = $1 AND ended_by IS NULL)
+SELECT version FROM operations
+WHERE table_name IN (SELECT unnest(list_append(former_names, table_name)) FROM life)
+  AND incarnation = (SELECT incarnation FROM life)
+  AND version IS NOT NULL AND time <= $2::TIMESTAMP
+ORDER BY sequence DESC, ordinal DESC LIMIT 1
+"""
+"""Of the table that has the name: an earlier one's versions have the same numbers, other rows."""
 AGAIN_SECONDS = 0.1
 """How often a query that is to end is told so."""
 
@@ -202,8 +211,8 @@ class _Tables:
         return name
 
     def _version(self, table: str, at: dict[str, Any]) -> int:
-        value = self._value(at["expr"])
         if str(at.get("unit", "")).upper() == "VERSION":
+            value = self._value(at["expr"])
             try:
                 return int(value)
             except (TypeError, ValueError):
@@ -213,17 +222,28 @@ class _Tables:
                 f"table {table!r} is queried at a time, which needs the version index: pass "
                 "index='DIR/index.duckdb', or name a version"
             )
-        rows = self._connection.execute(
-            "SELECT version FROM table_at_time($1, $2::TIMESTAMP)", [table, value]
-        ).fetchall()
+        moment = self._moment(at["expr"])
+        rows = self._connection.execute(_VERSION_AT, [table, moment]).fetchall()
         if not rows:
-            raise NoSuchVersion(f"table {table!r} had no version yet at {value}")
+            raise NoSuchVersion(f"table {table!r} had no version yet at {moment}")
         return int(rows[0][0])
 
     def _value(self, expression: dict[str, Any]) -> Any:
+        return self._connection.execute(self._asking(expression)).fetchall()[0][0]
+
+    def _moment(self, expression: dict[str, Any]) -> object:
+        """Return a time in UTC, which it is if it names no zone."""
+        with self._connection.cursor() as asking:
+            # A cast would take this machine's zone, and drop the offset of a text.
+            asking.execute("SET TimeZone = 'UTC'")
+            query = f"FROM ({self._asking(expression)}) t(x)"
+            in_utc = f"SELECT (x::TIMESTAMPTZ AT TIME ZONE 'UTC')::VARCHAR {query}"
+            return asking.execute(in_utc).fetchall()[0][0]
+
+    def _asking(self, expression: dict[str, Any]) -> str:
         tree = _parse(self._connection, "SELECT 0")
         tree["statements"][0]["node"]["select_list"] = [expression]
-        return self._connection.execute(_text(self._connection, tree)).fetchall()[0][0]
+        return _text(self._connection, tree).rstrip(";")
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:

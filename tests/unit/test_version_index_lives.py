@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,55 @@ def test_versions_of_an_earlier_table_of_the_name_are_not_compared(made: Service
         history.diff(made.root, "ns$a", 1, 3)
     (at,) = ask(made, "FROM table_at('ns$a', 3)")
     assert at["incarnation"] != made.client.table("ns$a").incarnation
+
+
+@pytest.mark.parametrize(
+    ("moment", "hours"),
+    [
+        ("'{:%Y-%m-%d %H:%M:%S.%f}'", 0),
+        ("TIMESTAMP '{:%Y-%m-%d %H:%M:%S.%f}'", 0),
+        ("'{:%Y-%m-%dT%H:%M:%S.%fZ}'", 0),
+        ("'{:%Y-%m-%d %H:%M:%S.%f}+02'", 2),
+        ("TIMESTAMPTZ '{:%Y-%m-%d %H:%M:%S.%f}-03:30'", -3.5),
+    ],
+)
+def test_a_moment_with_a_zone_is_that_moment_wherever_it_is_asked(
+    made: Service, moment: str, hours: float
+) -> None:
+    versions = ask(made, "SELECT version, time FROM versions ORDER BY version")
+    times = [datetime.fromisoformat(str(one["time"])) for one in versions]
+    with history.connect(made.root) as connection:
+        connection.execute("SET TimeZone = 'America/New_York'")
+        for at in (times[1], times[2]):
+            expected, said = sum(one <= at for one in times), at + timedelta(hours=hours)
+            for question in ("table_at_time('ns$a', {})", "heads_at_time({})"):
+                query = f"SELECT version FROM {question.format(moment.format(said))}"
+                assert connection.execute(query).fetchall() == [(expected,)], query
+        (day,) = connection.execute(
+            f"SELECT count(*) FROM heads_at_time('{times[0] + timedelta(days=1):%Y-%m-%d}')"
+        ).fetchall()
+        assert day == (1,)
+
+
+def test_a_time_is_a_version_of_the_table_that_has_the_name_now(made: Service) -> None:
+    index = made.root / "index.duckdb"
+    at = "SELECT count(*) AS n FROM ns$a AT (TIMESTAMP => {})"
+    (third,) = ask(made, "SELECT max(time) AS time FROM versions")
+    end(made, A)
+    made.client.create_table("ns$a", SCHEMA)
+    made.client.append("ns$a", rows(7))
+    made.client.append("ns$a", rows(8, 9))
+    (first,) = ask(
+        made, "SELECT min(time) AS time FROM versions JOIN life_of('ns$a') USING (incarnation)"
+    )
+    assert str(third["time"]) < str(first["time"])
+    with pytest.raises(NoSuchVersion, match="had no version yet at"):
+        made.client.sql(at.format(f"'{third['time']}'"), index=index)
+    for now in ("now()", "'2100-01-01'", "'2100-01-01 00:00+12:00'", "DATE '2100-01-01'"):
+        assert made.client.sql(at.format(now), index=index).to_pylist() == [{"n": 3}]
+    early = datetime.fromisoformat(str(first["time"])) + timedelta(hours=2, milliseconds=-1)
+    with pytest.raises(NoSuchVersion, match="had no version yet at"):
+        made.client.sql(at.format(f"'{early:%Y-%m-%d %H:%M:%S.%f}+02'"), index=index)
 
 
 def test_the_page_tells_swapped_tables_apart(made: Service) -> None:

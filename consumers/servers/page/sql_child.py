@@ -36,7 +36,7 @@ GENERATING = {"generate_series", "range", "repeat", "repeat_row", "unnest"}
 """Table functions that look at nothing. Others may run SQL of their own, or read files."""
 
 
-NO_ZONES = "times with a zone are not supported here; cast them: now()::TIMESTAMP"
+NO_ZONES = "times with a zone are not supported here; convert them: now() AT TIME ZONE 'UTC'"
 
 
 class StatementRefused(Exception):

@@ -6,7 +6,7 @@ last row of each fragment up to it. A value that a row leaves NULL is the one be
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import OF_LIFE, Question
+from consumers.views.version_index.question import MOMENT, OF_LIFE, Question
 
 _EMPTIED = "removed OR (deleted_rows > 0 AND deleted_rows = physical_rows)"
 
@@ -333,7 +333,7 @@ REMOVABLE = Question(
     "removable_before",
     "macro",
     "t, moment",
-    "FROM removable_before('ns$table', now()::TIMESTAMP - INTERVAL 7 DAYS)",
+    "FROM removable_before('ns$table', (now() AT TIME ZONE 'UTC') - INTERVAL 7 DAYS)",
     "Files of table t that no version since a moment of log time (UTC) has: they go when older"
     " versions may go. Relative to the table.",
     f"""
@@ -345,7 +345,7 @@ REMOVABLE = Question(
         WHERE NOT is_gone AND deletion_file IS NOT NULL),
     head AS (
         SELECT coalesce(max(version), 0) AS version FROM operations
-        WHERE {OF_LIFE} AND version IS NOT NULL AND time <= moment)
+        WHERE {OF_LIFE} AND version IS NOT NULL AND time <= {MOMENT})
     SELECT path, max(last_version) AS last_version FROM needed
     GROUP BY path
     HAVING count(*) = count(last_version) AND max(last_version) < (SELECT version FROM head)

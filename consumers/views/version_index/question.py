@@ -50,3 +50,13 @@ IS_T = f"""
 
 OF_LIFE = f"table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}"
 """Whether a row is about that life alone, not about others that had the name."""
+
+MOMENT = """
+(coalesce(try_cast(moment::VARCHAR || '+00' AS TIMESTAMPTZ),
+          try_cast(moment::VARCHAR || ' 00:00+00' AS TIMESTAMPTZ), moment::TIMESTAMPTZ)
+ AT TIME ZONE 'UTC')
+"""
+"""A parameter `moment` in UTC, which it is if it names no zone.
+
+DuckDB compares a time that has a zone in the reader's own zone, and drops the offset of a text.
+"""
