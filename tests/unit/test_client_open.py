@@ -136,7 +136,10 @@ def test_the_log_s_reason_for_a_refusal_is_kept(
     leader.decide = refuse
     dataset = client.open("a$t")
     merge = dataset.merge_insert("id").when_matched_update_all()
-    writes = [*WRITES.values(), lambda _: merge.execute({"id": [1], "v": ["z"]})]
+    writes: list[Callable[[Any], Any]] = [
+        *WRITES.values(),
+        lambda _: merge.execute({"id": [1], "v": ["z"]}),
+    ]
     for write in writes:
         with pytest.raises(TransactionRejected) as refused:
             write(dataset)
@@ -166,7 +169,7 @@ def test_an_opened_table_travels_for_reading_only(client: CommitLog) -> None:
     for handle in (sent, sent.checkout_version(1), pickle.loads(pickle.dumps(sent))):
         for write in WRITES.values():
             with pytest.raises(InvalidRequest, match="pickled is read-only"):
-                write(handle)  # type: ignore[no-untyped-call]
+                write(handle)
         with pytest.raises(InvalidRequest, match="optimize writes"):
             _ = handle.optimize
     # A worker writes files for it, and whoever has a connection submits them.
