@@ -172,6 +172,7 @@ def page(console: Console, root: Path, address: str, *, stays: bool) -> None:
         f"\nThe page: [bold]{address}/[/], kept open by `make demo ARGS=--stay`, or opened again by"
         f" `commitlog up --root {root} --port {address.rpartition(':')[2]}`",
         highlight=False,
+        soft_wrap=True,  # a command is copied whole
     )
 
 
@@ -184,6 +185,7 @@ def _next(console: Console, root: Path) -> None:
         f'  duckdb {root}/index.duckdb "FROM heads_at(100)"\n'
         f"  {root}/tables holds plain Lance tables: lance.dataset(...) opens every version",
         highlight=False,
+        soft_wrap=True,
     )
 
 
