@@ -111,7 +111,7 @@ class World:
     ) -> None:
         """Serve a new log; its tables lie below `root` unless another place is given."""
         cluster = MemoryCluster()
-        opened = open_log or (lambda: MemoryLog(cluster))
+        opened = self._opened = open_log or (lambda: MemoryLog(cluster))
         self._names = 0
         self._allowed = settings.locations if settings is not None else ()
         self.root = root
@@ -148,6 +148,10 @@ class World:
         self.log.close()
         self.stop_leader()
         self._log.close()
+
+    def client(self) -> CommitLog:
+        """Return a client that the server doesn't know."""
+        return CommitLog(self._opened)
 
     def fresh_name(self) -> str:
         """Return a namespace that nobody used."""

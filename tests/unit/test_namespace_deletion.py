@@ -263,3 +263,21 @@ def test_versions_of_a_new_table_are_made_and_deleted_in_one_batch(
     assert counts == [1, 1]
     assert listed(world, name) == [3]
     assert world.open(name).count_rows() == 3
+
+
+def test_versions_of_a_table_that_another_client_has_made_again_are_deleted(
+    world: World, table: list[str]
+) -> None:
+    (staged,) = world.stage(table, lambda dataset: dataset.insert(numbers(7, 8)))
+    assert world.post(BATCH, {"operations": [{"create_table_version": staged}]})[0] == 200
+    with world.client() as other:
+        other.drop_table("$".join(table))
+        other.create_table("$".join(table), numbers(0, 1).schema)
+        for number in range(2):
+            other.append("$".join(table), numbers(number, number + 1))
+    ranges = [{"start_version": 1, "end_version": 3}]
+    deletion = {"delete_table_versions": {"id": table, "ranges": ranges}}
+    status, body = world.post(BATCH, {"operations": [deletion]})
+    assert status == 200, body
+    assert body["results"][0]["delete_table_versions"]["deleted_count"] == 2
+    assert listed(world, table) == [3]

@@ -134,7 +134,7 @@ class _Batch:
         self.operations.append(made)
 
     def delete_versions(self, table: TableId, request: Any) -> None:
-        target, info = self.target(table), self.now(table)
+        target, info = self.now(table)
         if info is not None and info.incarnation != target.incarnation:
             info = None  # the batch declared another table of this name
         refuse_branch(self.call, table, request.branch)
@@ -168,15 +168,20 @@ class _Batch:
             return message
         return f"{self.items}[{self.asked[int(found[1])]}]{message[found.end() :]}"
 
-    def now(self, table: TableId) -> TableInfo | None:
-        """Return a table as it is, if it stood before the batch."""
-        if table in self.infos:
-            self.infos[table] = self.service.info(table)
-        return self.infos.get(table)
+    def now(self, table: TableId) -> tuple[StagedTarget, TableInfo | None]:
+        """Return the same as `target`, and the table as it is if it stood before the batch."""
+        target, known = self.target(table), self.infos.get(table)
+        if known is None:
+            return target, None
+        info = self.infos[table] = self.service.info(table)
+        if target.incarnation == known.incarnation:
+            # It may be another table by now than it was lately.
+            target = StagedTarget(info.table_id, info.location, info.incarnation)
+            self.targets[table] = target
+        return target, info
 
     def deregister(self, table: TableId) -> None:
-        target = self.target(table)
-        self.now(table)
+        target, _ = self.now(table)
         self.targets[table] = None
         self.operations.append(DeregisterTable(table, target.incarnation))
 
