@@ -29,6 +29,7 @@ from commitlog.adapters.places import bound
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
+from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
@@ -109,9 +110,9 @@ def _build(task: Build) -> Built | BuildRefused:
         whole = Transaction.FromString(task.message)
         message = sayable(whole)
         metadata = task.schema_metadata
-        operation = to_lance_operation(
-            message, schema_metadata(whole) if metadata is None else metadata
-        )
+        if metadata is None:
+            metadata = schema_metadata(whole) or _standing_metadata(task, message)
+        operation = to_lance_operation(message, metadata)
     except _UNSAYABLE as error:
         # Also what a constructor of pylance's says of an id or a number: it is in the message.
         return BuildRefused(str(error))
@@ -154,6 +155,16 @@ def _scheme(store: ObjectStore, head: int) -> NamingScheme:
         if store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(head, scheme)}") >= 0:
             return scheme
     raise CorruptLog(f"version {head} has no manifest file; it must be written before the next one")
+
+
+def _standing_metadata(task: Build, message: Transaction) -> SchemaMetadata:
+    """Return the schema metadata that a change of columns keeps; pylance clears what isn't said."""
+    if not (message.HasField("merge") or message.HasField("project")):
+        return ()
+    store = store_for(task.location)
+    name = manifest_name(task.head, _scheme(store, task.head))
+    state, _ = decode_manifest(store.read(f"{VERSIONS_DIRECTORY}/{name}"))
+    return tuple(sorted(state.header.message.schema_metadata.items()))
 
 
 def _restored_without_file(store: ObjectStore, message: Transaction, scheme: NamingScheme) -> int:

@@ -122,6 +122,7 @@ def test_each_change_lands_at_its_first_try(
         log = world.log
         log.create_table(TABLE, SCHEMA)
         log.append(TABLE, rows(1, 2, 3))
+        log.open(TABLE).update_schema_metadata({"owner": "ann"})
         with writers(log, TABLE):
             for change, path, body in CHANGES:
                 if way == "handle":
@@ -144,6 +145,7 @@ def test_each_change_lands_at_its_first_try(
         found = lance.dataset(log.table(TABLE).location)
         found.validate()  # type: ignore[no-untyped-call]
         assert found.schema.names == ["id", "name", "twice", "thrice"]
+        assert found.schema.metadata == {b"owner": b"ann"}
         assert found.schema.field("thrice").type == pa.int32()
         assert not found.schema.field("name").nullable
         for row in found.to_table().to_pylist():

@@ -4,6 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_pylance_builds_what_nobody_else_sees(dataset: lance.LanceDataset, name:
     opened = lance.dataset(dataset.uri)
     assert opened.version == 2
     opened.to_table()
+
+
+@pytest.mark.parametrize("name", ["Merge", "Project"])
+def test_a_change_of_columns_keeps_schema_metadata_that_it_does_not_mention(
+    dataset: lance.LanceDataset, name: str
+) -> None:
+    dataset.update_schema_metadata({"owner": "ann"})
+    task = _task(dataset, MAKERS[name](dataset))
+    for said, kept in ((None, {"owner": b"ann"}), ((), {}), ((("k", b"v"),), {"k": b"v"})):
+        built = build(replace(task, schema_metadata=said))
+        assert isinstance(built, Built), built
+        assert dict(built.state.header.message.schema_metadata) == kept
+        (Path(dataset.uri) / built.staged_path).unlink()
 
 
 def test_a_refusal_leaves_nothing(dataset: lance.LanceDataset) -> None:
