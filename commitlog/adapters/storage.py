@@ -45,6 +45,10 @@ def keep_on_disk(durable: bool = True) -> None:
     _folder.cache_clear()  # a store keeps its files as was said when it was made
 
 
+class UnlistableError(OSError):
+    """A name in a folder is none that the store's client takes, so it lists nothing there."""
+
+
 class FileFound(NamedTuple):
     """A file as a store lists it."""
 

@@ -21,7 +21,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
-from commitlog.adapters.storage import CHUNK_BYTES, FileFound, LocalStore, sha256_of
+from commitlog.adapters.storage import (
+    CHUNK_BYTES,
+    FileFound,
+    LocalStore,
+    UnlistableError,
+    sha256_of,
+)
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
 
@@ -80,6 +86,7 @@ class RemoteStore:
             from obstore.exceptions import (
                 AlreadyExistsError,
                 BaseError,
+                InvalidPathError,
                 PreconditionError,
                 UnknownConfigurationKeyError,
             )
@@ -98,6 +105,7 @@ class RemoteStore:
         self._bucket = f"{scheme}//{bucket}", endpoint
         self._prefix = "".join(prefix).strip("/")
         self._exists = (AlreadyExistsError, PreconditionError)
+        self._unlistable: type[Exception] = InvalidPathError
         self._failed: type[Exception] = BaseError
         # A configured endpoint may use plain HTTP.
         options: Any = {**_TIMEOUT, "allow_http": "true", **given.client}
@@ -236,6 +244,22 @@ class RemoteStore:
                     modified = one["last_modified"].timestamp()
                     yield FileFound(one["path"], one["size"], int(modified * 1000))
 
+    def folders(self, folder: str = "") -> tuple[list[str], list[str]]:
+        """Return the paths of the objects directly in a folder, and those of its folders."""
+        prefix = f"{_confined(folder)}/" if folder else None
+        with self._errors():
+            found = self._objects.list_with_delimiter(self._store, prefix)
+        return [one["path"] for one in found["objects"]], list(found["common_prefixes"])
+
+    def found(self, path: str) -> FileFound | None:
+        """Return an object as it would be listed, or None if there is none."""
+        try:
+            with self._errors():
+                one = self._objects.head(self._store, _confined(path))
+        except FileNotFoundError:
+            return None
+        return FileFound(path, one["size"], int(one["last_modified"].timestamp() * 1000))
+
     def prune(self, folder: str = "") -> None:
         """Do nothing: there are no folders."""
 
@@ -288,6 +312,8 @@ class RemoteStore:
             yield
         except self._exists as error:
             raise FileExistsError(str(error)) from error
+        except self._unlistable as error:
+            raise UnlistableError(str(error)) from error
         except self._failed as error:
             raise OSError(str(error)) from error
 

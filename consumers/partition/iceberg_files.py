@@ -8,15 +8,23 @@ can still be found from the table's last metadata file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from commitlog.adapters.storage import FileFound, local_path, store_for
+from commitlog.adapters.storage import (
+    FileFound,
+    LocalStore,
+    UnlistableError,
+    local_path,
+    store_for,
+)
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.core.decisions import Refused
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.views import read_any
@@ -63,6 +71,10 @@ class IcebergFiles:
             return self._store.size(self._path(location)) >= 0
         except FileNotFoundError:
             return False
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return False
+            raise
 
     def make_folders(self, location: str) -> None:
         """Make the folders in which clients put a new table's files; stores have none.
@@ -99,19 +111,67 @@ class IcebergFiles:
         for file in self._store.files(self._path(folder) if folder else ""):
             yield file._replace(path=f"{root}/{file.path}")
 
-    def walk(self) -> Iterator[str]:
-        """Yield the locations of all files."""
+    def locations(self) -> set[str]:
+        """Return the normalized locations of all files.
+
+        A name that no table's file can have is told, and left out: it holds up nothing. So are a
+        folder of an object store and what is below it if its client can't list them for a name.
+        """
+        found, odd = set[str](), dict[str, None]()
         root = self.root.rstrip("/")
-        for path in self._store.walk():
-            yield f"{root}/{path}"
+        for path in self._walk(odd):
+            place = plain_place(f"{root}/{path}")
+            if place:
+                found.add(place)
+            else:
+                odd[f"{root}/{path}"] = None
+        if odd:
+            told = (
+                "%d files or folders have names that no table's file can have, and are left alone"
+            )
+            logger.warning(f"{told}; the first one is %r", len(odd), next(iter(odd)))
+        return found
+
+    def _walk(self, odd: dict[str, None]) -> Iterator[str]:
+        try:
+            yield from list(self._store.walk())
+        except UnlistableError:
+            yield from self._by_folder("", odd)
+
+    def _by_folder(self, folder: str, odd: dict[str, None]) -> Iterator[str]:
+        """Yield all files of an object store but those in folders that can't be listed."""
+        assert not isinstance(self._store, LocalStore)
+        try:
+            paths, folders = self._store.folders(folder)
+        except UnlistableError as error:
+            told = str(error).partition("\n")[0]
+            logger.warning("%s/%s cannot be listed: %s", self.root, folder, told)
+            odd[f"{self.root}/{folder}"] = None
+            return
+        yield from paths
+        for one in folders:
+            yield from self._by_folder(one, odd)
+
+    def found(self, places: Collection[str]) -> dict[str, FileFound]:
+        """Return those of some files that are there, by their normalized locations."""
+        try:
+            there = ((plain_place(file.path), file) for file in self.files())
+            return {place: file for place, file in there if place in places}
+        except UnlistableError:
+            assert not isinstance(self._store, LocalStore)
+            each = ((place, self._store.found(self._path(place))) for place in places)
+            return {place: file for place, file in each if file is not None}
 
     def _path(self, location: str) -> str:
         """Return a path below the root; a file elsewhere might as well not be."""
         if self._folder is not None:
-            path = local_path(location)
-            if path is None or not path.is_absolute():
+            try:
+                path = local_path(location)
+                real = path.resolve() if path is not None and path.is_absolute() else None
+            except ValueError:  # manifests may name anything: a NUL, half a host
+                real = None
+            if real is None:
                 raise FileNotFoundError(f"{location} is not a local file")
-            real = path.resolve()
             if self._folder not in real.parents:
                 raise FileNotFoundError(f"{location} is not below the tables root {self.root}")
             return str(real.relative_to(self._folder))
@@ -136,6 +196,14 @@ def below(location: str, folder: str) -> str | None:
     except Exception:  # what has no clear meaning lies nowhere
         return None
     return place.removeprefix(start) if place.startswith(start) else None
+
+
+def plain_place(location: str) -> str:
+    """Return a normalized location; empty for what has no clear meaning."""
+    try:
+        return normalize_location(location)
+    except Refused:
+        return ""
 
 
 @dataclass

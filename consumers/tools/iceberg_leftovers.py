@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from commitlog import CommitLog
-from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties
@@ -49,8 +48,8 @@ class IcebergLeftovers:
 
         It counts as unneeded since it was written, or since what needed it was superseded.
         """
-        files, orphans = self._files, self._orphans.find()
-        there = {normalize_location(file.path): file for file in files.files()} if orphans else {}
+        orphans = self._orphans.find()
+        there = self._files.found({one.location for one in orphans}) if orphans else {}
         for orphan in orphans:
             file = there.get(orphan.location)
             if file is not None:

@@ -21,6 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile, zip_longest
 
+from commitlog.adapters.storage import UnlistableError
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
@@ -81,10 +82,10 @@ class IcebergOrphans:
 
     def find(self) -> list[Orphan]:
         """Compare the files below the tables root with the outcomes, to their present ends."""
-        files, named = self._files, self._named
+        named = self._named
         # In this order: a file that is there now has its outcome later, if it gets one.
         named.begin_look()
-        there = {normalize_location(place) for place in files.walk()}
+        there = self._files.locations()
         unnamed = named.look(there)
         known = self._known(there)
         found = list(self._abandoned(sorted(unnamed)))
@@ -178,7 +179,10 @@ class IcebergOrphans:
             except (OSError, Invalid) as error:
                 logger.warning("%s cannot be read: %s", head.place, error)
                 continue
-            found = list(superseded(table, self._files))
+            try:
+                found = list(superseded(table, self._files))
+            except UnlistableError:
+                continue  # this was told
             if found and heads.within(head.home, besides=name) is not None:
                 continue
             for place, since_ms in found:

@@ -7,17 +7,24 @@ differ by little; for manifests as hashes of paths. Paths that share a hash keep
 
 from __future__ import annotations
 
+import posixpath
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
+from urllib.parse import unquote
 
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.tables.lance_tables import normalize_location
-from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, listed, named_by
+from consumers.partition.iceberg_files import (
+    IcebergFiles,
+    RemovableFiles,
+    listed,
+    named_by,
+    plain_place,
+)
 
 
 class Kind(Enum):
@@ -94,7 +101,7 @@ class Reached:
         named = named_by(table)
         listed_in = (self._lists.get(one, ()) for one in named.manifest_lists)
         leading = chain(named.manifest_lists, named.manifests, *listed_in)
-        return all(normalize_location(one) in there or self._files.exists(one) for one in leading)
+        return all(plain_place(one) in there or self._files.exists(one) for one in leading)
 
     def look(
         self, places: Iterable[str], there: Collection[str], heads: Collection[str]
@@ -135,10 +142,13 @@ class Reached:
         manifests: dict[str, array[int]] = {}
 
         def read(place: str, paths: Callable[[bytes], list[str]]) -> list[str]:
-            is_there = normalize_location(place) in there
+            is_there = plain_place(place) in there
             if not is_there and place in self._missing:
                 return []
             found = listed(self._files, place, paths, unreadable)
+            if is_there and not found and not self._files.exists(place):
+                # It is gone by now, or its name is written as only its client reads it.
+                unreadable.unreadable[place] = None
             if not is_there and not found:
                 self._missing.add(place)
             return found
@@ -159,13 +169,27 @@ class Reached:
 
 
 def as_hashed(place: str) -> int:
-    """Return what `Reached.look` says of a file."""
-    return hash(normalize_location(place))
+    """Return what `Reached.look` says of a file, however its client writes where the store is.
+
+    That is `s3://`, `s3a://` or `s3n://`, `az://` or `abfss://` with an account, `file:` or none:
+    it is the path that counts. Nor may a name be odd: any file could be it.
+    """
+    _, is_uri, path = place.partition("://")
+    path = path.partition("/")[2] if is_uri else place.removeprefix("file:")
+    if "//" in path or "/." in path:
+        path = posixpath.normpath(path)
+    return hash(path.strip("/"))
 
 
 def hashes(places: Iterable[str]) -> array[int]:
     """Return what `Reached.look` says of files."""
-    return array("q", map(as_hashed, places))
+    return array("q", (as_hashed(one) for place in places for one in _spellings(place)))
+
+
+def _spellings(place: str) -> Iterator[str]:
+    yield place
+    if "%" in place and place.startswith("file:"):
+        yield unquote(place)
 
 
 def _named(table: IcebergTable) -> Iterator[Reference]:

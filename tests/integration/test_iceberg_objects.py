@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import InvalidTransaction
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_orphans import find_orphans
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
 from tests.iceberg_server import IcebergServer, serving
-from tests.object_store import KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
+from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytest.importorskip("moto", reason="moto is not installed")
@@ -128,6 +130,44 @@ def test_a_place_outside_the_root_is_refused(objects: Objects) -> None:
     assert (reply.status, "tables root" in reply.error["message"]) == (400, True)
     outside = {"name": "x", "metadata-location": "s3://bucket/tables/../x.metadata.json"}
     assert objects.server.ask("POST", "/v1/namespaces/far/register", outside).status == 400
+
+
+def test_names_that_the_stores_client_takes_not_hold_up_no_other_folder(
+    objects: Objects, caplog: pytest.LogCaptureFixture
+) -> None:
+    table, other = (
+        objects.catalog.create_table(("far", name), _ROWS.schema) for name in ("odd", "even")
+    )
+    for one in (table, other):
+        one.append(_ROWS)
+        store_for(one.location()).write("data/stray", b"stray")
+    import botocore.session  # our own client takes no such names
+
+    client = botocore.session.get_session().create_client(
+        "s3",
+        endpoint_url=os.environ["AWS_ENDPOINT"],
+        region_name=REGION,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+    home = table.location().removeprefix("s3://bucket/")
+    keys = [f"{home}/metadata//empty", f"{home}/data/../up", "tables/a\\b"]
+    for key in keys:
+        client.put_object(Bucket=BUCKET, Key=key, Body=b"odd")
+    log = MemoryLog(objects.cluster)
+    try:
+        found = [one["location"] for one in clean(log, None, 0, objects.client)]
+        assert found == [f"{other.location()}/data/stray"]
+        assert store_for(other.location()).size("data/stray") < 0
+        [told] = {one for one in caplog.messages if "are left alone" in one}
+        assert told.startswith("3 files or folders")
+    finally:
+        for key in keys:
+            client.delete_object(Bucket=BUCKET, Key=key)
+    found = [one["location"] for one in clean(log, None, 0, objects.client)]
+    assert found == [f"{table.location()}/data/stray"]
+    assert not clean(log, None, 0, objects.client)
+    assert [one.scan().to_arrow().num_rows for one in (table, other)] == [3, 3]
 
 
 def test_the_store_keeps_what_the_log_rests_on(objects: Objects, tmp_path: Path) -> None:
