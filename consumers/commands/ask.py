@@ -202,7 +202,7 @@ def _print_attempts(
     if is_number(transaction):
         found = index.query(root, AT, [int(transaction), partition])
         transaction = str(found[0]["transaction_id"]) if found else transaction
-    attempts = attempts_of(root, transaction)
+    attempts = attempts_of(root, transaction) or attempts_of(root, transaction.removeprefix("txn-"))
     if as_json:
         output.print_json(attempts)
     if not attempts:

@@ -81,6 +81,8 @@ def test_a_request_commits_both_formats_in_one_record(
     assert world.open(table).count_rows() == 15
     assert properties(server, namespace) == "b"
     assert server.ask("POST", _COMMIT, body, key).data == first.data
+    status, told = world.send("GET", f"/v1/log/transactions/{first.json['commit-id']}")
+    assert (status, told["sequence"]) == (200, before + 1)
 
 
 def test_a_request_that_is_refused_changes_neither(

@@ -405,3 +405,14 @@ def test_a_digit_that_is_no_number_names_no_position(
 ) -> None:
     assert run(command, "\N{SUPERSCRIPT TWO}", "--root", root) == ExitCode.REFUSED
     assert "has no transaction" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_a_commit_id_of_iceberg_names_its_transaction(
+    root: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = history.query(root, "SELECT transaction_id AS id FROM timeline LIMIT 1")[0]["id"]
+    assert run(command, f"txn-{known}", "--root", root) == ExitCode.OK
+    assert str(known) in capsys.readouterr().out
+    assert run(command, "txn-nobody", "--root", root) == ExitCode.REFUSED
+    assert "has no transaction txn-nobody" in capsys.readouterr().err

@@ -189,7 +189,8 @@ class Service:
             record = decode_log_record(f"{transaction_id}/0".encode(), records.transaction)
             if isinstance(outcome, Outcome) and isinstance(record, Transaction):
                 return outcome, record
-        return None
+        rest = transaction_id.removeprefix("txn-")  # Iceberg's commit-id
+        return self.transaction(rest) if rest != transaction_id else None
 
     def change(self, call: Call, *operations: Operation) -> tuple[Outcome, Transaction]:
         """Commit operations of the catalogue as one transaction, or raise why not.
