@@ -1,11 +1,15 @@
 """Are the two batch calls what their specifications say: many tables, all or none, in order?"""
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
-from tests.namespace_world import World, numbers
+from consumers.tools.verify import VerifyOptions, verify
+from tests.namespace_world import Capture, World, numbers
 
 BATCH = "/v1/table/batch-commit"
 BATCH_CREATE = "/v1/table/version/batch-create"
@@ -222,6 +226,27 @@ def test_batch_create_commits_nothing_if_one_entry_is_wrong(
     assert (status, body["code"]) == (400, 13)
     assert "entries[1]" in body["error"]
     assert heads(world, p, q) == [(1, 10), (1, 10)]
+
+
+@pytest.mark.parametrize("declared", ["before", "in the batch"])
+def test_the_first_versions_of_a_table_in_one_batch_are_proven(
+    tmp_path: Path, declared: str
+) -> None:
+    with closing(World(tmp_path)) as world:
+        name = ["n", "new"]
+        location = str(world.tables_root / "n" / "new.lance")
+        capture = Capture(location, 0)
+        for number, mode in enumerate(["create", "append", "append"]):
+            rows = numbers(number, number + 1)
+            lance.write_dataset(rows, namespace_client=capture, table_id=name, mode=mode)
+        declare = [{"declare_table": {"id": name, "location": location}}]
+        batches = [*map(create, capture.requests)]
+        for batch in [declare, batches] if declared == "before" else [declare + batches]:
+            status, body = world.post(BATCH, {"operations": batch})
+            assert status == 200, body
+        assert heads(world, name) == [(3, 3)]
+        verdict = verify(world.log.runtime().log, 0, VerifyOptions(tmp_path))
+        assert verdict.problems == []
 
 
 @pytest.mark.parametrize(

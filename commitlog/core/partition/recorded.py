@@ -169,7 +169,7 @@ class Recorded(Mapping[Wanted, Found]):
         staged = next((f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY)), "")
         # A clone's first version stands on nothing, others on the version before.
         before_it = None if wanted.target else self._machine.tables[wanted.table].manifest
-        state = self._state(before_it, wanted.index)
+        state = self._state(before_it, wanted.index, is_first=bool(wanted.target))
         observation = self._next(staged)
         if observation is None or state is None:
             return None
@@ -190,8 +190,9 @@ class Recorded(Mapping[Wanted, Found]):
             if getattr(operation, "manifest_path", None) != wanted.path:
                 continue
             table = self._machine.tables.get(getattr(operation, "table", ()))
-            is_new = isinstance(operation, RegisterTable) or table is None
-            state = self._state(None if is_new or table is None else table.manifest, index)
+            is_first = isinstance(operation, RegisterTable)
+            before = None if is_first or table is None else table.manifest
+            state = self._state(before, index, is_first=is_first)
             return None if state is None else Found(observation, state=state)
         return None
 
@@ -213,14 +214,19 @@ class Recorded(Mapping[Wanted, Found]):
                     return Found(observation, data=deltas[wanted.path].to_bytes())
         return None
 
-    def _state(self, before: ManifestState | None, index: int) -> ManifestState | None:
-        """Return the version that a result recorded, on the version before it."""
+    def _state(
+        self, before: ManifestState | None, index: int, *, is_first: bool
+    ) -> ManifestState | None:
+        """Return the version that a result recorded, on the version before it.
+
+        The first one of a registered table or of a clone stands on nothing, whatever its number.
+        """
         recording = self._decided.outcome.results[index].delta
         if recording is None:
             return None
         delta = ManifestDelta.from_bytes(recorded(recording, self._recordings))
         state = empty_state() if before is None else before.fork()
-        if state.version and state.version + 1 != delta.version:
+        if not is_first and state.version + 1 != delta.version:
             return None  # on a version that this very transaction made
         try:
             apply_delta(state, delta)
