@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,8 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 GUARD_TAG = "kept-by-commitlog"
 """The tag that maintenance gives the oldest version: Lance's own cleanup refuses to delete versions
 while one of them has a tag, and what expires is the log's to say."""
+_AUTO_CLEANUP = "lance.auto_cleanup.interval"
+"""A table's configuration that has Lance delete old versions once it has committed one."""
 _TAGS = "_refs/tags"
 _BRANCHES = "_refs/branches"
 _SUFFIX = ".json"
@@ -40,6 +42,25 @@ def lance_tags(location: str) -> dict[str, int]:
 def guarded_version(location: str) -> int:
     """Return the version that the guard names, 0 if there is no guard; raise OSError."""
     return _main_tags(location).get(GUARD_TAG, 0)
+
+
+def guard_from_cleanup(location: str, config: Mapping[str, str]) -> None:
+    """Set the guard if the configuration of what is committed asks for Lance's cleanup after it.
+
+    Maintenance looks at a table once a minute, which is too late then, or doesn't run.
+    """
+    if _AUTO_CLEANUP not in config or guarded_version(location):
+        return
+    oldest = next(iter(versions_with_files(location)), 0)
+    if not oldest:
+        return
+    from commitlog.adapters.lance_datasets import open_dataset  # rarely needed
+
+    try:
+        open_dataset(location, oldest).tags.create(GUARD_TAG, oldest)
+    except (OSError, ValueError):
+        if not guarded_version(location):  # else somebody else has just set it
+            raise
 
 
 def _main_tags(location: str) -> dict[str, int]:

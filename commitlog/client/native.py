@@ -15,6 +15,7 @@ import lance
 
 from commitlog.adapters.lance_datasets import let_through
 from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
+from commitlog.adapters.lance_refs import guard_from_cleanup
 from commitlog.adapters.storage import store_for
 from commitlog.client.caller import caller
 from commitlog.client.lance_request import new_transaction_id, parse_message
@@ -95,6 +96,7 @@ class LogVersions(VersionStore):
         which = lance_message.WhichOneof("operation") or "unknown"
         base = ((BASE_VERSION, str(staged.base_version)),) if staged.base_version else ()
         written = read_written_keys(self._info, lance_message)
+        guard_from_cleanup(self.location, state.header.message.config)
         operation = CreateTableVersion(
             table=self.table,
             version=staged.version,

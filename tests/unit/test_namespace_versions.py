@@ -45,6 +45,21 @@ def test_a_staged_manifest_is_committed_once(world: World, table: list[str]) -> 
     assert not [name for name in left if ".manifest-" in name]
 
 
+@pytest.mark.parametrize("way", ["log.open", "plain client"])
+def test_no_configuration_has_lance_delete_what_the_log_keeps(
+    world: World, table: list[str], way: str
+) -> None:
+    def opened() -> lance.LanceDataset:
+        return world.log.open("$".join(table)) if way == "log.open" else world.open(table)
+
+    lance.write_dataset(numbers(20, 25), opened(), mode="overwrite")
+    asked: Any = {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "0s"}
+    opened().update_config(asked)
+    opened().insert(numbers(30, 35))
+    assert opened().config() == asked
+    assert world.log.open("$".join(table), 1).to_table().num_rows == 10
+
+
 def test_a_taken_version_is_409_and_the_winner_can_be_described(
     world: World, table: list[str]
 ) -> None:

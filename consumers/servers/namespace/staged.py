@@ -20,6 +20,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
+from commitlog.adapters.lance_refs import guard_from_cleanup
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import LocalStore, store_for
 from commitlog.client.contents import contents, summary
@@ -119,6 +120,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
             f"{request.manifest_path!r} is not a Lance manifest with an inline transaction: {error}"
         ) from error
     check_gate(target.location, [base.path for base in state.header.message.base_paths])
+    guard_from_cleanup(target.location, state.header.message.config)
     if state.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
