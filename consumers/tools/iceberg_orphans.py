@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -51,6 +52,8 @@ class Orphan:
     why: Why
     since_ms: int = 0
     """When the file that needed it was superseded; 0: nothing ever needed it."""
+    noticed_ms: int = 0
+    """When a look found it that the one before didn't, so something may have needed it then."""
     table: TableId = ()
     """Its table; empty: no existing one."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +74,8 @@ class IcebergOrphans:
         self._files = IcebergFiles(tables_root)
         self._reached = Reached(self._files)
         self._named = NamedFiles(log)
+        self._strays: dict[str, int] | None = None
+        """What no metadata led to at the last look, and when that was noticed; None: no look."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -201,6 +206,8 @@ class IcebergOrphans:
     def _unreachable(self, there: Collection[str], known: Collection[int]) -> Iterator[Orphan]:
         """Yield files of existing tables to which none of their metadata refers."""
         unknown = sorted(place for place in there if as_hashed(place) not in known)
+        now_ms = time.time_ns() // 1_000_000 if self._strays is not None else 0
+        before, self._strays = self._strays or {}, {}
         for name, head in self._named.heads.by_name.items():
             # What is registered from elsewhere, and wasn't changed since, may have another owner.
             if not head.is_written or not self._is_there(head.place, there):
@@ -214,10 +221,12 @@ class IcebergOrphans:
             ]
             if strays and self._reached.is_whole(table, there):
                 for one in strays:
+                    self._strays[one] = before.get(one, now_ms)
                     yield Orphan(
                         location=one,
                         reason="no snapshot leads to it",
                         why=Why.ABANDONED,
+                        noticed_ms=self._strays[one],
                         table=name,
                         properties=table.properties,
                     )

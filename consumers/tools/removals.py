@@ -202,7 +202,9 @@ class Removals:
             except InvalidSettings as error:
                 wrong[str(error)] = None
                 return False
-            return _is_ripe(one, policy, now_ms)
+            # A reader may have begun while a snapshot still led to it.
+            rests_ms = policy.remove_expired_after_hours * _HOUR_MS if orphan.noticed_ms else 0
+            return _is_ripe(one, policy, now_ms) and now_ms - orphan.noticed_ms >= rests_ms
 
         found = [one for one, orphan in leftovers.find() if is_due(one, orphan)]
         for error in wrong:

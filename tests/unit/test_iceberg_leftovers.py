@@ -163,6 +163,46 @@ def test_maintenance_removes_what_no_snapshot_leads_to_by_policy_after_a_record(
     assert plain.scan().to_arrow().num_rows == 5
 
 
+def test_files_stay_for_readers_that_began_while_a_snapshot_led_to_them(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    table = catalog.create_table("files.t", ROWS.schema)
+    table.append(ROWS)
+    table.overwrite(ROWS)
+    first, *_ = table.metadata.snapshots
+    scan = table.scan(snapshot_id=first.snapshot_id)
+    theirs = [Path(one.file.file_path) for one in scan.plan_files()]
+    before = Path(table.metadata_location).parent
+
+    def looked(hours: int) -> None:
+        for path in below(table.location()):
+            age(path, 24 * 30)
+        hours_said = {"commitlog.maintain.remove-expired-after-hours": str(hours)}
+        removals._policies = Policies(world.log, hours_said)
+        removals._at = 0.0
+        removals.look()
+
+    removals = Removals(
+        world.log, lambda: MemoryLog(world.cluster), Policies(world.log, {}), lambda *_: None, 0.0
+    )
+    looked(6)
+    names = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
+    gone = {"action": "remove-snapshots", "snapshot-ids": names}
+    asked = {"requirements": [], "updates": [gone]}
+    status, reply = world.post("/v1/namespaces/files/tables/t", asked)
+    assert status == 200
+    # As pyiceberg does if a table lets metadata go.
+    for path in before.glob("*.metadata.json"):
+        if str(path) != reply["metadata-location"]:
+            path.unlink()
+    looked(6)
+    assert all(path.exists() for path in theirs)
+    looked(0)
+    assert not any(path.exists() for path in theirs)
+    removals.close()
+
+
 def test_a_wrong_policy_of_an_iceberg_table_is_told_and_holds_up_no_other(
     alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture
 ) -> None:
