@@ -41,7 +41,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class IcebergHead:
     """A table that exists."""
 
     place: str
@@ -53,12 +53,12 @@ class Head:
     """Whether the log has changed it since it was registered, if it was."""
 
 
-class Heads:
+class IcebergHeads:
     """Takes the commits of a log in their order."""
 
     def __init__(self) -> None:
         """Begin with no table."""
-        self.by_name: dict[TableId, Head] = {}
+        self.by_name: dict[TableId, IcebergHead] = {}
 
     def take(self, outcome: Outcome) -> Iterator[Named]:
         """Take what a commit made of tables; yield the metadata files that it names.
@@ -81,7 +81,7 @@ class Heads:
                 if named.end is not End.KEPT or not self._has(result.incarnation, named.home):
                     yield named
 
-    def within(self, home: str, besides: TableId = ()) -> Head | None:
+    def within(self, home: str, besides: TableId = ()) -> IcebergHead | None:
         """Return another table that is at a location or in it, or has its metadata file there."""
         start = f"{home}/"
         for name, head in self.by_name.items():
@@ -105,7 +105,7 @@ class Heads:
             # As the core names what a change writes; a registration names what is there.
             written = derived_uuid("\x1f".join((transaction_id, *name)), uuid)
             is_written = is_same or written in named.place
-            known[name] = Head(named.place, named.home, uuid, is_written)
+            known[name] = IcebergHead(named.place, named.home, uuid, is_written)
 
     def _has(self, uuid: str, home: str) -> bool:
         """Return True if a table exists, under whichever name."""

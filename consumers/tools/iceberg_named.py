@@ -20,7 +20,7 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log, Reader
-from consumers.tools.iceberg_heads import End, Heads
+from consumers.tools.iceberg_heads import End, IcebergHeads
 
 OURS = re.compile(
     r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -68,7 +68,7 @@ class NamedFiles:
         """Those of tables that were dropped without their files, by their last ones."""
         self.purged: dict[str, str] = {}
         """Those of tables that were dropped with their files, by their last ones."""
-        self.heads = Heads()
+        self.heads = IcebergHeads()
         """The tables that exist, second names included."""
         self.missing: set[str] = set()
         """Files that were missing when they were looked for; if they come back, they are listed."""

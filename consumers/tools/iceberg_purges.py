@@ -29,7 +29,7 @@ from commitlog.model.records import Outcome, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, purge
-from consumers.tools.iceberg_heads import End, Heads
+from consumers.tools.iceberg_heads import End, IcebergHeads
 from consumers.tools.iceberg_leftovers import record_removal
 from consumers.tools.leftover import GONE
 from consumers.tools.table_acts import Act
@@ -53,7 +53,7 @@ class DroppedTables:
         self._transactions = log.read_transactions(partition, 0)
         self._outcomes = log.read_outcomes(partition, 0)
         self._chain = Chain()
-        self.heads = Heads()
+        self.heads = IcebergHeads()
         self.owed: dict[str, _Drop] = {}
         """By the last metadata file."""
         self.back: dict[str, None] = {}
