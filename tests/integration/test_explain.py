@@ -125,11 +125,8 @@ def test_versions_under_a_former_name_are_explained_and_those_of_an_earlier_tabl
     running.client.drop_table(T)
     running.client.submit(None, RenameTable(renamed, ("ns", "t"))).result().raise_for_conflict()
     same, refused = words_of(running, delete(), other)
-    assert same[1:4] == [
-        f"Delete of {T} read version 4; version 5 was the newest.",
-        "What was committed between, and how they go together:",
-        "  1 Append, version 5: compatible, whatever they touched",
-    ]
+    assert f"Delete of {T} read version 4; version 5 was the newest." in same
+    assert any(line.startswith("  1 Append, version 5:") for line in same)
     assert refused[1].endswith("version 2 was the newest.")
 
 

@@ -97,14 +97,14 @@ def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None
         asked.append((table, version))
         return open_table("nyc$flights", None)
 
-    made = run_sql("FROM table_at('ns0$t1', 4)", open_table, index=index).to_pylist()[0]
+    made = run_sql("FROM table_at('ns0$t0', 4)", open_table, index=index).to_pylist()[0]
     moment: datetime = made["time"]
-    run_sql(f"FROM ns0$t1 AT (TIMESTAMP => '{moment}')", opened, index=index)
-    assert asked == [("ns0$t1", 4)]
+    run_sql(f"FROM ns0$t0 AT (TIMESTAMP => '{moment}')", opened, index=index)
+    assert asked == [("ns0$t0", 4)]
     with pytest.raises(NoSuchVersion, match="no version yet at 2001"):
-        run_sql("FROM ns0$t1 AT (TIMESTAMP => '2001-01-01')", opened, index=index)
+        run_sql("FROM ns0$t0 AT (TIMESTAMP => '2001-01-01')", opened, index=index)
     with pytest.raises(NoSuchVersion, match="needs the version index"):
-        run_sql("FROM ns0$t1 AT (TIMESTAMP => '2001-01-01')", opened)
+        run_sql("FROM ns0$t0 AT (TIMESTAMP => '2001-01-01')", opened)
 
 
 def test_only_what_is_needed_is_read_from_lance(
