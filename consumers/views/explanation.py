@@ -23,9 +23,9 @@ WITH life AS (
           AND partition = $3 AND sequence < $4)) AS incarnation),
 before AS (
     FROM operations
-    WHERE (table_name = $1 OR table_name IN (
-               SELECT unnest(list_append(former_names, table_name)) FROM tables
-               WHERE incarnation = (FROM life)))
+    WHERE table_name IN (
+        SELECT $1 UNION ALL SELECT unnest(list_append(former_names, table_name)) FROM tables
+        WHERE incarnation = (FROM life))
       AND incarnation = (FROM life) AND status = 'committed'
       AND partition = $3 AND sequence < $4)
 """

@@ -44,9 +44,13 @@ SELECT unnest(list_append(former_names, table_name)) FROM tables WHERE incarnati
 """
 
 IS_T = f"""
-(table_name = t OR (table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}))
+table_name IN (SELECT t UNION ALL {NAMES_OF_LIFE})
+AND (table_name = t OR incarnation = {LIFE_OF_T})
 """
-"""Whether an operation's row is about table `t`: under that name, or under another of its life."""
+"""Whether an operation's row is about table `t`: under that name, or under another of its life.
+
+The names come first: rows are in their order, so that most of them needn't be read.
+"""
 
 OF_LIFE = f"table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}"
 """Whether a row is about that life alone, not about others that had the name."""
