@@ -334,3 +334,17 @@ def test_the_page_knows_a_dropped_table_by_all_its_names(made: Service) -> None:
     ask(made, "FROM tables")
     happened = history.read(made.root, lambda run: [questions.events(run, table="ns$b")])
     assert happened[0]["total"] == 5
+
+
+def test_the_page_tells_what_maintenance_did_before_a_rename_and_to_this_table_alone(
+    made: Service,
+) -> None:
+    for name, reason in (("ns$a", "first"), ("ns$c", "other")):
+        made.client.create_table(name, SCHEMA, exist_ok=True)
+        made.client.append(name, rows(4), properties={REASON: reason})
+    rename(made, A, B)
+    rename(made, ("ns", "c"), A)
+    ask(made, "FROM tables")
+    for name, reason in (("ns$b", "first"), ("ns$a", "other")):
+        done = history.read(made.root, lambda run, name=name: contents.upkeep(run, name))
+        assert [one["reason"] for one in done] == [reason]

@@ -187,17 +187,20 @@ def sizes(ask: Ask, incarnations: list[str]) -> Row:
 
 
 def upkeep(ask: Ask, table: str) -> list[Row]:
-    """Return what maintenance did to a table, newest first, and why."""
+    """Return what maintenance did to a table, under any of its names, newest first, and why."""
     path = f'$."{REASON}"'
     return ask(
-        "SELECT epoch_ms(o.time) AS time, o.partition, o.sequence, o.operation, o.status,"
+        "WITH life AS (SELECT incarnation, list_append(former_names, table_name) AS names"
+        " FROM life_of(?))"
+        " SELECT epoch_ms(o.time) AS time, o.partition, o.sequence, o.operation, o.status,"
         " o.version, json_extract_string(t.properties, ?) AS reason, o.fragments_added,"
         " o.fragments_removed, o.bytes_added"
         " FROM operations o JOIN (SELECT partition, sequence, properties FROM transactions"
-        "   WHERE list_contains(tables, ?) AND contains(properties, ?)) t"
-        " USING (partition, sequence) WHERE o.table_name = ?"
+        "   WHERE list_has_any(tables, (SELECT names FROM life)) AND contains(properties, ?)) t"
+        " USING (partition, sequence) WHERE o.incarnation = (SELECT incarnation FROM life)"
+        " OR (o.incarnation IS NULL AND o.table_name = ?)"
         " ORDER BY o.time DESC, o.sequence DESC LIMIT ?",
-        [path, table, REASON, table, LIST_MAX],
+        [table, path, REASON, table, LIST_MAX],
     )
 
 
