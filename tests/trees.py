@@ -19,6 +19,12 @@ def tree(name: str) -> ast.Module:
 
 
 @cache
+def statements_of(name: str) -> tuple[ast.stmt, ...]:
+    """Return all statements of a module."""
+    return tuple(statements(tree(name)))
+
+
+@cache
 def nodes(name: str) -> tuple[ast.AST, ...]:
     """Return all nodes of a module."""
     return tuple(ast.walk(tree(name)))
@@ -33,6 +39,21 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from statements(child)
 
 
+def is_for_types(condition: ast.expr) -> bool:
+    """Return whether a condition holds for type checkers alone."""
+    named = (getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(condition))
+    return "TYPE_CHECKING" in named
+
+
+def said_of(node: ast.expr) -> str:
+    """Return a name with what it is of, as `ast.unparse` does; if that are names, at once."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name):
+        return f"{said_of(node.value)}.{node.attr}"
+    return ast.unparse(node)
+
+
 @contextmanager
 def kept_for_now() -> Iterator[None]:
     """Keep trees within this block, and the collector from looking through all of them."""
@@ -41,5 +62,6 @@ def kept_for_now() -> Iterator[None]:
         yield
     finally:
         tree.cache_clear()
+        statements_of.cache_clear()
         nodes.cache_clear()
         gc.enable()
