@@ -14,8 +14,9 @@ from consumers.tools.row_conditions import ConditionLost, Conditions
 TARGET, SOURCE = pa.table({"id": [1, 2]}), pa.table({"id": [2, 2]})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def conditions() -> Iterator[Conditions]:
+    """Children that each condition finds as the last one left them: at rest, or gone."""
     made = Conditions()
     yield made
     made.close()
@@ -49,7 +50,7 @@ def test_a_condition_without_an_end_is_lost(
     conditions: Conditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conditions.fulfilling(TARGET, SOURCE, "true")
-    monkeypatch.setattr(row_conditions, "SECONDS_MAX", 0.5)
+    monkeypatch.setattr(row_conditions, "SECONDS_MAX", 0.1)
     endless = "COALESCE(" * 40 + "target.id" + ",1)" * 40 + " > 0"
     with pytest.raises(ConditionLost):
         conditions.fulfilling(TARGET, SOURCE, endless)
