@@ -48,10 +48,11 @@ Running = dict[tuple[str, int], str]
 EXCEPTIONS = (
     # AnyIO ends them with the loop that they work for, or when they were idle for long.
     "AnyIO worker thread",
-    # One of each for this process, which multiprocessing and lancedb keep once they are used.
+    # One of each for this process, kept by multiprocessing, lancedb and tests that once used them.
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "LanceDBBackgroundEventLoop",
+    "-m tests.forked",
 )
 """Parts of the names of what may stay."""
 

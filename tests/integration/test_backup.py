@@ -38,7 +38,8 @@ from consumers.tools.backup.cut import Heads, cut, kept
 from consumers.tools.backup.restore import _taken, restore
 from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, Store, digest, files_of
 from consumers.tools.backup.writer import back_up
-from tests.integration.test_up import COMMAND
+from tests import forked
+from tests.integration.test_up import COMMAND, LEAN
 from tests.integration.test_up import run as commitlog
 from tests.integration.test_up import service as running_up
 from tests.service import Service, rows, service
@@ -143,8 +144,7 @@ def test_what_a_killed_run_was_writing_is_named_and_removed_by_the_next_one(
 
 
 def backed_up_by_child(folder: Path, point: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.backup_child", point, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return forked.run(["-m", "tests.backup_child", point, str(folder)], timeout=300)
 
 
 def test_a_place_with_something_else_in_it_is_refused(made: Service, tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def lost(root: Path) -> Path:
 @pytest.mark.broker
 def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -> None:
     root, place = tmp_path / "root", tmp_path / "backup"
-    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
+    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         log.create_table("shop$orders", SCHEMA)
         for number in range(5):
             log.append("shop$orders", numbers(number))
@@ -410,7 +410,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     for one in named["lost"]:
         manifest = Path(one["file"])
         assert lance.dataset(manifest.parents[1], version=one["version"]).version == one["version"]
-    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
+    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         opened = log.open("shop$orders")
         assert sorted(opened.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
         assert opened.version == last.version
@@ -424,7 +424,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
 
     earlier = commitlog("restore", str(place), "--root", str(root), "--at", "4", "--json")
     assert earlier.returncode == 0, earlier.stderr
-    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
+    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         assert [info.name for info in log.tables()] == ["shop$orders"]
         had = log.open("shop$orders").count_rows()
         assert log.append("shop$orders", numbers(8)).sequence == 5
@@ -439,7 +439,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
 @pytest.mark.broker
 def test_a_restore_names_the_files_that_no_backup_has(tmp_path: Path) -> None:
     root, place = tmp_path / "root", tmp_path / "backup"
-    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
+    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         log.create_table("shop$orders", SCHEMA)
         log.append("shop$orders", numbers(1))
         data = Path(log.table("shop$orders").location) / "data"

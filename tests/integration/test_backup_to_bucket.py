@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import uuid
 from contextlib import closing
 from datetime import UTC, datetime
@@ -20,9 +18,10 @@ from commitlog.adapters.storage import store_for
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
 from consumers.tools.backup.saved import NAME, Backup, digest, files_of
+from tests import forked
 from tests.backup_child import RESTORE_POINTS
 from tests.integration.test_move_kills import DOMAINS, TABLES, leading
-from tests.integration.test_up import run, service, write
+from tests.integration.test_up import LEAN, run, service, write
 from tests.object_store import s3_server
 from tests.service import rows
 from tests.waiting import wait_until
@@ -36,8 +35,8 @@ PLACE = "s3://bucket/backup"
 
 def backed_up(servers: str, log: str, point: str = "nowhere") -> dict[str, Any]:
     """Back up from a process of its own, which ends at a point; return what it says."""
-    command = [sys.executable, "-m", "tests.backup_child", point, servers, log, PLACE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = ["-m", "tests.backup_child", point, servers, log, PLACE]
+    done = forked.run(command, timeout=300)
     if point == "nowhere":
         assert done.returncode == 0, done.stderr[-2000:]
         return dict(json.loads(done.stdout))
@@ -89,13 +88,13 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
             )
             for point in RESTORE_POINTS:
                 command = ["tests.backup_child", "restore", point, PLACE, *where, "--at", at]
-                ended = subprocess.run([sys.executable, "-m", *command], check=False)
+                ended = forked.run(["-m", *command])
                 assert ended.returncode == -signal.SIGKILL, point
             done = run("restore", PLACE, *where, "--at", at, "--json")
             assert done.returncode == 0, done.stderr
             said = json.loads(done.stdout)
             assert said["backed_up"] == second["positions"]
-            with service(tmp_path / "new", *where[2:], "--no-maintain") as up:
+            with service(tmp_path / "new", *where[2:], *LEAN) as up:
                 for table in TABLES:
                     kept = [o for one, o in committed if one == table and o.time_ms <= moment]
                     wait_until(partial(knows, tmp_path / "new", table, kept[-1].version), table)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +24,8 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Status
 from consumers.partition.deciding import AWAITED_SECONDS
 from consumers.tools.cleaning import clean
-from tests.integration.test_up import cmdline, descendants, run, service
+from tests import forked
+from tests.integration.test_up import LEAN, cmdline, descendants, run, service
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -119,18 +118,17 @@ def check_whole(root: Path, kafka: str, log: CommitLog) -> None:
 
 def test_a_client_that_is_killed_on_the_way(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, "--no-maintain") as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         log.create_table(T, SCHEMA)
         log.append(T, pa.table({"id": [0, 1]}))
         place = log.table(T).location
         for point in POINTS:
             with writing(log) as writers:
-                child = [sys.executable, "-m", "tests.integration.column_child"]
-                done = subprocess.run(
-                    [*child, up.kafka, T, point, point], timeout=CHILD_SECONDS, check=False
-                )
+                child = ["-m", "tests.integration.column_child", up.kafka, T, point, point]
+                done = forked.run(child, timeout=CHILD_SECONDS)
                 writers.await_commits()
-            assert done.returncode == (0 if point == "never" else -signal.SIGKILL)
+            expected = 0 if point == "never" else -signal.SIGKILL
+            assert done.returncode == expected, done.stderr[-2000:]
             assert writers.longest < AWAITED_SECONDS + SLACK_SECONDS
             log.compact(T)
         # It was decided, and not refused, once it was completed.
@@ -140,7 +138,7 @@ def test_a_client_that_is_killed_on_the_way(tmp_path: Path) -> None:
 
 def test_a_leader_that_is_killed_while_it_waits(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, "--no-maintain") as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         log.create_table(T, SCHEMA)
         log.append(T, pa.table({"id": [0, 1]}))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from tests.histories.iceberg import Tally, live
 from tests.histories.iceberg_java import java_iceberg
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import Service, service
+from tests.integration.test_up import Service, run, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -176,8 +174,7 @@ def test_appends_never_race(up: Up, properties: dict[str, str]) -> None:
         assert str(rows) == snapshot.summary["total-records"]
     said = [s.summary.additional_properties for s in table.snapshots() if s.summary is not None]
     assert any("commitlog.rebased-over" in one for one in said)
-    command = [str(Path(sys.executable).with_name("commitlog")), "verify", "--root", str(up.root)]
-    verified = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    verified = run("verify", "--root", str(up.root), timeout=300)
     assert verified.returncode == 0, (verified.stdout, verified.stderr)
 
 

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from commitlog.errors import LogMoved, WrongLog
 from consumers import cli
 from consumers.broker import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
-from tests.integration.test_up import COMMAND, Service, run, service
+from tests import forked
+from tests.integration.test_up import COMMAND, LEAN, Service, run, service
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -40,7 +40,7 @@ def numbers(*ids: int) -> pa.Table:
 
 def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> None:
     with (
-        service(tmp_path / "old", "--no-maintain") as up,
+        service(tmp_path / "old", *LEAN) as up,
         CommitLog.connect(up.kafka) as log,
         log.subscribe("shop$*", "beginning", missing_ok=True) as feed,
     ):
@@ -79,7 +79,7 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
             assert "4 rows on both" in again.stdout
 
             # The root's index is the log's, wherever it is.
-            with service(tmp_path / "old", "--bootstrap-servers", servers, "--no-maintain"):
+            with service(tmp_path / "old", "--bootstrap-servers", servers, *LEAN):
                 with CommitLog.connect(servers) as there:
                     assert there.open("shop$orders").count_rows() == 4
                     made = there.append("shop$orders", numbers(5))
@@ -93,8 +93,7 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
 
 def killed(old: str, new: str, log: str, root: Path, point: str) -> None:
     """Move a log, and end that by SIGKILL at a point."""
-    command = [sys.executable, "-m", "tests.move_child", old, new, log, str(root), point]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(["-m", "tests.move_child", old, new, log, str(root), point], timeout=300)
     assert done.returncode == -signal.SIGKILL, (point, done.stderr[-2000:])
 
 
@@ -157,7 +156,7 @@ def test_a_move_to_where_the_log_is_already_is_a_wrong_argument(
 
 
 def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
-    with service(tmp_path / "old", "--no-maintain") as up:
+    with service(tmp_path / "old", *LEAN) as up:
         with CommitLog.connect(up.kafka) as log:
             log.create_table("t", SCHEMA)
             kept = log.append("t", numbers(1))
@@ -169,7 +168,7 @@ def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
         done = run("restore", str(tmp_path / "backup"), *where)
         assert done.returncode == 0, done.stderr
         tables = ("--tables-root", str(tmp_path / "old" / "tables"))
-        with service(tmp_path / "root", *where[2:], *tables, "--no-maintain"):
+        with service(tmp_path / "root", *where[2:], *tables, *LEAN):
             with CommitLog.connect(broker.bootstrap_servers) as log:
                 assert log.outcome(kept.transaction_id).sequence == kept.sequence
                 assert log.append("t", numbers(2)).sequence == kept.sequence + 1

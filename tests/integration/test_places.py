@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from consumers.commands.exit_codes import ExitCode
-from tests.integration.test_up import run, service, write
+from tests import forked
+from tests.integration.test_up import LEAN, run, service, write
 
 pytestmark = [pytest.mark.broker]
 
@@ -30,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A root with a table of one row, stopped; its path was given with dots."""
     folder = tmp_path_factory.mktemp("places")
     (folder / "here").mkdir()
-    with service(folder / "here" / ".." / "root") as running:
+    with service(folder / "here" / ".." / "root", *LEAN) as running:
         assert write(running, 1)[-1] == "1"
         running.stop()
         line = running.line
@@ -92,11 +91,10 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
     assert found.returncode == ExitCode.REFUSED, "nobody says where they are"
     assert manifests(moved) == before
     assert not root.exists(), "nothing is made at a place without its data"
-    with service(moved, "--places", binding) as running:
+    with service(moved, "--places", binding, *LEAN) as running:
         assert write(running, 2)[-1] == "2"
         # A client that knows nothing of it: its leader says where the tables are.
-        reading = [sys.executable, "-c", READER, running.kafka]
-        done = subprocess.run(reading, capture_output=True, text=True, timeout=300, check=False)
+        done = forked.run(["-c", READER, running.kafka])
         assert done.returncode == 0, done.stderr[-2000:]
         place, counts, left = done.stdout.splitlines()
         assert place.startswith(str(moved / "tables"))
@@ -126,14 +124,14 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
 def test_a_root_that_was_moved_after_its_place_was_bound_is_well(
     root: Path, tmp_path: Path
 ) -> None:
-    with service(root) as running:
+    with service(root, *LEAN) as running:
         assert run("places", "bind", str(root / "tables"), "--root", str(root)).returncode == 0
         running.stop()
     moved = tmp_path / "moved"
     root.rename(moved)
     found = json.loads(run("doctor", "--root", str(moved), "--json").stdout)
     assert [one["level"] for one in found if one["name"] == "places"] == ["ok"], found
-    with service(moved) as running:
+    with service(moved, *LEAN) as running:
         assert write(running, 2)[-1] == "2"
         running.stop()
     assert not root.exists()
@@ -171,7 +169,7 @@ def test_a_bad_place_is_refused_before_anything_is_written(
     flags: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done: subprocess.CompletedProcess[str] = run("up", *flags, "--port", "0")
+    done = run("up", *flags, "--port", "0")
     assert done.returncode in (ExitCode.USAGE, ExitCode.MACHINE)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

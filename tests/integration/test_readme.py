@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.integration.test_up import Service, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -96,21 +97,14 @@ def test_quick_start_and_tutorials_run_as_typed(running: Service) -> None:
             for word in shlex.split(command)
         ]
         assert words[0] == "commitlog"
-        _await_success([sys.executable, "-m", "consumers.cli", *words[1:]])
+        _await_success(["-m", "consumers.cli", *words[1:]])
 
 
 def _await_success(command: list[str]) -> None:
     """Run what asks the index, which may be a moment behind the log."""
     deadline = time.monotonic() + INDEXED_SECONDS
     while True:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-            env={**os.environ, "COLUMNS": "120"},
-        )
+        done = forked.run(command, env={**os.environ, "COLUMNS": "120"})
         if done.returncode == 0:
             return
         assert time.monotonic() < deadline, f"{command}: {done.stdout} {done.stderr}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import lance
@@ -12,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
-from tests.integration.test_up import COMMAND, service
+from tests import forked
+from tests.integration.test_up import LEAN, run, service
 
 pytestmark = [pytest.mark.broker]
 
@@ -27,7 +26,7 @@ def rows(*ids: int) -> pa.Table:
 
 def test_killed_at_every_step(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, "--no-maintain") as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
         for name in ("kept", "gone"):
             log.create_table(name, SCHEMA)
             log.append(name, rows(1, 2))
@@ -41,12 +40,12 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         kills = 0
         for step in range(1, STEPS_MAX):
             # Each child finds less to do, so the first steps of what is left come again.
-            child = [sys.executable, "-m", "tests.integration.removal_child", up.kafka]
-            done = subprocess.run([*child, str(1 + step % 8)], timeout=CHILD_SECONDS, check=False)
+            child = ["-m", "tests.integration.removal_child", up.kafka, str(1 + step % 8)]
+            done = forked.run(child, timeout=CHILD_SECONDS)
             assert sorted(lance.dataset(str(place)).to_table()["id"].to_pylist()) == [2, 3]
             if done.returncode == 0:
                 break
-            assert done.returncode == -signal.SIGKILL
+            assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
             kills += 1
         assert kills >= 4
         assert not dropped.exists()
@@ -54,6 +53,5 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         assert sorted(plain.to_table()["id"].to_pylist()) == [2, 3], "a reader by path goes on"
         log.append("kept", rows(9))
         assert log.open("kept").count_rows() == 3
-        verify = [*COMMAND, "verify", "--contents", "--root", str(root)]
-        verdict = subprocess.run(verify, timeout=CHILD_SECONDS, capture_output=True, check=False)
-        assert verdict.returncode == 0, verdict.stdout.decode() + verdict.stderr.decode()
+        verdict = run("verify", "--contents", "--root", str(root), timeout=CHILD_SECONDS)
+        assert verdict.returncode == 0, verdict.stdout + verdict.stderr

@@ -1,0 +1,83 @@
+"""Is a forked program a process as any other: arguments, environment, output, exit code, end?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.waiting import wait_until
+
+SAY = """
+import os, sys
+print(sys.argv[1:], os.getcwd(), os.environ["SAID"])
+print("é", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_it_has_arguments_folder_and_environment_and_its_output_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAID", "here")
+    done = forked.run(["-c", SAY, "a", "b c"])
+    assert (done.returncode, done.stderr) == (3, "é\n")
+    assert done.stdout == f"['a', 'b c'] {tmp_path} here\n"
+    given = {"SAID": "there", "PATH": os.environ["PATH"]}
+    assert forked.run(["-c", SAY], env=given).stdout == f"[] {tmp_path} there\n"
+
+
+def test_a_module_runs_as_the_main_one() -> None:
+    done = forked.run(["-m", "consumers.cli", "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("raise ValueError('so it is')", 1, "ValueError: so it is\n"),
+        ("import sys; sys.exit('why')", 1, "why\n"),
+        ("import sys; sys.exit()", 0, ""),
+    ],
+)
+def test_how_it_ended_is_told(program: str, code: int, said: str) -> None:
+    done = forked.run(["-c", program])
+    assert done.returncode == code
+    assert done.stderr.endswith(said)
+
+
+def test_one_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    note = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+    pid = tmp_path / "pid"
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.run(["-c", note, str(pid)], timeout=0.5)
+    assert forked.run(["-c", "pass"]).returncode == 0, "others go on"
+    if pid.exists():  # a slow machine's was killed before it could say so
+        wait_until(lambda: not Path("/proc", pid.read_text()).exists(), "its end")
+
+
+USER = """
+import sys
+from tests import forked
+forked.run(["-c", "import os, sys, time; print(os.getpid()); sys.stdout.flush(); time.sleep(600)"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_it_ends_with_whom_it_was_forked_for(tmp_path: Path) -> None:
+    from tests.integration.test_up import descendants, is_alive
+
+    with subprocess.Popen([sys.executable, "-c", USER], cwd=forked.REPOSITORY) as user:
+        # What forks, what keeps the program, and the program.
+        wait_until(lambda: len(descendants(user.pid)) >= 3, "a program that runs")
+        found = descendants(user.pid)
+        user.kill()
+    wait_until(lambda: not any(map(is_alive, found)), "the end of all")
