@@ -258,6 +258,23 @@ def test_a_backup_does_not_go_into_what_it_copies(
     assert [one.name for one in tmp_path.iterdir()] == ["link"]
 
 
+def test_a_backup_to_a_full_disk_names_that_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = MemoryLog()
+    log.create(tables_root=str(tmp_path / "tables"))
+    monkeypatch.setattr(backups, "connect_to_files", lambda _: log)
+    copied = str(tmp_path / "root/archive/0/proof.json")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), copied)
+    monkeypatch.setattr("consumers.tools.backup.writer.back_up", Mock(side_effect=full))
+    place = str(tmp_path / "backup")
+    code = cli.main(["backup", place, "--root", str(tmp_path / "root")])
+    assert code == ExitCode.MACHINE
+    told = capsys.readouterr().err
+    assert f"the disk of {place}" in told
+    assert copied not in told
+
+
 def test_the_command_that_a_restore_ends_with_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

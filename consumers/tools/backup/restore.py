@@ -334,9 +334,9 @@ def _put(
         if (again.count, again.hexdigest) != (sent.count, sent.hexdigest):
             kind = "transactions" if is_transactions else "outcomes"
             raise CorruptLog(
-                f"partition {saved.partition} of the cluster has {again.count} {kind}, not the"
-                f" {sent.count} of the backup. If they are another log's, name another cluster;"
-                f" else remove the topics of log {log.name!r} there, and run the restore again"
+                f"partition {saved.partition} has {again.count} {kind} that differ from the"
+                f" backup's {sent.count}. If they are another log's, name another cluster; else"
+                f" remove the topics of log {log.name!r} there, and run the restore again"
             )
         if is_transactions:
             done.transactions += sent.count
