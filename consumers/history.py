@@ -20,9 +20,7 @@ from typing import Any
 
 import duckdb
 
-from commitlog.adapters.lance_refs import lance_tags
 from commitlog.adapters.places import bound
-from commitlog.client.names import like_known
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
@@ -265,6 +263,8 @@ def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
     _check_table(root, table)
     lance = "ended_by IS NULL AND format = 'lance' AND table_name = ?"
     found = query(root, f"SELECT location FROM tables WHERE {lance}", [table])
+    from commitlog.adapters.lance_refs import lance_tags  # most questions need no files of Lance
+
     tags = lance_tags(str(found[0]["location"])) if found else {}
     if tag not in tags:
         near = difflib.get_close_matches(tag, tags, NEAR_NAMES_MAX) or sorted(tags)[:NEAR_NAMES_MAX]
@@ -358,6 +358,8 @@ def _check_table(root: str | os.PathLike[str], table: str, *, fragments: bool = 
     """
     lives = query(root, "SELECT incarnation, format FROM life_of(?)", [table])
     if not lives:
+        from commitlog.client.names import like_known  # brings the log's records in
+
         known = query(root, "SELECT unnest(list_append(former_names, table_name)) AS t FROM tables")
         near = like_known(table, {str(row["t"]): "" for row in known})
         raise NoSuchTable(f"the version index has no table {table!r}. {near}")

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from commitlog.client.opening import Opened
-from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo
-from commitlog.model.operations import Operation
-from commitlog.model.records import Application, Expect, Transaction
-from commitlog.model.table import TableId
-
 if TYPE_CHECKING:
     import lance
 
+    from commitlog.client.opening import Opened
+    from commitlog.client.runtime import Runtime
+    from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
+    from commitlog.model.operations import Operation
+    from commitlog.model.records import Application, Expect, Transaction
+    from commitlog.model.table import TableId
 
 TableName = str | Sequence[str]
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]

@@ -34,12 +34,29 @@ LINES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
+    found = [name for name in imported_by(line) if name.startswith((*HEAVY, *LINES[line]))]
+    assert not found, f"imports {found}"
+
+
+def imported_by(line: str) -> list[str]:
     code = f"import sys\n{line}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    unwanted = (*HEAVY, *LINES[line])
-    found = [name for name in done.stderr.split() if name.startswith(unwanted)]
-    assert not found, f"imports {found}"
+    return done.stderr.split()
+
+
+@pytest.mark.slow
+def test_a_process_for_sql_brings_nothing_of_the_log() -> None:
+    """One starts at each question that the last one didn't survive."""
+    found = imported_by("import consumers.servers.page.sql_child")
+    unwanted = ("commitlog.core", "commitlog.model.records", "google", "lance", "pyarrow")
+    assert not [name for name in found if name.startswith(unwanted)]
+
+
+@pytest.mark.slow
+def test_who_checks_grants_brings_no_client_of_namespaces() -> None:
+    found = imported_by("import consumers.servers.security.access_file")
+    assert not [name for name in found if name.startswith(f"{CLIENT}.api")]
 
 
 CLIENT = "lance_namespace_urllib3_client"
