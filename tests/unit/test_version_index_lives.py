@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,5 +347,5 @@ def test_the_page_tells_what_maintenance_did_before_a_rename_and_to_this_table_a
     rename(made, ("ns", "c"), A)
     ask(made, "FROM tables")
     for name, reason in (("ns$b", "first"), ("ns$a", "other")):
-        done = history.read(made.root, lambda run, name=name: contents.upkeep(run, name))
+        done = history.read(made.root, partial(contents.upkeep, table=name))
         assert [one["reason"] for one in done] == [reason]
