@@ -64,6 +64,9 @@ def check_cuts(ask: Ask, decided: list[Decided]) -> None:
         rows = ask("FROM heads_at(?)", [sequence])
         found = {row["table_name"]: (row["incarnation"], row["version"]) for row in rows}
         assert found == expected_heads(decided[:sequence])
+    for name, (incarnation, _) in expected_heads(decided).items():
+        rows = ask("FROM life_of(?)", [name])
+        assert [row["incarnation"] for row in rows] == [incarnation]
 
 
 def check_attempts(ask: Ask, decided: list[Decided]) -> None:
