@@ -294,18 +294,18 @@ def _check(
             _check_exist(info, ids, read_version)
     elif which == "append" and len(added) > 1:
         _check_once([fragment.id for fragment in added if fragment.id])
-    known = info.field_ids if which in ("append", "update") and info.fields else None
+    # The leader takes files with a column that the version read had, and that was dropped since.
+    is_read = bool(info.fields) and read_version in (0, info.version)
+    known = info.field_ids.keys() if which in ("append", "update") and is_read else None
     root = _local_root(info.location)
-    for fragment in added:
-        for file in fragment.files:
-            if known is not None and not known.keys() >= set(file.fields):
-                _check_fields(info, file)
-            if root:
-                _check_file(info, root, file)
-    if root:
-        for fragment in updated:
-            for file in fragment.files:
-                _check_file(info, root, file)
+    for file in (file for fragment in added for file in fragment.files):
+        if known is not None and not known >= set(file.fields):
+            _check_fields(info, file)
+        if root:
+            _check_file(info, root, file)
+    for file in (file for fragment in updated for file in fragment.files):
+        if root:
+            _check_file(info, root, file)
 
 
 @lru_cache(maxsize=1024)

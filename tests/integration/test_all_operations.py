@@ -17,7 +17,9 @@ from lance import LanceOperation
 from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from lance.schema import LanceSchema
 
+from commitlog import CommitLog
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
+from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code
@@ -79,6 +81,18 @@ def test_append_adds_rows(running: Service) -> None:
     new = list(write_fragments(rows(100), str(running.location(T)), schema=SCHEMA))
     committed(running, LanceOperation.Append(new))
     assert ids_of(opened(running)) == [*range(12), 100]
+
+
+def test_an_append_as_of_an_older_version_may_have_a_column_that_was_dropped_since(
+    running: Service,
+) -> None:
+    read = opened(running)
+    new = list(write_fragments(rows(12), read.uri, schema=SCHEMA))
+    running.client.drop_columns(T, ["name"])
+    with CommitLog(lambda: MemoryLog(running.cluster)) as other:  # who knows the newest schema
+        ticket = other.submit(T, LanceOperation.Append(new), read_version=read.version)
+        ticket.result().raise_for_conflict()
+    assert ids_of(opened(running)) == list(range(13))
 
 
 def test_delete_takes_rows_away(running: Service) -> None:
