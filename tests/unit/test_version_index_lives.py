@@ -43,6 +43,7 @@ def made(tmp_path: Path) -> Iterator[Service]:
 
 
 def ask(made: Service, question: str, *values: object) -> list[history.Row]:
+    """Bring the index up to the log, and ask it."""
     stop = threading.Event()
 
     def on_progress(done: int, total: int) -> None:
@@ -78,12 +79,10 @@ def test_what_is_in_a_table_is_known_by_each_of_its_names(
         (1, 2, 3),
         (2, 1, 4),
     ]
-    assert [one["rows"] for one in ask(made, "FROM fragments_at(?, 2)", name)] == [2]
-    assert [one["change"] for one in ask(made, "FROM diff(?, 2, 5)", name)] == [
-        "changed",
-        "added",
-        "added",
-    ]
+    [at_two] = history.query(made.root, "FROM fragments_at(?, 2)", [name])
+    assert at_two["rows"] == 2
+    changes = history.query(made.root, "FROM diff(?, 2, 5)", [name])
+    assert [one["change"] for one in changes] == ["changed", "added", "added"]
 
 
 def test_a_dropped_table_has_the_history_that_it_had_under_other_names(made: Service) -> None:
