@@ -42,6 +42,7 @@ def test_what_was_not_measured_is_not_simulated() -> None:
     assert scaling_of({}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broker_ms", "verdict"), [(0.2, MET), (5.0, MISSED)])
 def test_the_aim_is_judged_by_the_busiest_round(broker_ms: float, verdict: str) -> None:
     rounds = [

@@ -49,6 +49,7 @@ def to_json(native_module: Path) -> Any:
     return load(native_module)[4].to_json
 
 
+@pytest.mark.slow
 def test_machine_code_writes_the_same_or_leaves_it_to_python(to_json: Any) -> None:
     tried, made = search_json(to_json, SECONDS, SEED)
     assert tried // 4 < made < tried

@@ -48,6 +48,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     app.console = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_reads_as_expected(
     command: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest

@@ -54,6 +54,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_every_command_of_a_page_is_one() -> None:
     """Each with its options, as it stands in a block of a page; words in capitals are texts."""
     wrong, count = [], 0

@@ -133,6 +133,7 @@ def test_the_log_that_is_named_is_asked_and_no_other(
     assert set(asked) == (set() if command in ASKING_THE_INDEX else {"other"}), told.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_root_of_another_log_is_refused(
     command: str, asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

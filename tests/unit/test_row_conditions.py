@@ -30,6 +30,7 @@ def test_conditions_hold_or_not_or_are_refused(conditions: Conditions) -> None:
     assert conditions.fulfilling(TARGET, SOURCE, "true") == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deadly",
     [

@@ -371,6 +371,7 @@ def test_names_of_keys_and_of_tokens_do_not_meet(tmp_path: Path) -> None:
         security.identify(Credentials("", token(sub="bob\n")))
 
 
+@pytest.mark.slow
 def test_a_list_of_many_tables_is_filtered_and_not_emptied(tmp_path: Path) -> None:
     """It may have more values than a request: those are counted because anybody sends them."""
     lines = ["[keys]", f'alice = "{hashed(KEY)}"', "[[grants]]", 'to = "alice"', 'on = "n$odd"']

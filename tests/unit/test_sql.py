@@ -165,6 +165,7 @@ DEADLINE_SECONDS = 100
 LONG = "SELECT count(*) FROM range(100000000000) a, range(1000) b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [LONG, "SELECT sum(range) FROM range(10000000000000)"])
 def test_ctrl_c_during_a_query_is_ctrl_c(query: str) -> None:
     # The query surely runs once it has used a fifth of a second. A child that doesn't end is ended.

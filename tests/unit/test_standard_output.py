@@ -125,6 +125,7 @@ def test_a_wrong_variable_is_a_wrong_setting(
     assert valid in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"])
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
     program, file = tmp_path / "program.py", tmp_path / "file"

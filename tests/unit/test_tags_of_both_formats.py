@@ -18,6 +18,7 @@ from tests.service import SCHEMA, rows, service
 from tests.unit.test_version_index_iceberg import DECIDED
 
 
+@pytest.mark.slow
 def test_a_tag_of_lance_is_followed_where_lance_keeps_it(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         running.client.create_table("ns$t", SCHEMA)

@@ -63,6 +63,7 @@ def end(made: Service, table: TableId) -> None:
     made.client.submit(None, DropTable(table)).result(30).raise_for_conflict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ns$a", "ns$b"])
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_what_is_in_a_table_is_known_by_each_of_its_names(
