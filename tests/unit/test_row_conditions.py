@@ -14,9 +14,8 @@ from consumers.tools.row_conditions import ConditionLost, Conditions
 TARGET, SOURCE = pa.table({"id": [1, 2]}), pa.table({"id": [2, 2]})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def conditions() -> Iterator[Conditions]:
-    """Children that each condition finds as the last one left them: at rest, or gone."""
     made = Conditions()
     yield made
     made.close()
