@@ -267,9 +267,13 @@ def ends_reading(error: KafkaError) -> bool:
 
 
 def is_passing(error: KafkaError | KafkaException) -> bool:
-    """Return True if a partition may merely have no known leader just now."""
+    """Return True if a partition may merely have no known leader just now.
+
+    `_DESTROY_BROKER`: the client lets go of a broker that it knew by another address before.
+    """
     code = error_of(error).code()
-    return code in _LEADER_CHANGES or code in _NO_TOPIC
+    is_gone = code == KafkaError._DESTROY_BROKER
+    return is_gone or code in _LEADER_CHANGES or code in _NO_TOPIC
 
 
 def error_of(error: KafkaError | KafkaException) -> KafkaError:

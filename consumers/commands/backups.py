@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from commitlog.adapters.places import bound, is_misspelt_uri
 from commitlog.adapters.storage import store_for
-from commitlog.client.full_storage import disk_of, is_full
 from commitlog.errors import StorageFull, UnsupportedFormat
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
@@ -72,6 +71,8 @@ def backup(
 @contextmanager
 def _naming_a_full_disk(place: str) -> Iterator[None]:
     """Have the error name the backup's disk; the system names the copied file, or nothing."""
+    from commitlog.client.full_storage import disk_of, is_full  # brings the log's records in
+
     try:
         yield
     except Exception as error:

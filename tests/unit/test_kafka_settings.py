@@ -76,6 +76,7 @@ def test_a_reader_gets_over_what_passes() -> None:
     assert ends_reading(KafkaError(KafkaError._AUTO_OFFSET_RESET))
     assert ends_reading(KafkaError(KafkaError._FATAL, "", True))
     assert is_passing(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+    assert is_passing(KafkaError(KafkaError._DESTROY_BROKER))
     assert not is_passing(KafkaError(KafkaError._AUTHENTICATION))
 
 
