@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ class KafkaLog:
         self._identities: dict[LogIdentity, LogIdentity] = {}
         self._watermarks = Watermarks(settings)
         self._lock = threading.Lock()
+        self._settles_until = 0.0
+        """So long brokers may not know the topics that this object made."""
         self._genesis: dict[int, Genesis] = {}
         self._home = ""
 
@@ -127,6 +129,7 @@ class KafkaLog:
         for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
             config = {**settings_at_creation(base, factor), **(override or {})}
             self._create_topic(topic, partitions, factor, config)
+        self._settles_until = time.monotonic() + SETTLING_SECONDS
         self._wait_until_known(partitions)
         if (found := self.partitions()) != partitions:
             raise WrongLog(
@@ -329,7 +332,23 @@ class KafkaLog:
         except WrongLog as error:
             raise Unavailable(str(error)) from error
 
+    def _settled(self, describe: Callable[[], list[Any]]) -> list[Any]:
+        """Ask again while brokers learn of topics that were just made, one after the other."""
+        while True:
+            try:
+                return describe()
+            except WrongLog:
+                if time.monotonic() > self._settles_until:
+                    raise
+                time.sleep(0.05)
+
     def _describe_topics(self) -> list[Any]:
+        return self._settled(self._topics_here)
+
+    def _describe_configs(self) -> list[dict[str, Any]]:
+        return self._settled(self._configs_here)
+
+    def _topics_here(self) -> list[Any]:
         futures = self._admin.client().describe_topics(
             TopicCollection(list(self._topics)), request_timeout=self.timeout_seconds
         )
@@ -338,7 +357,7 @@ class KafkaLog:
             for topic in self._topics
         ]
 
-    def _describe_configs(self) -> list[dict[str, Any]]:
+    def _configs_here(self) -> list[dict[str, Any]]:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
         admin = self._admin.client()
         described = admin.describe_configs(resources, request_timeout=self.timeout_seconds)
