@@ -170,7 +170,7 @@ REGISTRY_HOST = re.compile(
     r"|registry\.npmjs\.org|proxy\.golang\.org|index-url|extra-index|find-links)\b"
 )
 # What each text that fits has a part of; these are found quickly.
-MACHINE_PARTS = ("/work/", "/root/", "/farm/", "/home/", "/users/")
+MACHINE_PARTS = tuple(f"/{name}/" for name in ("work", "root", "farm", "home", "users"))
 REGISTRY_PARTS = (
     *("files.pythonhosted", "pypi.org/", ".maven", "registry.npmjs", "proxy.golang"),
     *("index-url", "extra-index", "find-links"),

@@ -129,7 +129,6 @@ class KafkaLog:
         for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
             config = {**settings_at_creation(base, factor), **(override or {})}
             self._create_topic(topic, partitions, factor, config)
-        self._settles_until = time.monotonic() + SETTLING_SECONDS
         self._wait_until_known(partitions)
         if (found := self.partitions()) != partitions:
             raise WrongLog(
@@ -369,17 +368,14 @@ class KafkaLog:
 
     def _wait_until_known(self, partitions: int) -> None:
         """Wait for brokers to learn of new topics, which they do one after the other."""
-        deadline = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
-        while True:
-            try:
-                for partition in range(min(partitions, self.partitions())):
-                    for is_transactions in (True, False):
-                        self._end_of(is_transactions, partition)
-                return
-            except WrongLog:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+        self._settles_until = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
+        self._settled(
+            lambda: [
+                self._end_of(is_transactions, partition)
+                for partition in range(min(partitions, self.partitions()))
+                for is_transactions in (True, False)
+            ]
+        )
 
     def replication_factor(self) -> int:
         """Return how many copies a topic that is made now gets."""
