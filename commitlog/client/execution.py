@@ -52,8 +52,9 @@ from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId
 
-# Of its own: a program that seeds `random` gets from it what it would without us.
-_chance = random.Random()
+# Of its own: a program that seeds `random` gets from it what it would without us. Without state:
+# processes that one forks don't wait alike.
+_chance = random.SystemRandom()
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."

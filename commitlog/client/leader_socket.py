@@ -31,8 +31,9 @@ from commitlog.errors import CommitLogError, CorruptLog, LogClosed, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
 
-# Of its own: a program that seeds `random` gets from it what it would without us.
-_chance = random.Random()
+# Of its own: a program that seeds `random` gets from it what it would without us. Without state:
+# processes that one forks don't wait alike.
+_chance = random.SystemRandom()
 CONNECT_TIMEOUT_SECONDS = 2.0
 BACKOFF_SECONDS = (0.02, 1.0)
 SILENCE_SECONDS = 2.0

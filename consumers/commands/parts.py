@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumers.commands.exit_codes import ExitCode, is_final
+from consumers.commands.starter import PROGRAM, ForkedPart, Starter
 from consumers.runtime.config import PREFIX
 from consumers.runtime.process import LIFELINE
 from consumers.runtime.roots import PartFailed
@@ -71,11 +72,12 @@ class CommandProcess:
     ) -> None:
         """Describe the part; `inherited` descriptors stay open in it."""
         self.name = name
+        self._arguments = tuple(arguments)
         # -P: a folder `consumers` in the working directory is not ours.
-        self._command = [sys.executable, "-P", "-m", "consumers.cli", *arguments]
+        self._command = [sys.executable, "-P", "-m", PROGRAM, *arguments]
         self._environment = environment
         self._inherited = tuple(inherited)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedPart | None = None
         self._lifeline: socket.socket | None = None
         self._restarts = Restarts(name)
         self._start_at = 0.0
@@ -95,22 +97,34 @@ class CommandProcess:
         line, newline, _ = self._said.partition(b"\n")
         return line.decode() if newline else ""
 
-    def start(self) -> None:
-        """Start it; call from the main thread, with which it ends."""
+    def start(self, starter: Starter | None = None) -> None:
+        """Start it, by a starter if there is one; call from the main thread, with which it ends."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs:
-            number = theirs.fileno()
-            self._process = subprocess.Popen(
-                self._command,
-                env={**self._environment, LIFELINE: str(number)},
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                pass_fds=(number, *self._inherited),
-                # A terminal's Ctrl-C is for the supervisor, which stops its parts in order.
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = self._started(theirs.fileno(), starter)
+        except BaseException:
+            ours.close()
+            raise
         self._lifeline, self._said = ours, b""
+
+    def _started(
+        self, lifeline: int, starter: Starter | None
+    ) -> subprocess.Popen[bytes] | ForkedPart:
+        environment = {**self._environment, LIFELINE: str(lifeline)}
+        inherited = (lifeline, *self._inherited)
+        if starter is not None:
+            return starter.start(self._arguments, environment, inherited)
+        return subprocess.Popen(
+            self._command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            pass_fds=inherited,
+            # A terminal's Ctrl-C is for the supervisor, which stops its parts in order.
+            start_new_session=True,
+        )
 
     def check(self, now: float) -> None:
         """Start it again if it died and its pause is over.

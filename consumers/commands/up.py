@@ -24,6 +24,7 @@ from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.broker.home import Home, check_path
 from consumers.commands.parts import CommandProcess, Restarts
+from consumers.commands.starter import Starter, starter_of
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
@@ -68,6 +69,7 @@ class Supervisor:
         self._broker_restarts = Restarts("the broker")
         self._broker_start_at = 0.0
         self._parts: list[CommandProcess] = []
+        self._starter: Starter | None = None
         self._listener: socket.socket | None = None
         self._lock = -1
         self._forced_code = 0
@@ -77,6 +79,7 @@ class Supervisor:
         if not self._uses_cluster():
             check_path(self._root)
         self._lock = roots.take(self._root)
+        self._starter = starter_of(_imports(self._config))
         configure_logging("up", self._root)
         stop_on_signals(self._stop, on_signal=self._on_signal, stirred=self._stirred)
         threading.Thread(target=self._end_by_force, name="end", daemon=True).start()
@@ -200,7 +203,24 @@ class Supervisor:
         self._add("server", {**environment, HTTP_FD: str(number)}, (*shared, number))
         for part in self._parts:
             self._say(f"starting {part.name}")
-            part.start()
+            self._start_first(part)
+        self._end_starter()
+
+    def _start_first(self, part: CommandProcess) -> None:
+        if self._starter is not None:
+            try:
+                part.start(self._starter)
+            except (OSError, EOFError) as error:
+                logger.warning("the parts are started one by one: %s", error)
+                self._end_starter()
+            else:
+                return
+        part.start()
+
+    def _end_starter(self) -> None:
+        if self._starter is not None:
+            self._starter.close()
+            self._starter = None
 
     def _add(
         self, name: str, environment: Mapping[str, str], inherited: Sequence[int], *command: str
@@ -309,6 +329,7 @@ class Supervisor:
         """End the parts, then the broker that they write to."""
         self._stop.set()
         began = time.monotonic()
+        self._end_starter()
         for part in self._parts:
             part.ask_to_end()
         for part in self._parts:
@@ -331,6 +352,18 @@ class Supervisor:
 def up(config: Config, *, say: Callable[[str], None]) -> None:
     """Run the whole service on a root until SIGTERM or SIGINT."""
     Supervisor(config, say=say).run()
+
+
+def _imports(config: Config) -> list[str]:
+    """Return what the parts of a service import, in an order that suits them all."""
+    return [
+        "commitlog.adapters.lean_import",  # before what imports that library
+        *("consumers.commands.app", "consumers.servers.committer"),
+        *("consumers.views.version_index", "consumers.tools.row_writer"),
+        *(("consumers.tools.maintenance",) if config.maintain else ()),
+        *("consumers.servers.server", "consumers.servers.namespace.routes"),
+        *("consumers.servers.iceberg.rest", "consumers.servers.page.reading"),
+    ]
 
 
 def take_http_listener() -> socket.socket | None:

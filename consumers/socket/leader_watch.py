@@ -13,8 +13,9 @@ from commitlog.errors import CommitLogError
 if TYPE_CHECKING:
     from consumers.partition.session import Session
 
-# Of its own: a program that seeds `random` gets from it what it would without us.
-_chance = random.Random()
+# Of its own: a program that seeds `random` gets from it what it would without us. Without state:
+# processes that one forks don't wait alike.
+_chance = random.SystemRandom()
 SILENCE_SECONDS = 1.0
 DEAD_SECONDS = (0.0, 0.3)
 """How long a standby waits, at random, before it takes the place of a leader that is silent."""

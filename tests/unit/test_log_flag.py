@@ -69,6 +69,7 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stop_on_signals", "configure_logging"):
         monkeypatch.setattr(up, name, lambda *_, **__: None)
     monkeypatch.setattr(up.Supervisor, "_end_by_force", lambda _: None)
+    monkeypatch.setattr(up, "starter_of", lambda _: None)
     listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 1), close=lambda: None)
     monkeypatch.setattr(roots, "listen", lambda *_, **__: listener)
 
