@@ -52,7 +52,7 @@ EXCEPTIONS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "LanceDBBackgroundEventLoop",
-    "-m tests.forked",
+    " tests.forked ",
 )
 """Parts of the names of what may stay."""
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from consumers.runtime.forking import CAN_FORK, Template
+
 if TYPE_CHECKING:
     from commitlog.adapters.storage_options import Scoped, StorageFile
     from consumers.runtime.config import Config
@@ -191,7 +193,14 @@ _ROW_IMPORTS = (
 )
 
 
-def row_processes(config: Config) -> RowProcesses | None:
+def row_template(config: Config) -> Template | None:
+    """Have imported what processes for work on rows need; call it before there are threads."""
+    if not (CAN_FORK and config.row_processes):
+        return None
+    return Template(_ROW_IMPORTS, is_fork=True)
+
+
+def row_processes(config: Config, template: Template | None) -> RowProcesses | None:
     """Return the processes for work on rows, None if the server's own does it."""
     from consumers.servers.row_processes import ProcessSettings, RowProcesses
 
@@ -199,7 +208,8 @@ def row_processes(config: Config) -> RowProcesses | None:
         return None
     memory = config.row_memory * 1024**2
     settings = ProcessSettings(config.row_processes, memory, spare=1, imports=_ROW_IMPORTS)
-    return RowProcesses("consumers.commands.http_options:row_handler", config, settings)
+    factory = f"{__name__}:{row_handler.__name__}"
+    return RowProcesses(factory, config, settings, template)
 
 
 def row_handler(config: Config) -> Callable[[Work], Done]:

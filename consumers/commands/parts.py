@@ -7,6 +7,7 @@ while. One that ends with a code that says "this will fail again" is not.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumers.commands.exit_codes import ExitCode, is_final
-from consumers.commands.starter import PROGRAM, ForkedPart, Starter
 from consumers.runtime.config import PREFIX
+from consumers.runtime.forking import Forked, Template
 from consumers.runtime.process import LIFELINE
 from consumers.runtime.roots import PartFailed
 
@@ -30,6 +31,8 @@ RESTARTS_WITHIN_SECONDS = 120.0
 PAUSE_SECONDS = 0.25
 PAUSE_SECONDS_MAX = 8.0
 LAST_WORDS_BYTES = 4096
+PROGRAM = "consumers.cli"
+"""The module of the command line, which has a function `run`, and can be run itself."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ class CommandProcess:
         self._command = [sys.executable, "-P", "-m", PROGRAM, *arguments]
         self._environment = environment
         self._inherited = tuple(inherited)
-        self._process: subprocess.Popen[bytes] | ForkedPart | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._lifeline: socket.socket | None = None
         self._restarts = Restarts(name)
         self._start_at = 0.0
@@ -97,25 +100,29 @@ class CommandProcess:
         line, newline, _ = self._said.partition(b"\n")
         return line.decode() if newline else ""
 
-    def start(self, starter: Starter | None = None) -> None:
-        """Start it, by a starter if there is one; call from the main thread, with which it ends."""
+    def start(self, template: Template | None = None) -> None:
+        """Start it, by a template if that can; call from the main thread, with which it ends."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
-                self._process = self._started(theirs.fileno(), starter)
+                self._process = self._started(theirs.fileno(), template)
         except BaseException:
             ours.close()
             raise
         self._lifeline, self._said = ours, b""
 
     def _started(
-        self, lifeline: int, starter: Starter | None
-    ) -> subprocess.Popen[bytes] | ForkedPart:
+        self, lifeline: int, template: Template | None
+    ) -> subprocess.Popen[bytes] | Forked:
         environment = {**self._environment, LIFELINE: str(lifeline)}
         inherited = (lifeline, *self._inherited)
-        if starter is not None:
-            return starter.start(self._arguments, environment, inherited)
+        if template is not None:
+            what, shown = [self._arguments, environment], self._command[1:]
+            try:
+                return template.fork(f"{__name__}:_be", what, inherited=inherited, shown=shown)
+            except (OSError, EOFError) as error:
+                logger.warning("%s is started by its command line: %s", self.name, error)
         return subprocess.Popen(
             self._command,
             env=environment,
@@ -188,3 +195,12 @@ class CommandProcess:
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
+
+
+def _be(what: tuple[Sequence[str], Mapping[str, str]]) -> None:
+    """Be a part, in a process that was forked for that."""
+    arguments, environment = what
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["commitlog", *arguments]
+    importlib.import_module(PROGRAM).run()

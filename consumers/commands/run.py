@@ -18,6 +18,7 @@ from consumers.commands.http_options import (
     check_http,
     namespace_settings,
     row_processes,
+    row_template,
     server_settings,
 )
 from consumers.commands.options import (
@@ -319,6 +320,7 @@ def server(
 
     config = where.load(host=host, port=port, **http.flags())
     root = config.root or Path.cwd()
+    template = row_template(config)
     inherited = take_http_listener()
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
@@ -328,7 +330,7 @@ def server(
         client = connect_client(config, "http")
         health = Health(log, config.root, config.token)
         settings = server_settings(config, health)
-        processes = row_processes(config)
+        processes = row_processes(config, template)
         names = namespace_settings(config)
         large = LargeBodies(tells_clients_apart=settings.security.is_on)
         lance = routes(client, names, settings.security, settings.metrics, processes, large)

@@ -24,10 +24,10 @@ from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.broker.home import Home, check_path
 from consumers.commands.parts import CommandProcess, Restarts
-from consumers.commands.starter import Starter, starter_of
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
+from consumers.runtime.forking import CAN_FORK, Template
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import check_own_place, check_unused, writable_tables_root
 from consumers.runtime.process import Stopped, configure_logging, stop_on_signals
@@ -69,7 +69,8 @@ class Supervisor:
         self._broker_restarts = Restarts("the broker")
         self._broker_start_at = 0.0
         self._parts: list[CommandProcess] = []
-        self._starter: Starter | None = None
+        self._template: Template | None = None
+        """Forks the parts; it imports what they need while Kafka starts."""
         self._listener: socket.socket | None = None
         self._lock = -1
         self._forced_code = 0
@@ -79,7 +80,7 @@ class Supervisor:
         if not self._uses_cluster():
             check_path(self._root)
         self._lock = roots.take(self._root)
-        self._starter = starter_of(_imports(self._config))
+        self._template = Template(_imports(self._config), is_fork=True) if CAN_FORK else None
         configure_logging("up", self._root)
         stop_on_signals(self._stop, on_signal=self._on_signal, stirred=self._stirred)
         threading.Thread(target=self._end_by_force, name="end", daemon=True).start()
@@ -203,24 +204,13 @@ class Supervisor:
         self._add("server", {**environment, HTTP_FD: str(number)}, (*shared, number))
         for part in self._parts:
             self._say(f"starting {part.name}")
-            self._start_first(part)
-        self._end_starter()
+            part.start(self._template)
+        self._end_template()
 
-    def _start_first(self, part: CommandProcess) -> None:
-        if self._starter is not None:
-            try:
-                part.start(self._starter)
-            except (OSError, EOFError) as error:
-                logger.warning("the parts are started one by one: %s", error)
-                self._end_starter()
-            else:
-                return
-        part.start()
-
-    def _end_starter(self) -> None:
-        if self._starter is not None:
-            self._starter.close()
-            self._starter = None
+    def _end_template(self) -> None:
+        if self._template is not None:
+            self._template.close()
+            self._template = None
 
     def _add(
         self, name: str, environment: Mapping[str, str], inherited: Sequence[int], *command: str
@@ -329,7 +319,7 @@ class Supervisor:
         """End the parts, then the broker that they write to."""
         self._stop.set()
         began = time.monotonic()
-        self._end_starter()
+        self._end_template()
         for part in self._parts:
             part.ask_to_end()
         for part in self._parts:

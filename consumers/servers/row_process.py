@@ -23,8 +23,14 @@ OUT_OF_MEMORY_FIRST = "800"
 logger = logging.getLogger(__name__)
 
 
-def answer(connection: socket.socket) -> None:
-    """Answer until the connection ends."""
+def answer_on(number: int) -> None:
+    """Answer on a connection, known by its descriptor, until it ends."""
+    with socket.socket(fileno=number) as connection:
+        connection.set_inheritable(False)
+        _answer(connection)
+
+
+def _answer(connection: socket.socket) -> None:
     factory, argument, memory_bytes = receive(connection)
     _limit(memory_bytes)
     try:
@@ -57,6 +63,6 @@ def _limit(memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    answer(socket.socket(fileno=int(sys.argv[1])))
+    answer_on(int(sys.argv[1]))
     # Threads of native code would keep it.
     os._exit(0)

@@ -15,15 +15,17 @@ import contextlib
 import logging
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from commitlog.errors import CommitLogError, Unavailable
+from consumers.runtime.forking import CAN_FORK, START_SECONDS, Forked, Template
 from consumers.runtime.process import NICENESS, be_nice
-from consumers.servers import row_frames
+from consumers.servers import row_frames, row_process
 from consumers.servers.row_frames import HEAD_BYTES, frame_bytes, packed, unpacked
-from consumers.servers.row_template import START_SECONDS, Forked, Template
 
 END_SECONDS = 5.0
 YIELD_SECONDS = 1.0
@@ -32,6 +34,8 @@ _SMALL_BYTES = 65536
 """Answers up to this are received where the ones before them were."""
 
 logger = logging.getLogger(__name__)
+
+_Process: TypeAlias = "Forked | subprocess.Popen[bytes]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,19 @@ class WorkLost(CommitLogError):
 class RowProcesses:
     """Children that all do the same kind of work, asked in one event loop."""
 
-    def __init__(self, factory: str, argument: Any, settings: ProcessSettings) -> None:
-        """Have each child make its handler by `factory`, "module:function", of `argument`."""
+    def __init__(
+        self,
+        factory: str,
+        argument: Any,
+        settings: ProcessSettings,
+        template: Template | None = None,
+    ) -> None:
+        """Have each child make its handler by `factory`, "module:function", of `argument`.
+
+        A `template` that has the imports may be there already; it is ended with the children.
+        """
         self._settings = settings
-        self._templates = _Templates(settings.imports)
+        self._templates = _Templates(settings.imports, template)
         self._children = [
             _Child(self._templates, (factory, argument, settings.memory_bytes))
             for _ in range(settings.processes + settings.spare)
@@ -137,13 +150,27 @@ class RowProcesses:
 class _Templates:
     """The template that children are forked from, started again if it died."""
 
-    def __init__(self, imports: tuple[str, ...]) -> None:
-        self._imports = imports
-        self._template: Template | None = None
+    def __init__(self, imports: tuple[str, ...], template: Template | None) -> None:
+        self._imports, self._template = imports, template
         self._is_over = False
         self._starting = threading.Lock()
 
-    def running(self) -> Template:
+    def start(self, connection: socket.socket) -> _Process:
+        """Start a child that answers on a connection; OSError, EOFError."""
+        number = connection.fileno()
+        shown = ("-P", "-m", row_process.__name__, str(number))
+        if not CAN_FORK:
+            return subprocess.Popen(
+                [sys.executable, *shown],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(number,),
+                start_new_session=True,
+            )
+        answers = f"{row_process.__name__}:answer_on"
+        return self._running().fork(answers, number, inherited=[number], shown=shown)
+
+    def _running(self) -> Template:
         with self._starting:
             if self._is_over:
                 raise EOFError("the server ends")
@@ -165,7 +192,7 @@ class _Child:
 
     def __init__(self, templates: _Templates, made_of: tuple[str, Any, int]) -> None:
         self._templates, self._made_of = templates, made_of
-        self._process: Forked | None = None
+        self._process: _Process | None = None
         self._socket: socket.socket | None = None
         """The connection to a process that was started and not asked yet."""
         self._channel: _Channel | None = None
@@ -206,7 +233,7 @@ class _Child:
         problem = ""
         try:
             with theirs:
-                self._process = self._templates.running().fork(theirs)
+                self._process = self._templates.start(theirs)
             problem = "the server ends" if self._is_over else ""
             if not problem:
                 ours.settimeout(START_SECONDS)
@@ -254,7 +281,7 @@ class _Child:
         self._is_over = True
         self._reap(self.close())
 
-    def close(self) -> Forked | None:
+    def close(self) -> _Process | None:
         """Kill it; return what may be waited for. Its end ends the connection."""
         opened, self._socket = self._socket, None
         if opened is not None:
@@ -265,9 +292,9 @@ class _Child:
         return process
 
     @staticmethod
-    def _reap(process: Forked | None) -> None:
+    def _reap(process: _Process | None) -> None:
         if process is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
 
     def _ended(self) -> str:
@@ -276,7 +303,7 @@ class _Child:
             return "the server ends"
         try:
             code = process.wait(END_SECONDS)
-        except TimeoutError:
+        except subprocess.TimeoutExpired:
             return "it closed its connection"
         if code >= 0:
             return f"it exited with {code}"

@@ -90,7 +90,7 @@ def parts_of(pid: int) -> dict[str, int]:
         words = Path(f"/proc/{one}/cmdline").read_text().split("\0")
         if "consumers.cli" in words:
             found[words[words.index("consumers.cli") + 1]] = one
-        elif "consumers.servers.row_template" in words:
+        elif "consumers.servers.row_process" in words:
             found[f"rows {one}"] = one
         else:
             found.setdefault(Path(words[0]).name, one)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +17,7 @@ import pytest
 
 from tests.hostile import forget_peak, resident_mib
 from tests.integration.test_hostile_clients import is_server
-from tests.integration.test_up import Service, descendants, service
+from tests.integration.test_up import Service, cmdline, descendants, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
 
 pytestmark = [pytest.mark.broker]
@@ -44,31 +42,10 @@ def ask(running: Service, path: str, body: bytes = b"{}", kind: str = "applicati
             return error.code, json.loads(error.read())
 
 
-def row_processes(root: Path) -> list[int]:
+def row_processes(running: Service) -> list[int]:
     """Return the processes for work on rows that belong to this service."""
-    found = []
-    for line in subprocess.run(
-        ["pgrep", "-f", "consumers.servers.row_template "],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.split():
-        try:
-            environment = Path(f"/proc/{line}/environ").read_bytes()
-        except OSError:
-            continue
-        if str(root).encode() in environment:
-            found.append(int(line))
-    # They look like the one that they were forked from.
-    return [pid for pid in found if parent(pid) in found]
-
-
-def parent(pid: int) -> int:
-    """Return a process's parent, 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    below = descendants(running.process.pid)
+    return [pid for pid in below if b"consumers.servers.row_process" in cmdline(pid).split(b"\0")]
 
 
 def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Service) -> None:
@@ -98,7 +75,7 @@ def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Servi
     while len(killed) < ABORTS:
         assert time.monotonic() < deadline
         seen = len(answers), len(commits)
-        for pid in row_processes(running.root)[:1]:
+        for pid in row_processes(running)[:1]:
             os.kill(pid, signal.SIGABRT)
             killed.add(pid)
         while len(answers) < seen[0] + 20 or len(commits) < seen[1] + 2:

@@ -19,7 +19,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.errors import Unavailable, WrongLog
 from consumers import cli
-from consumers.commands import rows, run, up, upkeep
+from consumers.commands import http_options, rows, run, up, upkeep
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import patience, roots
@@ -69,7 +69,8 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stop_on_signals", "configure_logging"):
         monkeypatch.setattr(up, name, lambda *_, **__: None)
     monkeypatch.setattr(up.Supervisor, "_end_by_force", lambda _: None)
-    monkeypatch.setattr(up, "starter_of", lambda _: None)
+    for module in (up, http_options):
+        monkeypatch.setattr(module, "CAN_FORK", False)
     listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 1), close=lambda: None)
     monkeypatch.setattr(roots, "listen", lambda *_, **__: listener)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import Future
@@ -18,9 +17,9 @@ from typing import Any
 import pytest
 
 from commitlog.errors import Unavailable
+from consumers.runtime.forking import Forked, Template
 from consumers.servers import row_processes
 from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
-from consumers.servers.row_template import Forked, Template
 from tests.waiting import wait_until
 
 GIGABYTE = 1024**3
@@ -87,8 +86,8 @@ def test_a_child_that_is_ended_as_it_starts_is_gone_and_says_so(
 ) -> None:
     processes, started, fork = asked(1), [], Template.fork
 
-    def and_end(template: Template, connection: socket.socket) -> Forked:
-        started.append(fork(template, connection))
+    def and_end(template: Template, *what: Any, **how: Any) -> Forked:
+        started.append(fork(template, *what, **how))
         processes.made.close()
         return started[0]
 
@@ -199,7 +198,8 @@ def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> Non
     template = processes.made._templates._template
     assert template is not None
     template._process.kill()
-    wait_until(lambda: not runs(pid), "its children end with it")
+    assert processes.ask(("pid", None)) == pid, "its children go on without it"
+    os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(one.is_ready for one in processes.made._children), "it is seen")
     assert processes.ask(("echo", 1)) == 1, "from another template"
     assert template is not processes.made._templates._template
@@ -208,11 +208,9 @@ def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> Non
 def test_a_fork_beside_lance_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Lance warns whoever forks, which a user would take for a fault of the service."""
     template = Template(("lance",))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        child = template.fork(theirs)
-        child.kill()
-        child.wait(60)
+    child = template.fork("time:sleep", 600, inherited=(), shown=())
+    child.kill()
+    child.wait(60)
     template.close()
     assert "fork-safe" not in capfd.readouterr().err
 
