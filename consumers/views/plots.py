@@ -37,18 +37,20 @@ COLORS = {
 
 TIMES = """
 WITH span AS (SELECT epoch_ms(min(time)) AS low, epoch_ms(max(time)) AS high
-              FROM operations WHERE {where}),
+              FROM {source}),
 placed AS (
     SELECT status, least((epoch_ms(time) - low) * {buckets} // greatest(high - low, 1),
                          {buckets} - 1) AS bucket
-    FROM operations, span WHERE {where} AND status <> 'repeated')
+    FROM {source}, span WHERE status <> 'repeated')
 SELECT bucket, status, count(*) AS n, any_value(low) AS low, any_value(high) AS high
 FROM placed, span GROUP BY bucket, status ORDER BY bucket, status
 """
 RIVALS = """
-SELECT principal, winner_principal, sum(conflicts)::BIGINT AS n FROM rivals
-WHERE {where} GROUP BY ALL ORDER BY n DESC, principal, winner_principal
+SELECT principal, winner_principal, count(*) AS n FROM {source}
+GROUP BY ALL ORDER BY n DESC, principal, winner_principal
 """
+ALL = "n := 9223372036854775807"
+"""As many as a macro has; it knows a table by all its names."""
 
 
 class NothingToPlot(CommitLogError):
@@ -101,9 +103,9 @@ def _figure(rows: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def _commits(root: str | os.PathLike[str], table: str | None) -> Figure:
-    where = "table_name = ?" if table else "true"
+    source = f"history(?, {ALL})" if table else "operations"
     values = [table, table] if table else []
-    rows = history.query(root, TIMES.format(where=where, buckets=BUCKETS), values)
+    rows = history.query(root, TIMES.format(source=source, buckets=BUCKETS), values)
     if not rows:
         if table:
             history.history(root, table, limit=1)  # an unknown one is told as such
@@ -155,8 +157,8 @@ def _growth(root: str | os.PathLike[str], table: str | None) -> Figure:
 
 
 def _conflicts(root: str | os.PathLike[str], table: str | None) -> Figure:
-    where = "table_name = ?" if table else "true"
-    rows = history.query(root, RIVALS.format(where=where), [table] if table else [])
+    source = f"conflicts_of(?, {ALL})" if table else "conflicts"
+    rows = history.query(root, RIVALS.format(source=source), [table] if table else [])
     if not rows:
         if table:
             history.history(root, table, limit=1)

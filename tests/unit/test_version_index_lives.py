@@ -24,7 +24,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.table import TableId
 from consumers import history
-from consumers.servers.page import contents, questions
+from consumers.servers.page import contention, contents, questions
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.process import follow
 from tests.service import SCHEMA, Service, rows, service
@@ -349,3 +349,28 @@ def test_the_page_tells_what_maintenance_did_before_a_rename_and_to_this_table_a
     for name, reason in (("ns$b", "first"), ("ns$a", "other")):
         done = history.read(made.root, partial(contents.upkeep, table=name))
         assert [one["reason"] for one in done] == [reason]
+
+
+def test_conflicts_follow_a_table_through_renames(made: Service) -> None:
+    def lose(name: str, fragment: int) -> int:
+        read_version = made.client.table(name).version
+        made.client.delete(name, f"id = {2 * fragment}")
+        whole = lance.LanceOperation.Delete([], [fragment], "true")
+        lost = made.client.submit(name, whole, read_version=read_version).result(30)
+        assert lost.conflict is not None
+        return lost.sequence
+
+    lost = [lose("ns$a", 0)]
+    rename(made, A, B)
+    lost.insert(0, lose("ns$b", 1))
+    made.client.create_table("ns$c", SCHEMA)
+    of_t = "SELECT sequence FROM conflicts_of(?)"
+    for name, expected in (("ns$a", lost), ("ns$b", lost), ("ns$c", [])):
+        assert [one["sequence"] for one in ask(made, of_t, name)] == expected
+
+    def told(run: history.Ask) -> list[history.Row]:
+        found = contention.conflicts(run, table="ns$b")
+        listed = contention.collisions(run, table="ns$b")
+        return [{"total": found["total"], "listed": [one["sequence"] for one in listed]}]
+
+    assert history.read(made.root, told) == [{"total": 2, "listed": lost}]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from consumers.history import Ask, Row
-from consumers.servers.page.questions import LIST_MAX, must_exist
+from consumers.servers.page.questions import LIST_MAX, must_exist, named
 
 
 def conflicts(ask: Ask, *, table: str = "", fragments_max: int = 40) -> Row:
     """Return the conflict map: writer against writer, fragments under contention, rules."""
-    where, parameters = ("table_name = ?", [table]) if table else ("true", [])
+    where, parameters = named(ask, table) if table else ("true", [])
     ask(f"CREATE OR REPLACE TEMP TABLE met AS SELECT * FROM conflicts WHERE {where}", parameters)
     pairs = ask(
         "SELECT principal AS loser, winner_principal AS winner, count(*) AS count,"
@@ -53,16 +53,15 @@ def collisions(
     limit: int = LIST_MAX,
 ) -> list[Row]:
     """Return the newest conflicts, of a table, a pair of writers or a fragment."""
+    of_table, about = named(ask, table) if table else ("true", [])
     wanted: list[tuple[str, object]] = []
-    if table:
-        wanted.append(("table_name = ?", table))
     if loser is not None:
         wanted.append(("principal = ?", loser))
     if winner is not None:
         wanted.append(("winner_principal = ?", winner))
     if fragment is not None:
         wanted.append(("list_contains(fragments, ?)", fragment))
-    where = " AND ".join(condition for condition, _ in wanted) or "true"
+    where = " AND ".join([of_table, *(condition for condition, _ in wanted)])
     return ask(
         "SELECT epoch_ms(time) AS time, partition, sequence, table_name, status,"
         " principal AS loser, operation, read_version, winner_principal AS winner,"
@@ -70,5 +69,5 @@ def collisions(
         " fragments[:20] AS fragments, len(fragments) AS fragments_count,"
         f" message, transaction_id FROM conflicts WHERE {where}"
         " ORDER BY time DESC, sequence DESC LIMIT ?",
-        [*(value for _, value in wanted), limit],
+        [*about, *(value for _, value in wanted), limit],
     )

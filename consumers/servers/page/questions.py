@@ -141,7 +141,7 @@ def table(ask: Ask, name: str) -> Row:
         " ORDER BY (table_name = ? AND ended_by IS NULL) DESC, sequence DESC LIMIT ?",
         [name, name, name, LIST_MAX],
     )
-    where, parameters = _named(ask, name)
+    where, parameters = named(ask, name)
     counts = ask(
         f"SELECT status, count(*) AS count FROM operations WHERE {where} GROUP BY 1", parameters
     )
@@ -175,15 +175,15 @@ def events(
     order = "ASC" if after else "DESC"
     place, compare = (after, ">") if after else (before, "<")
     where = f"(sequence, ordinal) {compare} (?, ?)" if place else "true"
-    named, parameters = _named(ask, table)
+    of_table, parameters = named(ask, table)
     rows = ask(
-        f"{_TABLE_EVENTS} WHERE {named} AND {where}"
+        f"{_TABLE_EVENTS} WHERE {of_table} AND {where}"
         f" ORDER BY sequence {order}, ordinal {order} LIMIT ?",
         [*parameters, *(place or ()), limit],
     )
     total = None
     if not place:
-        total = ask(f"SELECT count(*) AS n FROM operations WHERE {named}", parameters)[0]["n"]
+        total = ask(f"SELECT count(*) AS n FROM operations WHERE {of_table}", parameters)[0]["n"]
         if not total:
             must_exist(ask, table)
     return {"total": total, "rows": len(rows), "is_last": len(rows) < limit, **_in_columns(rows)}
@@ -308,7 +308,7 @@ def _place(row: Row) -> tuple[object, object]:
     return row["partition"], row["sequence"]
 
 
-def _named(ask: Ask, name: str) -> tuple[str, list[object]]:
+def named(ask: Ask, name: str) -> tuple[str, list[object]]:
     """Return the condition for a table's rows, also those under other names that it had."""
     lives = ask(
         "SELECT incarnation, list_append(former_names, table_name) AS names FROM life_of(?)"

@@ -266,6 +266,7 @@ def _collision(decided: Decided, place: Row, done: tuple[DoneOperation, ...]) ->
     return (
         *place,
         table,
+        loser.incarnation if loser and loser.table == table else None,
         outcome.transaction_id,
         principal(decided),
         loser.name if loser else None,

@@ -90,6 +90,7 @@ COLLISIONS = Relation(
         PLACE
         + """
 table_name          VARCHAR    where they met
+incarnation         VARCHAR    uuid of that life of the table; NULL if the loser named none
 transaction_id      VARCHAR    the loser
 principal           VARCHAR    the loser's writer
 operation           VARCHAR    the loser's operation

@@ -97,7 +97,7 @@ def _conflicts(collisions: str) -> str:
            c.winner_version, c.winner_operation, w.principal AS winner_principal,
            c.rule, c.fragments, c.keys, c.advice, c.message, c.transaction_id,
            c.winner_transaction_id, w.sequence AS winner_sequence, w.time AS winner_time,
-           c.partition, c.sequence
+           c.partition, c.sequence, c.incarnation
     FROM ({collisions}) c
     LEFT JOIN (SELECT * FROM transactions WHERE status = 'committed' AND answers IS NULL) w
       ON w.transaction_id = c.winner_transaction_id AND w.partition = c.partition
@@ -121,8 +121,8 @@ CONFLICTS_OF = Question(
     "macro",
     "t, n := 50",
     "FROM conflicts_of('ns$table')",
-    "The last n conflicts on table t, newest first.",
-    _conflicts("FROM collisions WHERE table_name = t ORDER BY sequence DESC LIMIT n")
+    "The last n conflicts on table t, newest first. Follows the table through renames.",
+    _conflicts(f"FROM collisions WHERE {IS_T} ORDER BY sequence DESC LIMIT n")
     + "ORDER BY c.sequence DESC",
 )
 
