@@ -184,6 +184,9 @@ def test_of_a_table_that_came_back_only_what_differs_has_changed(
     assert [tuple(one.values()) for one in ask(made, SPANS)] == spans
     counted = "SELECT rows, deleted_rows, fragments FROM health"
     assert ask(made, counted)[0]["rows"] == made.client.open("ns$a").count_rows() == 3
+    assert ask(made, "SELECT rows_added, rows_removed FROM tables") == [
+        {"rows_added": 4, "rows_removed": 1}
+    ]
     followed = ask(made, "FROM fragment_changes ORDER BY ALL")
     shutil.rmtree(made.root / "index")
     (made.root / "index.duckdb").unlink()

@@ -8,12 +8,12 @@ changed lately, and read from the index for others.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import CreateTableVersion, LanceCommit
-from consumers.views.version_index.contents import Row
+from consumers.views.version_index.contents import Row, without_fragment
 from consumers.views.version_index.operation_results import (
     Counts,
     DoneAppend,
@@ -23,11 +23,12 @@ from consumers.views.version_index.operation_results import (
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
-ONLY_NEW = {"Append", "CreateTable", "RegisterTable"}
+ONLY_NEW = {"Append", "CreateTable"}
 """Operations all of whose fragments are new."""
-BEGINS = {"CreateTable", "RegisterTable"}
-"""Operations before which a table has no fragments, whatever it had before it was dropped."""
-MOVES_ROWS = "Rewrite"
+RETURNS = "RegisterTable"
+"""Lists all fragments of its table; of one that came back, what differs from before counts."""
+MOVES_ROWS = {"Rewrite", RETURNS}
+"""Operations whose new fragments may hold rows of those that they remove."""
 _FRAGMENT_ID, _REMOVED, _ROWS, _DELETED, _BYTES = range(7, 12)
 """Columns of `fragment_changes`."""
 
@@ -71,7 +72,7 @@ class Counting:
             for _, done in told
             if not isinstance(done, DoneAppend)
             for one in done
-            if _is_lance(one) and one.name not in ONLY_NEW and one.incarnation is not None
+            if _counts(one) and one.name not in ONLY_NEW and one.incarnation is not None
         )
         for incarnation in wanted:
             if incarnation in self._tables:
@@ -97,13 +98,13 @@ class Counting:
         if known is not None:
             known.update((one, Fragment(rows, 0, size)) for one, rows, size in append.fragments)
 
-    def count(self, one: DoneOperation, changes: Iterable[Row]) -> None:
+    def count(self, one: DoneOperation, changes: Sequence[Row]) -> None:
         """Note on a committed operation what it added and removed, by its rows of changes."""
-        if not _is_lance(one) and one.name not in ONLY_NEW:
+        if not _counts(one):
             return
         known = self._tables.get(one.incarnation or "")
-        if known and one.name in BEGINS:
-            known.clear()
+        if known and _lists_all(one):
+            changes = [*_gone(known, changes), *changes]
         added = removed = size = 0
         fragments = dict.fromkeys(("added", "updated", "removed"), 0)
         for change in changes:
@@ -111,7 +112,8 @@ class Counting:
             before = known.get(number) if known is not None else None
             after = None if change[_REMOVED] else _after(change, before)
             difference = (after.live if after else 0) - (before.live if before else 0)
-            fragments["removed" if after is None else "updated" if before else "added"] += 1
+            if not (_lists_all(one) and after == before):
+                fragments["removed" if after is None else "updated" if before else "added"] += 1
             added += max(difference, 0)
             removed += max(-difference, 0)
             size += max((after.bytes if after else 0) - (before.bytes if before else 0), 0)
@@ -119,7 +121,7 @@ class Counting:
                 known[number] = after
             elif known is not None:
                 known.pop(number, None)
-        if one.name == MOVES_ROWS:
+        if one.name in MOVES_ROWS:
             moved = min(added, removed)
             added, removed = added - moved, removed - moved
         one.counts = Counts(
@@ -132,8 +134,22 @@ class Counting:
         )
 
 
-def _is_lance(one: DoneOperation) -> bool:
-    return one.result is not None and isinstance(one.operation, LanceCommit | CreateTableVersion)
+def _counts(one: DoneOperation) -> bool:
+    if one.result is None:
+        return False
+    is_lance = isinstance(one.operation, LanceCommit | CreateTableVersion)
+    return is_lance or one.name in ONLY_NEW or _lists_all(one)
+
+
+def _lists_all(one: DoneOperation) -> bool:
+    return one.name == RETURNS and one.result is not None and one.result.delta is not None
+
+
+def _gone(known: Fragments, changes: Iterable[Row]) -> list[Row]:
+    """Return a row for each fragment that a list of all fragments doesn't have."""
+    found = {change[_FRAGMENT_ID] for change in changes}
+    head = (None,) * _FRAGMENT_ID
+    return [(*head, *without_fragment(number)) for number in known if number not in found]
 
 
 def _after(change: Row, before: Fragment | None) -> Fragment:

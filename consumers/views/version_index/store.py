@@ -271,7 +271,8 @@ class VersionIndex:
         return {head.incarnation: head for head in heads}
 
     def _load_fragments(self, incarnations: list[str]) -> list[Row]:
-        return self._live.query(FRAGMENTS_NOW, [incarnations])
+        known = [one for one in incarnations if one in self._heads]
+        return self._live.query(FRAGMENTS_NOW, [known]) if known else []
 
     def _load_images(self, incarnations: list[str]) -> list[Row]:
         known = [one for one in incarnations if one in self._heads]
