@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from consumers import history
 from consumers.history import Row, Value
+from consumers.views.version_index.layout import noted_whole
 
 NAMES_MAX = 10
 
@@ -35,27 +38,34 @@ ORDER BY committed DESC, "table" LIMIT {NAMES_MAX}
 """
 
 
-def activity(root: str | os.PathLike[str], *, seconds: float = 10.0) -> Row:
+def activity(
+    root: str | os.PathLike[str],
+    *,
+    seconds: float = 10.0,
+    wall_clock: Callable[[], float] = time.time,
+) -> Row:
     """Return what was decided in the last seconds, per second, and by whom.
 
     `lag` is by partition: outcomes that the index had not yet when it was published;
-    `behind_seconds` is how old that publication is.
+    `behind_seconds` is how long ago it was published, or was seen to have all there is. So it is
+    a few seconds at most while `commitlog index` runs and reaches Kafka, and grows if not.
 
     Raises Unavailable if there is no index.
     """
-    now = datetime.now(UTC).replace(tzinfo=None)
+    now_seconds, whole = wall_clock(), noted_whole(root)
+    now = datetime.fromtimestamp(now_seconds, UTC).replace(tzinfo=None)
     since = [now - timedelta(seconds=seconds)]
 
     def work(run: history.Ask) -> list[Row]:
         (totals,) = run(TOTALS, since)
-        lag = run("FROM lag ORDER BY partition", ())
-        ages = [float(str(row["seconds_old"] or 0)) for row in lag]
+        lag = run("SELECT partition, lag, epoch(published_at) AS published FROM lag ORDER BY 1", ())
+        ages = [now_seconds - max(float(str(row["published"] or 0)), whole) for row in lag]
         row: dict[str, Value] = {
             "time": now.isoformat(timespec="milliseconds") + "Z",
             "seconds": seconds,
             **{f"{name}_per_second": int(str(n)) / seconds for name, n in totals.items()},
             "lag": {str(one["partition"]): one["lag"] for one in lag},
-            "behind_seconds": round(max(ages, default=0.0), 3),
+            "behind_seconds": round(max([0.0, *ages]), 3),
             "writers": run(WRITERS, since),
             "tables": run(TABLES, since),
         }

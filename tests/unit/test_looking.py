@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pytest
@@ -19,15 +22,18 @@ from commitlog.core.log.replica import Decided
 from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Code, OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.ports import Log
 from consumers import cli, history
 from consumers.commands import ask, look, output
 from consumers.commands.exit_codes import ExitCode
 from consumers.views import plots
 from consumers.views.activity import activity
-from consumers.views.version_index import IndexPosition, VersionIndex
+from consumers.views.version_index import IndexPosition, VersionIndex, process, run_index
+from consumers.views.version_index.layout import noted_counts
 from consumers.views.version_index.rows import no_recordings
-from tests.fakes.log_stream import PartitionLog, batches
+from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
 from tests.unit.test_version_index_store import position_after
+from tests.waiting import wait_until
 
 TABLE = "ns0$t1"
 TRANSACTIONS = 900
@@ -161,6 +167,28 @@ def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert float(str(whole["committed_per_second"])) * 10**9 == pytest.approx(
         int(str(rows[0]["n"]))
     )
+
+
+def test_an_index_that_has_all_there_is_is_not_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "END_OFFSET_SECONDS", 0.01)
+    stream, stop = PartitionLog(), threading.Event()
+    stream.grow(20)
+    log, noted = cast(Log, ReadOnlyLog([stream])), tmp_path / "index" / "published.json"
+    keeper = threading.Thread(target=run_index, args=(log, tmp_path), kwargs={"stop": stop})
+    keeper.start()
+    try:
+        wait_until(lambda: noted_counts(tmp_path, log.genesis().log_id) == {0: 20}, "all is there")
+        os.utime(noted, (0, 0))
+        wait_until(lambda: noted.stat().st_mtime > 0, "the keeper looks at the log at rest")
+    finally:
+        stop.set()
+        keeper.join()
+    seen = noted.stat().st_mtime
+    for after in (0.0, 3_600.0):
+        clock = partial(float, seen + after)
+        assert activity(tmp_path, wall_clock=clock)["behind_seconds"] == pytest.approx(after, 0.01)
 
 
 def test_a_tables_commits_are_transactions_however_many_operations_they_have(

@@ -110,6 +110,20 @@ def noted_counts(root: str | os.PathLike[str], log_id: str) -> dict[int, int] | 
         return None
 
 
+def note_whole(layout: Layout, at: float) -> None:
+    """Leave when the log was seen to have nothing that the published file hasn't."""
+    with contextlib.suppress(OSError):
+        os.utime(layout.counts, (at, at))
+
+
+def noted_whole(root: str | os.PathLike[str]) -> float:
+    """Return when the published file was known to have all of the log, in seconds; 0 if never."""
+    try:
+        return Layout.of(root).counts.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _identity(file: Path) -> list[int]:
     """Return what tells a file from the one before it, whatever it is called."""
     found = file.stat()

@@ -100,6 +100,8 @@ class IndexedPartition:
         )
         self.end_offset = self._outcomes.end_offset()
         self._end_asked = time.monotonic()
+        self.whole_at = 0.0
+        """When the log was seen last to have nothing that wasn't read and flushed."""
         self.total = max(self.end_offset - position.outcomes_offset, 0)
         """Records of the outcomes topic that were ahead at the start."""
 
@@ -196,6 +198,11 @@ class IndexedPartition:
         self._outcomes.close()
         self._transactions.close()
 
+    def look_at_rest(self) -> None:
+        """See now and then whether the log has more, while nothing of it comes."""
+        if not (self.pending or self.terms):
+            self._look_at_end()
+
     def _look_at_end(self) -> None:
         now = time.monotonic()
         if now < self._end_asked + END_OFFSET_SECONDS:
@@ -205,6 +212,8 @@ class IndexedPartition:
             self.end_offset = self._outcomes.end_offset(timeout_seconds=1.0)
         except Unavailable:
             return  # only for showing the lag; reading goes on by itself
+        if not (self.pending or self.terms) and self._outcomes.position() >= self.end_offset:
+            self.whole_at = time.time()
 
 
 def _check_tail(log: Log, position: IndexPosition) -> None:
@@ -301,6 +310,7 @@ class _Loop:
         self._catching_up = True
         self._due = 0.0
         self._is_behind = True
+        self._whole_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
         self._show()
@@ -308,6 +318,8 @@ class _Loop:
             self._gather(stop)
             if self._catching_up:
                 self._report()
+            else:
+                self._rest(stop)
             if time.monotonic() >= self._due:
                 self._show()
             elif sum(len(one.pending) for one in self._followers) >= BATCH_RECORDS_MAX:
@@ -324,6 +336,16 @@ class _Loop:
         share = timeout / len(self._followers)
         more = [follower.gather(share, stop) for follower in self._followers]
         self._is_behind = any(more)
+
+    def _rest(self, stop: threading.Event) -> None:
+        """Note that the index has all there is, which at rest no publication tells."""
+        for follower in self._followers:
+            if not stop.is_set():  # each may wait for Kafka
+                follower.look_at_rest()
+        at = min(follower.whole_at for follower in self._followers)
+        if at > self._whole_at:
+            self._whole_at = at
+            self._index.note_whole(at)
 
     def _flush(self) -> None:
         for follower in self._followers:

@@ -24,7 +24,7 @@ from consumers.views.version_index.appends import Appends
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
-from consumers.views.version_index.layout import Layout
+from consumers.views.version_index.layout import Layout, note_whole
 from consumers.views.version_index.live import open_live
 from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.publish import publish, published_positions
@@ -234,6 +234,11 @@ class VersionIndex:
             self._dirty = False
             self._sealer.published()
         return True
+
+    def note_whole(self, at: float) -> None:
+        """Note when the log was seen to have nothing else, unless that is yet to be published."""
+        if not self._dirty:
+            note_whole(self.layout, at)
 
     def settle(self) -> None:
         """Wait until nothing is left to be sealed or merged."""
