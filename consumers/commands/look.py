@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,13 @@ from consumers.runtime.config import Config, ConfigurationError
 
 WHO = Column("writer", lambda row: row["principal"], leaves=3)
 FRAGMENT = Column("fragment", lambda row: row["fragment_id"], is_number=True)
+_BEYOND = "<value out of range: {}>"
+_WITHOUT_END = {
+    _BEYOND.format(sign + str(most)): f"{sign}infinity"
+    for sign in ("", "-")
+    for most in (2**31 - 1, 2**63 - 1)
+}
+"""How Arrow writes the dates and times before and after all others."""
 TRANSACTION = Column("transaction", lambda row: row["transaction_id"], leaves=5)
 
 
@@ -152,7 +160,9 @@ def sql(
     with _Tables(config) as tables:
         found = run_sql(text, tables.open, index=root / "index.duckdb")
     found = found.rename_columns(_apart(found.column_names))
-    values = [list(map(index.jsonable, _values(column))) for column in found.columns]
+    # A user's time without a zone may be anywhere's.
+    shown = partial(index.jsonable, is_utc=False)
+    values = [list(map(shown, _values(column))) for column in found.columns]
     rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*values, strict=True)]
     if as_csv:
         output.print_csv(rows, found.column_names)
@@ -188,14 +198,26 @@ def _values(column: Any) -> Sequence[object]:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
         pass
+    zone = getattr(column.type, "tz", None)
+    if zone is not None:  # with one, Arrow writes wrong years beyond 32767
+        column = column.cast(f"timestamp[{column.type.unit}]")
     try:
-        return list(column.cast("string").to_pylist())
+        return [_in_iso(one, "Z" if zone else "") for one in column.cast("string").to_pylist()]
     except (NotImplementedError, ValueError) as error:  # in a list, say
         raise InvalidRequest(
             f"values of type {column.type} cannot be shown",
             field="query",
             advice="Cast them to VARCHAR",
         ) from error
+
+
+def _in_iso(value: str | None, zone: str) -> str | None:
+    """Return a time in the form of those that Python has."""
+    if value is None:
+        return None
+    if value.startswith("<"):
+        return _WITHOUT_END.get(value, value)
+    return value.replace(" ", "T", 1) + zone
 
 
 class _Tables:
