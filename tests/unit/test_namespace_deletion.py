@@ -7,6 +7,7 @@ from typing import Any
 import lance
 import pytest
 
+from consumers.servers.namespace.service import Service
 from tests.namespace_world import Capture, World, numbers
 
 BATCH = "/v1/table/batch-commit"
@@ -281,3 +282,30 @@ def test_versions_of_a_table_that_another_client_has_made_again_are_deleted(
     assert status == 200, body
     assert body["results"][0]["delete_table_versions"]["deleted_count"] == 2
     assert listed(world, table) == [3]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_versions_of_a_table_that_took_the_name_meanwhile_stay(
+    world: World, table: list[str], in_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server looks at the table, the table is made again, the log decides."""
+    submit = Service.submit
+
+    def made_again_first(self: Service, *args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(Service, "submit", submit)
+        with world.client() as other:
+            other.drop_table("$".join(table))
+            other.create_table("$".join(table), numbers(0, 1).schema)
+            for number in range(2):
+                other.append("$".join(table), numbers(number, number + 1))
+        return submit(self, *args, **more)
+
+    monkeypatch.setattr(Service, "submit", made_again_first)
+    if in_batch:
+        ranges = [{"start_version": 1, "end_version": 3}]
+        deletion = {"delete_table_versions": {"id": table, "ranges": ranges}}
+        status, body = world.post(BATCH, {"operations": [deletion]})
+    else:
+        status, body = delete(world, table, (1, 3))
+    assert (status, body["code"]) == (409, 14), body
+    assert listed(world, table) == [1, 2, 3]

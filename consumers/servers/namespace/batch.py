@@ -35,7 +35,7 @@ from commitlog.model.operations import (
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.deletion import deleted, deletion, wanted
+from consumers.servers.namespace.deletion import deleted, deletion, naming, wanted
 from consumers.servers.namespace.native import refuse_branch
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import (
@@ -84,6 +84,8 @@ class _Batch:
     """The newest versions that operations of the batch make."""
     gone: dict[TableId, VersionRanges] = field(default_factory=dict)
     """The versions that are deleted once these operations are done."""
+    lives: set[tuple[TableId, str]] = field(default_factory=set)
+    """The tables whose versions are deleted, with their incarnations."""
     asked: list[int] = field(default_factory=list)
     """For each of `operations`, which one of the request it is for."""
 
@@ -138,6 +140,7 @@ class _Batch:
         if info is not None and info.incarnation != target.incarnation:
             info = None  # the batch declared another table of this name
         refuse_branch(self.call, table, request.branch)
+        self.lives.add((table, target.incarnation))
         standing = info.version if info is not None else 0
         newest = self.newest.get(table, standing)
         versions = wanted(request.ranges, newest)
@@ -158,7 +161,10 @@ class _Batch:
     def commit(self) -> tuple[Outcome, Transaction]:
         """Commit what was added; the same request, repeated, is the same transaction."""
         content_id = _batch_id(self.call) if self.staged else new_transaction_id()
-        outcome, transaction = commit_staged(self.service, self.call, self.operations, content_id)
+        said = naming(life for _, life in self.lives)
+        outcome, transaction = commit_staged(
+            self.service, self.call, self.operations, content_id, said
+        )
         return replace(outcome, message=self.as_asked(outcome.message)), transaction
 
     def as_asked(self, message: str) -> str:
@@ -241,8 +247,12 @@ def _committed(
     except OutcomeUnknown:
         raise
     except (LanceNamespaceError, CommitLogError) as error:
-        if all(service.is_as_known(info, error) for info in batch.infos.values()):
+        infos = batch.infos.items()
+        if all(service.is_as_known(info, error) for _, info in infos):
             raise
+        deletes = [t for t, info in infos if (t, info.incarnation) in batch.lives]
+        if any((t, service.info(t).incarnation) not in batch.lives for t in deletes):
+            raise  # what it was to delete is gone
     else:
         return batch.infos, found
     batch = _Batch(service, call, is_fresh=True)

@@ -20,15 +20,17 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_refs import GUARD_TAG
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
-from commitlog.model.operations import DeleteTableVersions, Operation
+from commitlog.model.operations import INCARNATION, DeleteTableVersions, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.native import refuse_branch
-from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
 
 EVERYTHING = -1
 """As end: up to the newest version."""
@@ -39,14 +41,40 @@ def delete_versions(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(BatchDeleteTableVersionsRequest, {"ranges", "branch"})
     refuse_branch(call, service.info(call.table).table_id, request.branch)
 
-    def operations() -> list[Operation]:
-        info = service.info(call.table)
-        return deletion(service, info, wanted(request.ranges, info.version), info.deleted)
-
-    outcome, transaction = service.redo(call, operations)
+    first = service.first_answer(call)
+    outcome, transaction = first or _delete(service, call, request.ranges)
     done = transaction.operations[-1]
     assert isinstance(done, DeleteTableVersions)
     return deleted(done, outcome.transaction_id)
+
+
+def _delete(service: Service, call: Call, ranges: Iterable[Any]) -> tuple[Outcome, Transaction]:
+    """Commit a deletion; again if the table has other versions by then."""
+    transaction_id, life = call.key or new_transaction_id(), ""
+    for attempt in range(ATTEMPTS_MAX):
+        info = service.info(call.table)
+        life = life or info.incarnation
+        outcome, transaction = service.submit(
+            call,
+            deletion(service, info, wanted(ranges, info.version), info.deleted),
+            transaction_id,
+            is_new=call.key is None and attempt == 0,
+            attempt=attempt,
+            properties=naming([life]),
+        )
+        if outcome.status is not Status.RETRYABLE and outcome.code is not Code.EXPECTATION_FAILED:
+            break
+    outcome.raise_for_conflict()
+    return outcome, transaction
+
+
+def naming(lives: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what a record says of the tables whose versions it deletes, if that is one.
+
+    Another table may have the name by the time that the log decides.
+    """
+    found = {*lives}
+    return [(INCARNATION, life) for life in found] if len(found) == 1 else []
 
 
 def deleted(done: DeleteTableVersions, transaction_id: str) -> dict[str, Any]:

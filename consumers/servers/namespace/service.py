@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
@@ -204,29 +204,6 @@ class Service:
         outcome, transaction = self.submit(
             call, operations, transaction_id or new_transaction_id(), is_new=transaction_id is None
         )
-        outcome.raise_for_conflict()
-        return outcome, transaction
-
-    def redo(
-        self, call: Call, operations: Callable[[], Sequence[Operation]]
-    ) -> tuple[Outcome, Transaction]:
-        """Commit what `operations` makes of the tables as they are, again if they changed since.
-
-        Under an Idempotency-Key, the first answer is given again.
-        """
-        first = self.first_answer(call)
-        if first is not None:
-            return first
-        transaction_id = call.key or new_transaction_id()
-        for attempt in range(ATTEMPTS_MAX):
-            is_new = call.key is None and attempt == 0
-            outcome, transaction = self.submit(
-                call, operations(), transaction_id, is_new=is_new, attempt=attempt
-            )
-            if outcome.status is not Status.RETRYABLE and (
-                outcome.code is not Code.EXPECTATION_FAILED
-            ):
-                break
         outcome.raise_for_conflict()
         return outcome, transaction
 
