@@ -7,7 +7,7 @@ answer has one result per operation, in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -46,6 +46,7 @@ from consumers.servers.namespace.staged import (
 )
 from consumers.servers.namespace.tables import declaration, declared, ended
 from consumers.servers.namespace.versions import (
+    as_offered,
     commit_staged,
     raise_refusal,
     refuse_taken,
@@ -63,8 +64,6 @@ KINDS = tuple(_ACCESS)
 _VERSION_FIELDS = {
     *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
 }
-
-
 _PLACE = re.compile(r"operations\[([0-9]+)\]")
 
 
@@ -162,9 +161,8 @@ class _Batch:
         """Commit what was added; the same request, repeated, is the same transaction."""
         content_id = _batch_id(self.call) if self.staged else new_transaction_id()
         said = naming(life for _, life in self.lives)
-        outcome, transaction = commit_staged(
-            self.service, self.call, self.operations, content_id, said
-        )
+        operations = self.operations
+        outcome, transaction = commit_staged(self.service, self.call, operations, content_id, said)
         return replace(outcome, message=self.as_asked(outcome.message)), transaction
 
     def as_asked(self, message: str) -> str:
@@ -212,7 +210,7 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
 
         infos, found = _committed(service, call, fill)
     outcome, transaction = found
-    results = _results(service, call, outcome, transaction, infos)
+    results = _results(service, call, outcome, transaction, infos, request.entries)
     return {
         "transaction_id": outcome.transaction_id,
         "versions": [result["create_table_version"]["version"] for result in results],
@@ -227,11 +225,12 @@ def batch_commit(service: Service, call: Call) -> dict[str, Any]:
     if found is None:
         infos, found = _committed(service, call, lambda batch: batch.add(chosen))
     outcome, transaction = found
+    offered = (body for kind, body in chosen if kind == "create_table_version")
     # One answer may tell of a thousand tables, so keys are for those that it is said of.
     vends = {tuple(body.id) for _, body in chosen if getattr(body, "vend_credentials", False)}
     return {
         "transaction_id": outcome.transaction_id,
-        "results": _results(service, call, outcome, transaction, infos, vends),
+        "results": _results(service, call, outcome, transaction, infos, offered, vends),
     }
 
 
@@ -293,9 +292,11 @@ def _results(
     outcome: Outcome,
     transaction: Transaction,
     known: Mapping[TableId, TableInfo],
+    offered: Iterable[Any],
     vends: Collection[TableId] = (),
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
+    paths = (one.manifest_path for one in offered)
     transaction_id = outcome.transaction_id
     infos: dict[TableId, TableInfo | None] = {}
     declarations: dict[TableId, DeclareTable] = {}
@@ -315,9 +316,9 @@ def _results(
             if (made := declarations.get(operation.table)) is not None:
                 body["properties"] = dict(made.properties)
             results.append({"deregister_table": body})
-        else:
-            assert isinstance(operation, CreateTableVersion)
-            body = _version(service, known.get(operation.table), infos, operation, outcome)
+        elif isinstance(operation, CreateTableVersion):
+            before = known.get(operation.table)
+            body = _version(service, before, infos, operation, outcome, next(paths))
             results.append({"create_table_version": body})
     return results
 
@@ -328,21 +329,21 @@ def _version(
     infos: dict[TableId, TableInfo | None],
     made: CreateTableVersion,
     outcome: Outcome,
+    offered: str,
 ) -> dict[str, Any]:
-    transaction_id = outcome.transaction_id
     if known is not None and known.incarnation == made.incarnation:
         entry = service.made_entry(known.location, made, outcome)
         if entry is not None:
-            return {"transaction_id": transaction_id, "version": entry}
+            return {"transaction_id": outcome.transaction_id, "version": entry}
     if made.table not in infos:
         infos[made.table] = service.find(made.table)
     info = infos[made.table]
     if info is not None and info.incarnation == made.incarnation:
         return version_created(service, info, made, outcome)
     # The table was deregistered since, perhaps by this very batch.
-    entry = {"version": made.version, "manifest_path": made.manifest_path.split(".manifest-")[0]}
-    entry["manifest_path"] = f"{entry['manifest_path']}.manifest"
-    return {"transaction_id": transaction_id, "version": entry}
+    entry = as_offered("/", made, outcome)
+    entry["manifest_path"] = offered.partition(".manifest-")[0] + ".manifest"
+    return {"transaction_id": outcome.transaction_id, "version": entry}
 
 
 def _kind(call: Call, operation: Any) -> tuple[str, Any]:

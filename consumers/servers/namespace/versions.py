@@ -243,14 +243,14 @@ def version_created(
     """Describe a version that was committed, as it was offered."""
     entry = service.made_entry(info.location, made, outcome)
     if entry is None and is_in(made.version, info.deleted):
-        entry = _as_offered(info, made, outcome)
+        entry = as_offered(info.location, made, outcome)
     if entry is None:
         entry = service.version_entry(_at_least(info, made.version), made.version)
     return {"transaction_id": outcome.transaction_id, "version": entry}
 
 
-def _as_offered(info: TableInfo, made: CreateTableVersion, outcome: Outcome) -> dict[str, Any]:
-    """Describe a version that is deleted again, perhaps by its own batch, by its record."""
+def as_offered(location: str, made: CreateTableVersion, outcome: Outcome) -> dict[str, Any]:
+    """Describe a version by its record: it or its table is gone, perhaps by its own batch."""
     said = noted(made.e_tag, made.metadata)
     facts = VersionFacts(
         size=made.manifest_size,
@@ -259,7 +259,7 @@ def _as_offered(info: TableInfo, made: CreateTableVersion, outcome: Outcome) -> 
         metadata=dict(said.metadata) if said else {},
     )
     path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
-    return facts.entry(info.location, made.version, path)
+    return facts.entry(location, made.version, path)
 
 
 def _at_least(info: TableInfo, version: int) -> TableInfo:
