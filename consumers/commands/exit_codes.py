@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
+from consumers.commands.output import visible
+
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """What only a file says: of standard output, say, without its name."""
 _OF_THE_MACHINE = frozenset(
@@ -114,10 +116,12 @@ def exit_code(error: BaseException) -> ExitCode:
 def in_one_line(error: BaseException) -> str:
     """Return what an error says; the system's own begin with the file."""
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        return visible(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError):
-        return (error.strerror or str(error)).split("\n", 1)[0]
-    return str(error)
+        return visible((error.strerror or str(error)).split("\n", 1)[0])
+    # Other programs' messages may point at a place in the line above.
+    lines = (line.strip() for line in str(error).splitlines())
+    return visible(" ".join(line for line in lines if line.strip("^")))
 
 
 def is_final(code: int) -> bool:

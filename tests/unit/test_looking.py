@@ -406,6 +406,17 @@ def test_times_are_as_exact_as_json_as_they_are(
     ]
 
 
+def test_an_error_of_duckdb_is_one_line_that_steers_no_terminal(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for query in ("SELECT '\x1b[31mx'::INT", "FROM t AT (TIMESTAMP => 'x')"):
+        assert run("sql", query, "--root", root) == ExitCode.REFUSED
+        told = capsys.readouterr().err
+        assert told.startswith("commitlog: the query is refused: Conversion Error")
+        assert told.count("\n") == 1
+        assert told[:-1].isprintable()
+
+
 def test_what_cannot_be_shown_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sql", "SELECT [DATE '-5000-01-01'] AS a", "--root", root) == ExitCode.REFUSED
     assert "Cast them to VARCHAR" in capsys.readouterr().err
