@@ -191,14 +191,18 @@ def scan(
 
     `search` is asked first.
     """
+    read: list[str] | dict[str, str] = columns
+    if isinstance(columns, dict):
+        plain = {f"`{name}`" for name in columns}
+        read = {name: sql if sql in plain else _whole(sql) for name, sql in columns.items()}
     try:
         if search and predicate and not reads_blobs:
-            found = search(info, dataset, columns, predicate)
+            found = search(info, dataset, read, predicate)
             if found is not None:
                 return found
         return dataset.scanner(
-            columns=columns,
-            filter=predicate,
+            columns=read,
+            filter=None if predicate is None else _whole(predicate),
             with_row_address=True,
             with_row_id=True,
             blob_handling="all_binary" if reads_blobs else None,
@@ -214,6 +218,14 @@ def scan(
             value=asked[0] if asked else None,
             advice=f"Use SQL over the columns {', '.join(info.schema.names)}",
         ) from error
+
+
+def _whole(sql: str) -> str:
+    """Return SQL in brackets: Lance would read no further than an expression goes.
+
+    A closing line ends a comment, and a semicolon ends what is read anyway.
+    """
+    return f"({sql.rstrip().removesuffix(';')}\n)"
 
 
 def write_moved(

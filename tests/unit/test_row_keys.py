@@ -221,6 +221,21 @@ def test_a_predicate_means_what_it_means_to_lance(tmp_path: Path, predicate: str
         assert read(known.scan) == read(None)
 
 
+@pytest.mark.parametrize(
+    "behind", [" junk", " LIMIT 0", " a = 3", "; DROP", " 'x'", ", a = 3", " ORDER BY a"]
+)
+def test_a_predicate_with_something_behind_it_is_refused(tmp_path: Path, behind: str) -> None:
+    dataset = lance.write_dataset(pa.table({"id": [1, 5], "a": [1, 2]}), tmp_path / "t")
+    info = info_of(dataset)
+    for predicate in ("id = 5", "id > 0", "id = 5 and a = 2"):
+        assert scan(dataset, [], f"{predicate} ; ", info).num_rows > 0
+        assert scan(dataset, [], f"{predicate} -- the fifth", info).num_rows > 0
+        with pytest.raises(InvalidTransaction, match="can't evaluate"):
+            scan(dataset, [], predicate + behind, info)
+    with pytest.raises(InvalidTransaction, match="can't evaluate"):
+        scan(dataset, {"a": f"a + 1{behind}"}, None, info)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("has_stable_ids", [False, True], ids=["addresses", "stable_row_ids"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
