@@ -130,6 +130,7 @@ def test_erased_rows_are_nowhere_and_the_log_says_who_erased_them(
 
     planned = run(world, reason="", dry_run=True)
     assert (planned.rows, planned.writes, planned.copies) == (4, 4, [])
+    assert not planned.to_json()["done"]
     done = run(world, backups=[old])
     left = {copy.name for copy in done.copies if not copy.is_gone}
     assert left == {f"backup {old}"}, done.to_json()

@@ -60,10 +60,12 @@ class Erasure:
         return all(copy.is_gone for copy in self.copies)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return it as a JSON object; in a dry run, `done` says that there is nothing to do."""
         copies = [{"copy": one.name, "gone": one.is_gone, "said": one.said} for one in self.copies]
         names = ("table", "rows", "writes", "unreadable", "versions", "older", "record")
-        return {"done": self.is_done, **{n: getattr(self, n) for n in names}, "copies": copies}
+        is_due = not self.copies and bool(self.rows or self.writes or self.older)
+        found = {name: getattr(self, name) for name in names}
+        return {"done": self.is_done and not is_due, **found, "copies": copies}
 
 
 def erase(
