@@ -11,10 +11,8 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,8 @@ from commitlog.errors import (
     UnsupportedFormat,
 )
 from consumers.views.index_format import SCHEMA_VERSION
+from consumers.views.json_values import Value, jsonable
 
-Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = dict[str, Value]
 Ask = Callable[[str, Sequence[object]], list[Row]]
 
@@ -159,10 +157,8 @@ def history(
 
     Raises NoSuchTable, naming tables with a similar name.
     """
-    rows = query(root, "FROM history(?, n := ?, refused := ?)", [table, _positive(limit), refused])
-    if not rows:
-        _check_table(root, table)
-    return rows
+    parameters = [table, _positive(limit), refused]
+    return _of_table(root, table, "FROM history(?, n := ?, refused := ?)", parameters)
 
 
 def timeline(
@@ -190,34 +186,31 @@ def conflicts(
     """
     if table is None:
         return query(root, "FROM latest_conflicts(n := ?)", [_positive(limit)])
-    rows = query(root, "FROM conflicts_of(?, n := ?)", [table, _positive(limit)])
-    if not rows:
-        _check_table(root, table)
-    return rows
+    return _of_table(root, table, "FROM conflicts_of(?, n := ?)", [table, _positive(limit)])
 
 
 def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
+    """Return what became of an id: see `attempts`."""
+    return read(root, lambda run: attempts(run, transaction_id))
+
+
+def attempts(run: Ask, transaction_id: str) -> list[Row]:
     """Return what became of an id, one row per attempt or repetition, oldest first.
 
     Each row has `details`: its operations' rows, `conflict`: its row in `conflicts` or None, and
-    `failed_requirements` of Iceberg that it met.
-    Empty if the index knows nothing of the id.
+    `failed_requirements` of Iceberg that it met. Empty if the index knows nothing of the id.
     """
-
-    def work(run: Ask) -> list[Row]:
-        rows = run("FROM transaction_of(?)", [transaction_id])
-        details = run("FROM operations_of(?)", [transaction_id]) if rows else []
-        losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
-        failed = run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id])
-        for row in rows:
-            row["failed_requirements"] = [one for one in failed if _place(one) == _place(row)]
-            if isinstance(row["properties"], str):
-                row["properties"] = json.loads(row["properties"])
-            row["details"] = [one for one in details if _place(one) == _place(row)]
-            row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
-        return rows
-
-    return read(root, work)
+    rows = run("FROM transaction_of(?)", [transaction_id])
+    details = run("FROM operations_of(?)", [transaction_id]) if rows else []
+    losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
+    failed = run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id])
+    for row in rows:
+        row["failed_requirements"] = [one for one in failed if _place(one) == _place(row)]
+        if isinstance(row["properties"], str):
+            row["properties"] = json.loads(row["properties"])
+        row["details"] = [one for one in details if _place(one) == _place(row)]
+        row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
+    return rows
 
 
 def _place(row: Row) -> tuple[Value, Value]:
@@ -242,12 +235,16 @@ def table_at(root: str | os.PathLike[str], table: str, version: int) -> Row:
 
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
     """
-    rows = query(root, "FROM table_at(?, ?)", [table, version])
+    return read(root, lambda run: [_table_at(run, table, version)])[0]
+
+
+def _table_at(run: Ask, table: str, version: int) -> Row:
+    rows = run("FROM table_at(?, ?)", [table, version])
     if rows:
         return rows[0]
-    _check_table(root, table)
+    _check_table(run, table)
     raise NoSuchVersion(
-        f"table {table!r} has no version {version} in the log; it has {_span(root, table)}"
+        f"table {table!r} has no version {version} in the log; it has {_span(run, table)}"
     )
 
 
@@ -257,12 +254,16 @@ def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
     Iceberg's tags are in the log; Lance keeps its own beside the table, where they are read.
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby, and OSError.
     """
-    rows = query(root, "FROM table_at_tag(?, ?)", [table, tag])
+    return read(root, lambda run: [_table_at_tag(run, table, tag)])[0]
+
+
+def _table_at_tag(run: Ask, table: str, tag: str) -> Row:
+    rows = run("FROM table_at_tag(?, ?)", [table, tag])
     if rows:
         return rows[0]
-    _check_table(root, table)
+    _check_table(run, table)
     lance = "ended_by IS NULL AND format = 'lance' AND table_name = ?"
-    found = query(root, f"SELECT location FROM tables WHERE {lance}", [table])
+    found = run(f"SELECT location FROM tables WHERE {lance}", [table])
     from commitlog.adapters.lance_refs import lance_tags  # most questions need no files of Lance
 
     tags = lance_tags(str(found[0]["location"])) if found else {}
@@ -270,12 +271,11 @@ def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
         near = difflib.get_close_matches(tag, tags, NEAR_NAMES_MAX) or sorted(tags)[:NEAR_NAMES_MAX]
         there = f"; it has {', '.join(near)}" if near else ""
         raise NoSuchVersion(f"table {table!r} has no tag {tag!r}{there}")
-    return {**table_at(root, table, tags[tag]), "name": tag, "kind": "tag"}
+    return {**_table_at(run, table, tags[tag]), "name": tag, "kind": "tag"}
 
 
-def _span(root: str | os.PathLike[str], table: str) -> str:
-    found = query(
-        root,
+def _span(run: Ask, table: str) -> str:
+    found = run(
         "SELECT min(version) AS first, max(version) AS last, min(time) AS since, max(time) AS until"
         " FROM versions WHERE incarnation = (SELECT incarnation FROM life_of(?))",
         [table],
@@ -293,14 +293,18 @@ def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> l
 
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby, InvalidRequest for Iceberg.
     """
-    life = _check_table(root, table, fragments=True)
-    for version in (before, after):
-        if table_at(root, table, version)["incarnation"] != life:
-            raise NoSuchVersion(
-                f"version {version} is of an earlier table {table!r}; this one has"
-                f" {_span(root, table)}"
-            )
-    return query(root, "FROM diff(?, ?, ?)", [table, before, after])
+
+    def work(run: Ask) -> list[Row]:
+        life = _check_table(run, table, fragments=True)
+        for version in (before, after):
+            if _table_at(run, table, version)["incarnation"] != life:
+                raise NoSuchVersion(
+                    f"version {version} is of an earlier table {table!r}; this one has"
+                    f" {_span(run, table)}"
+                )
+        return run("FROM diff(?, ?, ?)", [table, before, after])
+
+    return read(root, work)
 
 
 def blame(root: str | os.PathLike[str], table: str, what: str | int | None = None) -> list[Row]:
@@ -312,22 +316,22 @@ def blame(root: str | os.PathLike[str], table: str, what: str | int | None = Non
     fragment or file.
     """
     if what is None:
-        rows = query(root, "FROM blame(?)", [table])
-        if not rows:
-            _check_table(root, table, fragments=True)
-        return rows
-    rows = query(root, "FROM blame_of(?, ?)", [table, str(what)])
-    if not rows:
-        _check_table(root, table, fragments=True)
-        known = query(
-            root,
+        return _of_table(root, table, "FROM blame(?)", [table], fragments=True)
+
+    def work(run: Ask) -> list[Row]:
+        rows = run("FROM blame_of(?, ?)", [table, str(what)])
+        if rows:
+            return rows
+        _check_table(run, table, fragments=True)
+        known = run(
             "SELECT min(fragment_id) AS first, max(fragment_id) AS last FROM fragment_changes"
             " WHERE incarnation = (SELECT incarnation FROM life_of(?))",
             [table],
         )[0]
         has = "no fragments" if known["last"] is None else f"{known['first']} to {known['last']}"
         raise NoSuchVersion(f"table {table!r} never had fragment or file {what}; it had {has}")
-    return rows
+
+    return read(root, work)
 
 
 def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> list[Row]:
@@ -335,10 +339,7 @@ def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> li
 
     Raises NoSuchTable, naming tables with a similar name.
     """
-    rows = query(root, "FROM growth(?, points := ?)", [table, _positive(points)])
-    if not rows:
-        _check_table(root, table)
-    return rows
+    return _of_table(root, table, "FROM growth(?, points := ?)", [table, _positive(points)])
 
 
 def writers(root: str | os.PathLike[str]) -> list[Row]:
@@ -351,16 +352,35 @@ def status(root: str | os.PathLike[str]) -> list[Row]:
     return query(root, "FROM index_status")
 
 
-def _check_table(root: str | os.PathLike[str], table: str, *, fragments: bool = False) -> Value:
+def _of_table(
+    root: str | os.PathLike[str],
+    table: str,
+    sql: str,
+    parameters: Sequence[object],
+    *,
+    fragments: bool = False,
+) -> list[Row]:
+    """Run one query about a table, and say why if it has no rows."""
+
+    def work(run: Ask) -> list[Row]:
+        rows = run(sql, parameters)
+        if not rows:
+            _check_table(run, table, fragments=fragments)
+        return rows
+
+    return read(root, work)
+
+
+def _check_table(run: Ask, table: str, *, fragments: bool = False) -> Value:
     """Say why nothing was found of a table: it isn't there, or hasn't what was asked for.
 
     Returns the incarnation that the name means, if there is nothing to say.
     """
-    lives = query(root, "SELECT incarnation, format FROM life_of(?)", [table])
+    lives = run("SELECT incarnation, format FROM life_of(?)", [table])
     if not lives:
         from commitlog.client.names import like_known  # brings the log's records in
 
-        known = query(root, "SELECT unnest(list_append(former_names, table_name)) AS t FROM tables")
+        known = run("SELECT unnest(list_append(former_names, table_name)) AS t FROM tables", ())
         near = like_known(table, {str(row["t"]): "" for row in known})
         raise NoSuchTable(f"the version index has no table {table!r}. {near}")
     if fragments and lives[0]["format"] == "iceberg":
@@ -377,27 +397,3 @@ def _positive(limit: int) -> int:
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     return limit
-
-
-def jsonable(value: object, *, is_utc: bool = True) -> Value:
-    """Return a value as JSON has it: times in UTC, bytes in hex, NaN and infinity as words.
-
-    Of a time without a zone `is_utc` tells whether it is in UTC, as the index's are.
-    """
-    if isinstance(value, datetime):
-        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-        # Log time has milliseconds; other times keep what they have.
-        exact = "microseconds" if value.microsecond % 1000 else "milliseconds"
-        zone = "Z" if is_utc or value.tzinfo is not None else ""
-        return plain.isoformat(timespec=exact) + zone
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).hex()
-    if isinstance(value, list | tuple):
-        return [jsonable(one, is_utc=is_utc) for one in value]
-    if isinstance(value, dict):
-        return {str(key): jsonable(one, is_utc=is_utc) for key, one in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)

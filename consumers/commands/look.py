@@ -153,6 +153,7 @@ def sql(
     """
     from commitlog.client.sql import run_sql
     from consumers import history as index
+    from consumers.views.json_values import jsonable
 
     config, root = where.load(), where.index_root()
     index.connect(root).close()  # an index that cannot be read is told as such
@@ -161,7 +162,7 @@ def sql(
         found = run_sql(text, tables.open, index=root / "index.duckdb")
     found = found.rename_columns(_apart(found.column_names))
     # A user's time without a zone may be anywhere's.
-    shown = partial(index.jsonable, is_utc=False)
+    shown = partial(jsonable, is_utc=False)
     values = [list(map(shown, _values(column))) for column in found.columns]
     rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*values, strict=True)]
     if as_csv:

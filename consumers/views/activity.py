@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from consumers import history
-from consumers.history import Row, Value
+from consumers.history import Row
+from consumers.views.json_values import Value
 from consumers.views.version_index.layout import noted_whole
 
 NAMES_MAX = 10

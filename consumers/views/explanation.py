@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from commitlog.core.conflicts.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, RULES
 from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from consumers import history
-from consumers.history import Row, Value
+from consumers.history import Ask, Row
+from consumers.views.json_values import Value
 
 LOG = "the log itself"
 _BEFORE = """
@@ -74,17 +75,21 @@ def explain(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
 
     Empty if the index knows nothing of the id.
     """
-    return [_attempt(root, row) for row in history.transaction(root, transaction_id)]
+
+    def work(run: Ask) -> list[Row]:
+        return [_attempt(run, row) for row in history.attempts(run, transaction_id)]
+
+    return history.read(root, work)
 
 
-def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
+def _attempt(run: Ask, row: Row) -> Row:
     place = (row["partition"], row["sequence"])
     about = [row["transaction_id"], *place]
     details = _rows(row["details"])
-    compared = [_compared(root, one, place) for one in details]
-    required = history.query(root, _REQUIRED, about)
-    expected = history.query(root, _EXPECTED, about)
-    changed = history.query(root, _CHANGED, about)
+    compared = [_compared(run, one, place) for one in details]
+    required = run(_REQUIRED, about)
+    expected = run(_EXPECTED, about)
+    changed = run(_CHANGED, about)
     names = ("transaction_id", "partition", "sequence", "attempt", "status", "code", "message")
     told: Row = {name: row[name] for name in names}
     told |= {
@@ -97,7 +102,7 @@ def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
     told["words"] = [
         *_words(row, details, compared, required, expected),
         *(_of_change(one, is_done=row["status"] == "committed") for one in changed),
-        *_of_expired_rows(root, row, details),
+        *_of_expired_rows(run, row, details),
     ]
     return told
 
@@ -107,19 +112,19 @@ def _rows(value: Value) -> list[Row]:
     return [dict(one) for one in value if isinstance(one, dict)]
 
 
-def _compared(root: str | os.PathLike[str], one: Row, place: tuple[Value, Value]) -> Row:
+def _compared(run: Ask, one: Row, place: tuple[Value, Value]) -> Row:
     """Return what an operation was compared with: versions of its table, by operation."""
     told: Row = {
         name: one[name]
         for name in ("table_name", "operation", "read_version", "version", "built_on", "rebased")
     }
     about = [one["table_name"], one["incarnation"], *place]
-    [found] = history.query(root, _HEAD, about)
+    [found] = run(_HEAD, about)
     told["head"] = found["version"]
     read = one["read_version"]
     rows: list[Row] = []
     if one["operation"] in OPERATION_NAMES and isinstance(read, int) and read:
-        rows = history.query(root, _MISSED, [*about, read])
+        rows = run(_MISSED, [*about, read])
     told["compared"] = [_judged(str(one["operation"]), missed) for missed in rows]
     return told
 
@@ -159,13 +164,13 @@ def _of_change(one: Row, *, is_done: bool) -> str:
     return f"{asked} set {one['key']} of {of} to {one['value']}."
 
 
-def _of_expired_rows(root: str | os.PathLike[str], row: Row, details: list[Row]) -> Iterable[str]:
+def _of_expired_rows(run: Ask, row: Row, details: list[Row]) -> Iterable[str]:
     """Say which record had the rows of a write expire."""
     partition, position = row["partition"], row["sequence"]
     written = [one["table_name"] for one in details if one["operation"] == "WriteRows"]
     for table in dict.fromkeys(written):
         about = [table, partition, ROWS_EXPIRED_THROUGH, position]
-        for one in history.query(root, _ROWS_EXPIRED, about):
+        for one in run(_ROWS_EXPIRED, about):
             yield (
                 f"The rows for {table} that were applied have left the log and its archive since: "
                 f"they expired by record {one['sequence']}."

@@ -19,14 +19,14 @@ import duckdb
 import pytest
 
 from commitlog.core.log.replica import Decided
-from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, UnsupportedFormat
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Code, OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.ports import Log
 from consumers import cli, history
 from consumers.commands import ask, look, output
 from consumers.commands.exit_codes import ExitCode
-from consumers.views import plots
+from consumers.views import explanation, plots
 from consumers.views.activity import activity
 from consumers.views.version_index import IndexPosition, VersionIndex, process, run_index
 from consumers.views.version_index.layout import noted_counts
@@ -78,6 +78,28 @@ def test_a_difference_names_fragments_and_who_did_it(
     assert "have the same fragments" in capsys.readouterr().err
     assert run("diff", TABLE, versions[0], 100_000, "--root", root) == ExitCode.REFUSED
     assert f"to {versions[1]}, made from" in capsys.readouterr().err
+
+
+def test_what_is_asked_at_once_sees_one_snapshot(
+    root: Path, versions: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    connect = history.connect
+
+    def counted(at: Path) -> duckdb.DuckDBPyConnection:
+        opened.append(at)
+        return connect(at)
+
+    monkeypatch.setattr(history, "connect", counted)
+    history.diff(root, TABLE, *versions)
+    for name in ("blame", "growth", "history", "conflicts"):
+        with pytest.raises(NoSuchTable):
+            getattr(history, name)(root, "nothing")
+    with pytest.raises(NoSuchVersion, match="it has versions"):
+        history.table_at(root, TABLE, 10**6)
+    [newest] = history.timeline(root, limit=1)
+    assert explanation.explain(root, str(newest["transaction_id"]))
+    assert len(opened) == 8
 
 
 def test_blame_is_of_a_table_a_fragment_or_a_file(

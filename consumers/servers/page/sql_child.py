@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 
 from commitlog.client.sql import why_refused
-from consumers.history import jsonable
 from consumers.servers.page import sandbox
+from consumers.views.json_values import jsonable
 
 MEMORY_LIMIT = "512MB"
 THREADS = 1
