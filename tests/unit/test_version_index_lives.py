@@ -377,3 +377,19 @@ def test_conflicts_follow_a_table_through_renames(made: Service) -> None:
         return [{"total": found["total"], "listed": [one["sequence"] for one in listed]}]
 
     assert history.read(made.root, told) == [{"total": 2, "listed": lost}]
+
+
+def test_what_a_commit_missed_is_told_across_a_rename(made: Service) -> None:
+    whole = lance.LanceOperation.Delete([], [0], "true")
+    rename(made, A, B)
+    made.client.append("ns$b", rows(4))
+    late = made.client.submit("ns$b", whole, read_version=2).result(30).raise_for_conflict()
+    ask(made, "FROM tables")
+
+    def told(run: history.Ask) -> list[history.Row]:
+        return questions.transaction(run, transaction_id=late.transaction_id)
+
+    found: Any = history.read(made.root, told)
+    ((one,),) = (attempt["details"] for attempt in found)
+    assert [version["version"] for version in one["lineage"]["versions"]] == [5, 4, 3, 2]
+    assert one["lineage"]["left_out"] == 0

@@ -286,15 +286,16 @@ def _lineage(ask: Ask, one: Row, conflict: Row | None) -> Row | None:
         until = conflict["winner_version"]
     if not isinstance(read, int) or not isinstance(until, int) or read <= 0:
         return None
-    where = "table_name = ? AND partition = ? AND version BETWEEN ? AND ?"
-    parameters = [one["table_name"], one["partition"], read, until]
-    if one["incarnation"]:
-        where, parameters = f"{where} AND incarnation = ?", [*parameters, one["incarnation"]]
+    where, parameters = "table_name = ?", [one["table_name"]]
+    if life := one["incarnation"]:  # it may have had another name by then
+        names = "SELECT unnest(list_append(former_names, table_name)) FROM tables"
+        where = f"table_name IN ({names} WHERE incarnation = ?) AND incarnation = ?"
+        parameters = [life, life]
     rows = ask(
         "SELECT version, operation, principal AS writer, sequence, epoch_ms(time) AS time,"
         f" transaction_id FROM operations WHERE {where} AND status = 'committed'"
-        " ORDER BY version DESC LIMIT ?",
-        [*parameters, LINEAGE_MAX],
+        " AND partition = ? AND version BETWEEN ? AND ? ORDER BY version DESC LIMIT ?",
+        [*parameters, one["partition"], read, until, LINEAGE_MAX],
     )
     return {
         "read": read,
