@@ -7,16 +7,21 @@ the browser's main thread: what others do on the machine doesn't count.
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from consumers.servers.page import routes
 from consumers.servers.page.routes import page_routes
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
+from consumers.views.version_index.layout import Layout
 from tests.page_server import serving_routes
 from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
 from tests.page_world import busy_log, extend_index
@@ -252,6 +257,26 @@ def test_what_is_decided_appears_by_itself(visit: Callable[..., Visit], shop: Sh
         "last => document.querySelector('.window .row .position').textContent === last",
         f"{TRANSACTIONS:,}",
     )
+
+
+def test_an_index_that_nobody_keeps_is_told_from_one_that_is_up_to_date(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided, terms = busy_log(10)
+    extend_index(tmp_path, decided, terms)
+    hour = 3_600
+    later = SimpleNamespace(time_ns=lambda: time.time_ns() + hour * 10**9)
+    monkeypatch.setattr(routes, "time", later)
+    with serving_routes(page_routes(tmp_path)) as uri:
+        window = Visit(browser, uri)
+        window.open("/", ".pulse .lag")
+        assert window.text(".pulse .lag").startswith("as of ")
+        noted = Layout.of(tmp_path).counts
+        noted.touch()
+        os.utime(noted, (time.time() + 2 * hour,) * 2)
+        window.until("() => document.querySelector('.pulse .lag').textContent === 'up to date'")
+        assert window.wrong == []
+        window.context.close()
 
 
 def test_what_the_log_holds_stays_text(browser: Any, tmp_path: Path) -> None:

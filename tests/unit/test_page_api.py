@@ -24,6 +24,7 @@ from consumers.servers.page import routes as page_api
 from consumers.servers.page import snapshots
 from consumers.servers.page.routes import page_routes
 from consumers.servers.page.snapshots import Snapshots
+from consumers.views.version_index.layout import Layout
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 
@@ -186,6 +187,19 @@ def test_tables_come_in_pages_by_name(page: Page) -> None:
     assert found == everything["tables"]
     committed = sum(1 for one in page.decided if one.outcome.status is Status.COMMITTED)
     assert page.get("status")["positions"][0]["sequence"] == len(page.decided) > committed
+
+
+def test_a_page_knows_when_the_index_was_kept_last(page: Page) -> None:
+    index = Layout.of(page.root)
+    published = index.public.stat().st_mtime
+    assert 0 <= page.get("status")["behind_ms"] <= (time.time() - published) * 1000 + 1_000
+    index.counts.touch()
+    try:
+        assert page.get("status")["behind_ms"] < 60_000
+        os.utime(index.counts, (published + 1e6, published + 1e6))
+        assert page.get("status")["behind_ms"] == 0
+    finally:
+        index.counts.unlink()
 
 
 def test_an_answer_is_asked_for_again_only_when_the_index_changed(page: Page) -> None:

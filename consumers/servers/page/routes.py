@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
 from consumers.servers.page import contention, contents, questions, snapshots
 from consumers.servers.page.snapshots import Asking, Snapshots
+from consumers.views.version_index.layout import noted_whole
 
 STATIC = Path(__file__).parent / "static"
 THREADS = 4
@@ -95,7 +97,12 @@ class _Api:
     async def status(self, request: Request) -> Response:
         now = time.time_ns() // 1_000_000
         found = await self._answer(lambda ask: questions.status(ask, now_ms=now))
-        return _json({**found, "kafka": read_endpoints(self._root).get("bootstrap_servers", "")})
+        # If nobody keeps the index, what it lacked at its publication tells nothing any more.
+        published = datetime.fromisoformat(f"{found['published_at']}+00:00").timestamp()
+        whole_ms = max(published, noted_whole(self._root)) * 1000
+        behind_ms = max(now - round(whole_ms), 0)
+        kafka = read_endpoints(self._root).get("bootstrap_servers", "")
+        return _json({**found, "behind_ms": behind_ms, "kafka": kafka})
 
     def endpoint(self, question: Question) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:

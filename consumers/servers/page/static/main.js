@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { ConflictsView } from "./conflicts.js";
 import { fill, h, svg } from "./dom.js";
-import { count } from "./format.js";
+import { ago, count } from "./format.js";
 import { HistoryView } from "./history.js";
 import { credentials, signOut } from "./key.js";
 import { LiveView, rates } from "./live.js";
@@ -14,6 +14,8 @@ import { TablesView } from "./tables.js";
 import { TransactionPanel } from "./transaction.js";
 
 const POLL_MS = 2000;
+/** A keeper that reaches Kafka looks at the log every two seconds. */
+const LATE_MS = 15000;
 const VIEWS = [
   { name: "tables", word: "Tables", make: (state) => new TablesView(state) },
   { name: "log", word: "Log", make: (state) => new HistoryView(state) },
@@ -116,7 +118,15 @@ function drawPulse() {
     svg("svg", { viewBox: "0 0 75 16", "aria-hidden": "true" }, svg("polyline", { points })),
     h("span.rate", { title: "Decided per second over the last ten seconds" }, `${now < 10 ? now.toFixed(1) : count(Math.round(now))}/s`),
     h("span.decided", { title: "Transactions decided since the log began" }, `${count(decided)} decided`),
-    h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes that the index lacks" }, lag ? `${count(lag)} behind` : "up to date"));
+    indexed(lag));
+}
+
+function indexed(lag) {
+  if (status.behind_ms < LATE_MS) {
+    return h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes that the index lacks" }, lag ? `${count(lag)} behind` : "up to date");
+  }
+  const why = "Nobody has kept the index since: is `commitlog index` running, and Kafka?";
+  return h("span.lag.late", { title: why }, `as of ${ago(status.now - status.behind_ms, status.now)}`);
 }
 
 function drawSignOut() {
