@@ -181,7 +181,9 @@ class OldVersions:
         assert scheme is not None
         state = decode_manifest(store.read(there[base]))[0] if base else None
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        began: int | None = None
         for outcome, submitted in self._decided(head, base, last):
+            began = _registered_at(outcome, head) if began is None else began
             for change, now in self._made_by(table, outcome, submitted, last):
                 if change.version not in wanted:
                     continue
@@ -190,7 +192,8 @@ class OldVersions:
                 path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme.scheme)}"
                 _put(store, path, encode_manifest(now, change.message or None))
                 made[change.version] = path
-        if 0 < table.version < last:
+        # Before the version that was registered, there are those whose files Lance has left.
+        if 0 < table.version < last and (began or 0) <= last:
             raise CorruptLog(
                 f"the log holds version {table.version} of {format_table_id(head.table)} "
                 f"but not {last}; run `commitlog verify`"
@@ -318,6 +321,13 @@ class OldVersions:
             outcomes.close()
             if passed:
                 self._places.came_by(passed)
+
+
+def _registered_at(outcome: Outcome, head: Head) -> int:
+    """Return the version with which an outcome registered a table; 0 if it did not."""
+    kind = RegisterTable.__name__
+    own = (one for one in outcome.results if one.incarnation == head.incarnation)
+    return next((one.version for one in own if one.operation == kind), 0)
 
 
 def _may_have_made(

@@ -65,6 +65,23 @@ def test_a_strangers_file_stands_for_no_version_that_latest_passed_over(tmp_path
         assert ids_of(client.open("t", 3)) == [0, 1]
 
 
+def test_versions_before_the_registered_one_that_have_no_file_are_none(tmp_path: Path) -> None:
+    """Lance keeps a version that a tag names, and cleans up those after it."""
+    place = tmp_path / "given.lance"
+    for number in range(4):
+        lance.write_dataset(rows(number), place, mode="append" if number else "create")
+    files = versions_with_files(str(place))
+    for version in (2, 3):
+        (place / files[version]).unlink()
+    with service(tmp_path) as running:
+        running.client.register_table("t", str(place))
+        running.client.append("t", rows(9))
+        assert ids_of(running.client.open("t", 1)) == [0]
+        for version in (2, 3):
+            with pytest.raises(NoSuchVersion, match=f"has no version {version}"):
+                running.client.open("t", version)
+
+
 def look_around(running: Service) -> list[str]:
     """Have the leader look at its tables once; return what it noted."""
     committer = running.running[-1].committer
