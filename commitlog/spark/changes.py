@@ -22,7 +22,7 @@ from commitlog.core.manifest.manifest_state import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.spark.source import grouped
-from commitlog.spark.versions import TableVersions, Version
+from commitlog.spark.versions import CLONE, TableVersions, Version
 
 INSERT, DELETE = "insert", "delete"
 BEFORE, AFTER = "update_preimage", "update_postimage"
@@ -75,8 +75,8 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
     after = versions.read(version)
     if after.operation in ROWS_STAY:
         return []
-    if version == 1:
-        return _whole(versions, after, 1)
+    if version == 1 or after.operation == CLONE:
+        return _whole(versions, after, version)
     try:
         before = versions.read(version - 1)
     except NoSuchVersion as error:

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.limits import writers_time_us
-from commitlog.model.operations import LanceCommit, Operation, operation_name, target
+from commitlog.model.operations import (
+    CreateTable,
+    LanceCommit,
+    Operation,
+    operation_name,
+    target,
+)
 from commitlog.model.records import Malformed, OperationResult, Outcome, Transaction
 from commitlog.model.table import format_table_id
 
@@ -133,12 +139,14 @@ def _operation(operation: Operation, result: OperationResult | None) -> dict[str
     lance = operation if isinstance(operation, LanceCommit) else None
     summary = lance.summary if lance else None
     asked: str = getattr(operation, "incarnation", "")
+    # With `exist_ok`, the result names the version of the table that stood already.
+    is_new = not isinstance(operation, CreateTable) or not result or result.incarnation == asked
     return {
         "table": format_table_id(target(operation)),
         "operation": operation_name(operation),
         "incarnation": (result.incarnation if result else asked) or None,
         "read_version": lance.read_version if lance else None,
-        "version": (result.version or None) if result else None,
+        "version": (result.version or None) if result and is_new else None,
         "rebased_over": result.rebased_over if result else None,
         "rebased": result.rebased if result else None,
         "rows_added": summary.rows_added if summary else None,

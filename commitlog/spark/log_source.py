@@ -59,6 +59,9 @@ ALL_CHANGES = pa.schema(
     [pa.field("table", pa.string(), nullable=False), *CHANGE_COLUMNS, pa.field("row", pa.string())]
 )
 """Tables differ in their columns, so a row is a JSON object here."""
+WITHOUT_CHANGES = frozenset({"CreateTable", "RegisterTable"})
+"""Operations whose results name a version that they made without rows, or found: with `exist_ok`
+the standing table's, and a dataset's, or a dropped table's, newest one."""
 
 
 def log_schema(options: LogOptions) -> StructType:
@@ -116,7 +119,7 @@ class _Reading:
             for result in outcome.results:
                 info = infos.get(result.incarnation)
                 # The rows of a table that was dropped are gone with its files.
-                if info is None or not result.version:
+                if info is None or not result.version or result.operation in WITHOUT_CHANGES:
                     continue
                 try:
                     parts = parts_of(TableVersions(client.runtime(), info), result.version)
@@ -143,13 +146,13 @@ class LogReader(DataSourceReader):
         self._reading = _Reading(options, connect)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return stretches of every partition."""
+        """Return stretches of every partition (Spark asks for one task at least)."""
         log = self._reading.log()
         return [
             part
             for number, start in beginning(log).items()
             for part in self._reading.plan(number, start, outcomes_end(log, number))
-        ]
+        ] or [TableParts(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a stretch's rows; runs on an executor."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
 from commitlog.client.repeats import outcomes_before, version_made
@@ -21,8 +22,8 @@ from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 
-SEARCH_SECONDS = 60.0
-CHUNK_RECORDS = 1000
+CLONE = "Clone"
+"""What makes a table's first version of another table's: it has that one's number and rows."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,26 @@ class TableVersions:
 
     def first_told(self) -> int:
         """Return the first version from which on all changes can be told: behind the last gap."""
-        if not self.info.deleted:
-            return 1
+        deleted = self.info.deleted
+        start = self._left_from(deleted[-1][1] + 1 if deleted else 1)
+        if start == 1 or self.read(start).operation == CLONE:
+            return start
         # The changes of a version are those since the version before, which must be there.
-        return min(self.info.deleted[-1][1] + 2, self.info.version + 1)
+        return start + 1
 
     def _left_from(self, version: int) -> int:
         """Return the first version that is left, from one on; the head plus 1 if there is none."""
         found = (last + 1 for first, last in self.info.deleted if first <= version <= last)
-        return next(found, version)
-
-    def _left_until(self, version: int) -> int:
-        """Return the last version that is left, up to one; 0 if there is none."""
-        found = (first - 1 for first, last in self.info.deleted if first <= version <= last)
-        return next(found, version)
+        left = next(found, version)
+        if left > self.info.version:
+            return left
+        try:
+            materialize(self._runtime, self.info, left)
+        except NoSuchVersion:
+            # A clone begins with its source's number; a registered table has what Lance left of it.
+            there = (v for v in versions_with_files(self.info.location) if v > left)
+            return next((v for v in there if not self.is_deleted(v)), self.info.version + 1)
+        return left
 
     def resolve(self, wanted: VersionWanted) -> int:
         """Return the number of the version that is wanted.
@@ -113,7 +120,7 @@ class TableVersions:
 
     def at_time(self, time_ms: int) -> int:
         """Return the newest version committed at or before a time."""
-        found = self._left_until(self.first_after(time_ms) - 1)
+        found, _ = self._around(time_ms)
         if not found:
             raise NoSuchVersion(
                 f"{self.info.name} had no version at that time; its oldest is"
@@ -123,18 +130,23 @@ class TableVersions:
 
     def first_after(self, time_ms: int) -> int:
         """Return the first version committed after a time, the head plus 1 if there is none."""
-        found = self.info.version + 1
-        low, high = self.first(), found
+        _, found = self._around(time_ms)
+        return found
+
+    def _around(self, time_ms: int) -> tuple[int, int]:
+        """Return the newest version committed by a time, 0 if there is none, and the next one."""
+        newest, found = 0, self.info.version + 1
+        low, high = 1, found
         while low < high:
             middle = (low + high) // 2
             probe = self._left_from(middle)
             if probe >= high:
                 high = middle  # none is left from there to `high`
             elif self.read(probe).time_us // 1000 <= time_ms:
-                low = probe + 1
+                newest, low = probe, probe + 1
             else:
                 found, high = probe, middle
-        return found
+        return newest, found
 
     def _tagged(self, tag: str) -> int:
         self.read(self.info.version)

@@ -481,6 +481,69 @@ def test_changes_of_all_tables_are_one_stream(world: Service) -> None:
     ]
 
 
+def all_changes(world: Service) -> list[tuple[str, str, int, Any]]:
+    reader = LogReader(parse_log({**BASE, "read": "changes"}), lambda _: world.client)
+    return [
+        (row["table"], row["_change_type"], row["_commit_version"], json.loads(row["row"])["id"])
+        for part in reader.partitions()
+        for found in reader.read(part)
+        for row in found.to_pylist()
+    ]
+
+
+def test_a_log_without_changes_has_none(world: Service) -> None:
+    """Spark hands a reader that names no partitions one of its own, which it couldn't read."""
+    world.client.create_table(TABLE, SCHEMA)
+    reader = LogReader(parse_log({**BASE, "read": "changes"}), lambda _: world.client)
+    [part] = reader.partitions()
+    assert list(reader.read(part)) == []
+
+
+def test_a_table_that_stood_already_changes_no_row(world: Service) -> None:
+    """The rows of its newest version came again with each `create_table(…, exist_ok=True)`."""
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1))
+    world.client.create_table(TABLE, SCHEMA, exist_ok=True)
+    assert all_changes(world) == [(TABLE, "insert", 2, 1)]
+    reader = LogReader(parse_log({**BASE, "read": "log"}), lambda _: world.client)
+    found = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
+    made = [(one["operation"], one["version"]) for row in found for one in row["operations"]]
+    assert made == [("CreateTable", 1), ("Append", 2), ("CreateTable", None)]
+
+
+def test_a_table_that_was_dropped_comes_back_with_its_changes_once(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1))
+    world.client.append(TABLE, rows(2))
+    world.client.drop_table(TABLE)
+    world.client.undrop(TABLE)
+    world.client.delete(TABLE, "id = 1")
+    assert all_changes(world) == [
+        (TABLE, "insert", 2, 1), (TABLE, "insert", 3, 2), (TABLE, "delete", 4, 1),
+    ]  # fmt: skip
+
+
+def test_tables_that_begin_with_a_later_version_keep_no_other_from_being_told(
+    world: Service, tmp_path: Path
+) -> None:
+    """A dataset of which Lance cleaned up older versions ended the stream of all changes."""
+    place = tmp_path / "given.lance"
+    for number in (1, 2, 3):
+        lance.write_dataset(rows(number), place, mode="append" if number > 1 else "create")
+    for path in sorted((place / "_versions").glob("*.manifest"))[1:]:
+        path.unlink()
+    world.client.register_table(TABLE, str(place))
+    clone = lance.LanceOperation.Clone(True, None, 3, str(place), None)
+    world.client.submit("shop$clone", clone).result().raise_for_conflict()
+    world.client.append(TABLE, rows(4))
+    expected = [*(("shop$clone", "insert", 3, i) for i in (1, 2, 3)), (TABLE, "insert", 4, 4)]
+    assert all_changes(world) == expected
+    # The earliest changes of each alone are the same.
+    [cloned] = drain(stream(world, table="shop$clone", startingVersion="earliest"))
+    [registered] = drain(stream(world, startingVersion="earliest"))
+    assert [(*row[:3],) for row in [*cloned, *registered]] == [row[1:] for row in expected]
+
+
 def test_a_value_that_python_cannot_hold_is_text_among_all_changes(world: Service) -> None:
     world.client.create_table(TABLE, pa.schema([("day", pa.date32())]))
     late = pa.array([0, 10**7], pa.int32()).cast(pa.date32())

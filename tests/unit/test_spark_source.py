@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
@@ -110,6 +111,30 @@ def test_a_time_finds_the_versions_that_are_left(world: Service) -> None:
             else:
                 with pytest.raises(NoSuchVersion, match="its oldest is 9"):
                     left.resolve(VersionWanted(time_ms=at))
+
+
+def test_a_time_finds_a_version_of_a_table_that_began_with_a_later_one(
+    world: Service, tmp_path: Path
+) -> None:
+    """Lance had cleaned up the older versions, and each time came to one of them."""
+    place, times = tmp_path / "given.lance", []
+    for number in range(9):
+        lance.write_dataset(rows(number), place, mode="append" if number else "create")
+        time.sleep(0.002)
+        times.append(time.time_ns() // 1_000_000)
+    for path in (place / "_versions").glob("*.manifest"):
+        if 2**64 - 1 - int(path.stem) not in (4, 7, 8, 9):  # Lance keeps what tags name
+            path.unlink()
+    world.client.register_table(TABLE, str(place))
+    found = versions(world)
+    assert found.first() == 4
+    at = [found.resolve(VersionWanted(time_ms=times[version - 1])) for version in range(4, 10)]
+    assert at == [4, 4, 4, 7, 8, 9]
+    assert [found.first_after(times[version - 1]) for version in range(3, 10)] == [
+        4, 7, 7, 7, 8, 9, 10,
+    ]  # fmt: skip
+    with pytest.raises(NoSuchVersion, match="no version at that time; its oldest is 4"):
+        found.resolve(VersionWanted(time_ms=times[2]))
 
 
 @pytest.mark.parametrize(
