@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
 from consumers.commands.on_spark import HERE as SPARK_HERE
-from consumers.commands.on_spark import check_spark, spark_session
+from consumers.commands.on_spark import SparkEnded, check_spark, spark_session
 from consumers.commands.options import (
     ABOVE_ZERO,
     HERE,
@@ -47,7 +48,7 @@ def maintain(
     spark: Flag = False,
     master: str = SPARK_HERE,
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """Keep tables fast: compact fragments, update indices, remove unneeded versions and files.
 
     Properties commitlog.maintain.* of a table or its namespace set the policy. Each act is a
@@ -56,7 +57,7 @@ def maintain(
     Parameters
     ----------
     once
-        Check each table once, do what is due, and exit.
+        Check each table once, do what is due, and exit: with 1 if anything failed.
     dry_run
         Only list what is due, and exit.
     interval
@@ -87,20 +88,50 @@ def maintain(
                 maintenance.run(stop, interval)
 
         run_part("maintenance", config.root or Path.cwd(), work)
-        return
+        return ExitCode.OK
+    return _once(config, defaults, master, dry_run=dry_run, as_json=as_json, **more)
+
+
+def _once(
+    config: Config,
+    defaults: Mapping[str, str],
+    master: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    **more: Any,
+) -> ExitCode:
+    """Look once, and print what was done, or what is due."""
+    from consumers.tools.table_acts import LEFT_FOR_LATER
+
     done: list[tuple[Act, str]] = []
     more["on_act"] = lambda act, result: done.append((act, result))
-    with _maintenance(config, defaults, master, threading.Event(), **more) as maintenance:
-        due = maintenance.look(dry_run=dry_run)
-    # What was done is told, too, where what came after it failed.
+    stop = threading.Event()
+    try:
+        with _maintenance(config, defaults, master, stop, **more) as maintenance:
+            due = maintenance.look(stop, dry_run=dry_run)
+    except SparkEnded:
+        if done:
+            _print_acts(done, as_json=as_json)
+        raise
+    if dry_run:
+        _print_acts([(act, "") for act in due], "result", as_json=as_json)
+        return ExitCode.OK
+    _print_acts(done, as_json=as_json)
+    has_failed = any(result.startswith(LEFT_FOR_LATER) for _, result in done)
+    return ExitCode.REFUSED if has_failed else ExitCode.OK
+
+
+def _print_acts(acts: Iterable[tuple[Act, str]], but: str = "", *, as_json: bool) -> None:
+    """Print acts and what came of them, in all columns but one."""
     rows = [
         {"table": act.table, "act": act.kind, "reason": act.reason, "result": result}
-        for act, result in (((act, "") for act in due) if dry_run else done)
+        for act, result in acts
     ]
-    shown = ("table", "act", "reason", *([] if dry_run else ["result"]))
     columns = tuple(
         output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
-        for name in shown
+        for name in ("table", "act", "reason", "result")
+        if name != but
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="nothing is due")
 

@@ -47,6 +47,9 @@ FRAGMENTS_AT_ONCE = 500
 """How many fragments a commit of a compaction replaces, besides the rest of the last group:
 deciding it takes 25 microseconds for each, while all writers wait."""
 
+LEFT_FOR_LATER = "left for later"
+"""How the result of an act begins that failed."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -74,8 +77,9 @@ def done(
 ) -> list[Act]:
     """Carry out each act before looking for the next one; return them.
 
-    With `apart`, each act concerns another table, so one that fails is left for later and the
-    others are done. If Kafka or a leader doesn't answer, none is: the others would wait for it too.
+    One that fails is told as left for later. With `apart`, each act concerns another table, and the
+    others are done all the same. If Kafka or a leader doesn't answer, none is: they would wait for
+    it too.
     """
     acts = []
     for act in due:
@@ -85,11 +89,13 @@ def done(
         began = time.monotonic()
         try:
             result = act.do()
-        except (CommitLogError, OSError, ValueError) as error:
-            if not apart or isinstance(error, Unavailable | OutcomeUnknown):
+        except (CommitLogError, OSError, ValueError, RuntimeError) as error:
+            result = f"{LEFT_FOR_LATER}: {error}"
+            is_lost = isinstance(error, RuntimeError | Unavailable | OutcomeUnknown)
+            if is_lost or not apart:
+                on_act(act, result)
                 raise
-            logger.warning("%s was left for later: %s", act.table, error)
-            result = f"left for later: {error}"
+            logger.warning("%s was %s", act.table, result)
         if results is not None:
             results.append(result)
         told, took = result or "nothing was left to do", time.monotonic() - began

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from commitlog.client.upkeep import rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.model.operations import AlterProperties
 from consumers.commands import upkeep
+from consumers.commands.exit_codes import ExitCode
+from consumers.commands.on_spark import SparkEnded
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from tests.service import SCHEMA, Service, rows, service
@@ -33,8 +36,8 @@ def told(made: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         del more["removal_seconds"]
         yield Maintenance(made.client, defaults=defaults, **more)
 
-    def told(**more: Any) -> list[dict[str, str]]:
-        upkeep.maintain(as_json=True, **more)
+    def told(*, ends: ExitCode = ExitCode.OK, **more: Any) -> list[dict[str, str]]:
+        assert upkeep.maintain(as_json=True, **more) == ends
         found: list[dict[str, str]] = json.loads(capsys.readouterr().out)
         return found
 
@@ -61,9 +64,40 @@ def test_what_was_done_is_told_though_more_failed(
     due = [("a", "compact"), ("a", "expire"), ("b", "compact"), ("b", "expire")]
     assert [(one["table"], one["act"]) for one in told(dry_run=True)] == due
     monkeypatch.setattr(table_acts, "expire", failing)
-    done = told(once=True)
-    assert [(one["table"], one["act"]) for one in done] == [("a", "compact"), ("b", "compact")]
-    assert all("16 fragments became 1" in one["result"] for one in done)
+    done = told(once=True, ends=ExitCode.REFUSED)
+    assert [(one["table"], one["act"]) for one in done] == due
+    results = ["16 fragments became 1", "left for later: the leader went away"] * 2
+    assert all(said in one["result"] for said, one in zip(results, done, strict=True))
+
+
+def test_what_was_done_is_told_though_sparks_process_ended(
+    made: Service, told: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for table in ("a", "b", "c"):
+        made.client.create_table(table, SCHEMA)
+        for number in range(16):
+            made.client.append(table, rows(number))
+    plain = upkeep._maintenance
+
+    @contextmanager
+    def ending(config: Any, defaults: Any, master: str, stop: Any, **more: Any) -> Iterator[Any]:
+        def rewrite(info: Any, dataset: Any, tasks: Any, deadline: float) -> Any:
+            if info.name == "a":
+                return rewrite_here(info, dataset, tasks, deadline)
+            assert info.name == "b", "no other table is tried"
+            stop.set()
+            raise Unavailable("the Spark job failed")
+
+        with plain(config, defaults, master, stop, rewrite=rewrite, **more) as maintenance:
+            yield maintenance
+        raise SparkEnded(137)
+
+    monkeypatch.setattr(upkeep, "_maintenance", ending)
+    with pytest.raises(SparkEnded):
+        told(once=True)
+    done = json.loads(capsys.readouterr().out)
+    assert [one["table"] for one in done] == ["a", "b"]
+    assert done[1]["result"] == "left for later: the Spark job failed"
 
 
 def test_a_broken_table_holds_up_no_other(made: Service, told: Any) -> None:
@@ -76,4 +110,6 @@ def test_a_broken_table_holds_up_no_other(made: Service, told: Any) -> None:
     wrong = AlterProperties(("b",), upserts=(("commitlog.maintain.mode", "perhaps"),))
     made.client.submit(None, wrong).result().raise_for_conflict()
     assert [one["table"] for one in told(dry_run=True)] == ["a", "c"]
-    assert [one["table"] for one in told(once=True)] == ["c"]
+    done = told(once=True, ends=ExitCode.REFUSED)
+    assert [one["table"] for one in done] == ["a", "c"]
+    assert done[0]["result"].startswith("left for later: ")
