@@ -9,9 +9,11 @@ With `into`, the log and the versions are written there as Parquet, rebuilt from
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -64,7 +66,9 @@ def audit(
     if into:
         spark.dataSource.register(CommitLogDataSource)
         _write_index(spark, options, into)
-    with tempfile.TemporaryDirectory(prefix="commitlog-audit-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="commitlog-audit-", ignore_cleanup_errors=True
+    ) as folder:
         task = partial(
             _audit, connection=connection, connect=connect, folder=folder, contents=contents
         )
@@ -118,11 +122,15 @@ def _audit(
 
 
 def _note(folder: Path, partition: int, done: int, offset: int) -> None:
-    """Leave a task's progress where the driver may find it."""
+    """Leave a task's progress where the driver may find it.
+
+    The same task may run twice at a time (`spark.speculation`), or on when the driver is done.
+    """
     if folder.is_dir():
-        path = folder / f"{partition}.json"
-        path.with_suffix(".tmp").write_text(json.dumps([done, offset]))
-        path.with_suffix(".tmp").replace(path)
+        beside = folder / f"{partition}-{uuid.uuid4()}.tmp"
+        with contextlib.suppress(OSError):
+            beside.write_text(json.dumps([done, offset]))
+            beside.replace(folder / f"{partition}.json")
 
 
 def _watch(

@@ -11,6 +11,7 @@ import pytest
 
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Code, Status, TableVersionIs
+from commitlog.spark import audit as audit_module
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import Audited, audit_partition
 from tests.service import SCHEMA, Service, rows, service
@@ -108,3 +109,34 @@ def test_an_outcome_whose_files_are_gone_is_taken_as_recorded(world: Service) ->
     found = audit(world)
     assert found.as_recorded > 0
     assert found.differences == []
+
+
+def test_attempts_of_a_task_that_run_at_a_time_note_their_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `spark.speculation` one failed where the other had moved its file."""
+    move, attempts = Path.replace, iter([2])
+
+    def moved_meanwhile(path: Path, target: Path) -> Path:
+        for number in attempts:
+            audit_module._note(tmp_path, 0, number, 9)
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", moved_meanwhile)
+    audit_module._note(tmp_path, 0, 1, 9)
+    assert (tmp_path / "0.json").read_text() == "[1, 9]"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_task_that_runs_on_when_the_driver_is_done_does_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def gone(path: Path, text: str) -> int:
+        tmp_path.rmdir()
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", gone)
+    audit_module._note(tmp_path, 0, 1, 9)
+    assert not tmp_path.exists()
