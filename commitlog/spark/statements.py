@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -121,7 +121,24 @@ def _checked_creation(plain: Any) -> Any:
 
 
 def _refuse_without_effect(session: Any, text: str) -> None:
-    plan = _parsed(session, text)
+    for plan in _statements(_parsed(session, text)):
+        _refuse(session, plan)
+
+
+def _statements(plan: Any) -> Iterator[Any]:
+    """Yield a statement, or those of a script (`BEGIN … END`), its loops and branches."""
+    kind = _kind(plan)
+    if kind == "SingleStatement":
+        yield plan.parsedPlan()
+    elif kind == "CompoundBody" or kind.endswith("Statement") and kind != "InsertIntoStatement":
+        parts = plan.children()
+        for position in range(parts.size()):
+            yield from _statements(parts.apply(position))
+    else:
+        yield plan
+
+
+def _refuse(session: Any, plan: Any) -> None:
     kind = _kind(plan)
     if kind == "UnresolvedExecuteImmediate":
         _refuse_without_effect(session, _constant(session, plan.sqlStmtStr().sql()))

@@ -144,6 +144,15 @@ def test_alter_table_is_refused_when_it_is_said(sql: Sql) -> None:
     for said in ("said", f"'ALTER TABLE {sql.name} ADD COLUMN x int'"):
         sql.refuses(f"EXECUTE IMMEDIATE {said}", "`CommitLog.add_columns`")
     assert sql("EXECUTE IMMEDIATE 'SELECT 1'") == [(1,)]
+    added = f"ALTER TABLE {sql.name} ADD COLUMN x int;"
+    made = f"CREATE TABLE other{sql.name} (id int) USING commitlog OPTIONS ({sql.reach()});"
+    for script, says in (
+        (f"SELECT 1; {added}", "`CommitLog.add_columns`"),
+        (f"IF true THEN {added} END IF;", "`CommitLog.add_columns`"),
+        (f"SELECT 1; {made}", "CREATE TABLE with columns does not create a table"),
+    ):
+        sql.refuses(f"BEGIN {script} END", says)
+    assert sql(f"BEGIN SELECT 'alter'; SELECT count(*) FROM {sql.name}; END") == [(1,)]
     assert sql(f"DESCRIBE TABLE EXTENDED {sql.name}") == before
     sql(f"ALTER TABLE {sql.name} RENAME TO {sql.name}_new")
     assert sql(f"SELECT * FROM {sql.name}_new") == [(1, "a")]
