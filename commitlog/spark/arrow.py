@@ -172,9 +172,10 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             columns.append(values if values.type.equals(field.type) else values.cast(field.type))
         except pa.ArrowException as error:
             raise InvalidTransaction(
-                f"Spark cannot hold a value of column {field.name!r}: {error}",
+                f"Spark cannot hold a value of column {field.name!r} as {field.type}: {error}",
                 field=field.name,
-                advice="Name the other columns in option 'columns'",
+                advice="If the column's type has changed, start the query again; otherwise name the"
+                " other columns in option 'columns'",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Rea
 from pyspark.sql.types import StructType
 
 from commitlog.core.log.chain import Chain
-from commitlog.errors import CorruptLog, InvalidRequest, NoSuchVersion
+from commitlog.errors import CorruptLog, InvalidRequest, InvalidTransaction, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Outcome, Status
 from commitlog.spark import changes, log_source
@@ -317,6 +317,18 @@ def test_older_versions_have_nulls_in_columns_that_came_later(world: Service) ->
         for row in found.to_pylist()
     ]
     assert (found["key"], found["name"]) == (None, "a")
+
+
+def test_a_stream_that_began_before_a_column_got_another_type_says_what_to_do(
+    world: Service,
+) -> None:
+    world.client.create_table(TABLE, pa.schema([("id", pa.int32()), ("name", pa.string())]))
+    source = stream(world, startingVersion="1")
+    world.client.alter_columns(TABLE, {"path": "id", "data_type": pa.int64()})
+    world.client.append(TABLE, {"id": [2**40], "name": ["a"]})
+    with pytest.raises(InvalidTransaction, match=r"'id' as int32: .* start the query again"):
+        drain(source)
+    assert drain(stream(world, startingVersion="1")) == [[("insert", 3, 2**40, "a")]]
 
 
 def test_a_column_with_the_name_of_a_changes_own_can_be_left_out(world: Service) -> None:
