@@ -57,6 +57,7 @@ from commitlog.spark.merge import COUNTED, Merge, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.row_parts import RowsPart, appended, merged
 from commitlog.spark.sink import QUERY_ID
+from commitlog.spark.versions import standing
 
 FILES_SCHEMA = (
     "fragments array<string>, rows long, keys binary, digest long, inline array<binary>,"
@@ -84,7 +85,7 @@ class Batch:
 
     def append(self, table: str, frame: DataFrame) -> None:
         """Write a frame's rows; they are in the table once the batch is committed."""
-        info = self._log.table(table)
+        info = standing(self._log, table)
         target = target_for(info, table, frame.schema, self._options)
         files = write_frame(frame, target)
         self._wrote += files.wrote
@@ -111,7 +112,7 @@ class Batch:
     ) -> None:
         """Update, insert and delete rows of a table by key; see `commitlog.spark.merge`."""
         wanted = Merge.of(on, update=update, insert=insert, delete_where=delete_where, **options)
-        info = self._log.table(table)
+        info = standing(self._log, table)
         with Source(frame, wanted, info) as rows:
             local = rows.local if self._options.by_log else None
             small = merged(info, local, wanted.on, update=update, insert=insert)

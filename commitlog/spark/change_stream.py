@@ -36,7 +36,7 @@ from commitlog.spark.pyspark_api import (
     arrow_schema_of,
     check_limits,
 )
-from commitlog.spark.versions import TableVersions
+from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]
 """`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
@@ -56,7 +56,7 @@ def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) 
 
     Any column of the table may be null: versions before it came have no values for it.
     """
-    info = connect(options.connection).table(options.table)
+    info = standing(connect(options.connection), options.table)
     read = options.columns or info.schema.names
     clash = [name for name in CHANGE_COLUMNS.names if name in read and name in info.schema.names]
     if clash:

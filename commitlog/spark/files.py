@@ -36,6 +36,7 @@ from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import KeyHashes
 from commitlog.spark.arrow import arrow_schema, conformed
 from commitlog.spark.options import Connection, WriteOptions
+from commitlog.spark.versions import standing
 
 Connect = Callable[[Connection], Any]
 """What makes a `commitlog.CommitLog` of a connection; another one stands in for it in tests."""
@@ -173,7 +174,7 @@ def target_of(
 
 def plan(options: WriteOptions, schema: StructType, connect: Connect, overwrite: bool) -> Target:
     """Look the table up and check that the query's columns fit it, before any executor starts."""
-    info = connect(options.connection).table(options.table)
+    info = standing(connect(options.connection), options.table)
     return target_for(info, options.table, schema, options, overwrite)
 
 

@@ -58,6 +58,7 @@ from commitlog.spark.merge_files import (
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.pyspark_api import arrow_schema_of
 from commitlog.spark.row_parts import SmallMerge, merged
+from commitlog.spark.versions import standing
 
 ROWS_IN_DRIVER = 100_000
 """Sources up to this many rows are joined in the driver."""
@@ -139,7 +140,7 @@ def merge(
     )
     log = connect(parsed.connection)
     execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
-    with Source(source, wanted, info := log.table(table)) as rows:
+    with Source(source, wanted, info := standing(log, table)) as rows:
         local = rows.local if parsed.by_log else None
         small = merged(info, local, wanted.on, update=update, insert=insert)
         if small is not None:

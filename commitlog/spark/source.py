@@ -23,7 +23,7 @@ from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
 from commitlog.spark.pyspark_api import arrow_schema_of
-from commitlog.spark.versions import TableVersions, VersionWanted
+from commitlog.spark.versions import TableVersions, VersionWanted, standing
 
 PARTITION_BYTES = 128 * 1024**2
 """What Spark reads in one task of other files, too."""
@@ -40,7 +40,7 @@ class FragmentsPartition(InputPartition):
 def open_table(options: ReadOptions, connect: Callable[[Connection], Any]) -> lance.LanceDataset:
     """Open the version that the options name, which has its manifest file from now on."""
     log = connect(options.connection)
-    info = log.table(options.table)
+    info = standing(log, options.table)
     version = TableVersions(log.runtime(), info).resolve(options.version)
     dataset: lance.LanceDataset = log.opened.plain(info, version)
     return dataset
@@ -50,7 +50,7 @@ def table_schema(options: ReadOptions, connect: Callable[[Connection], Any]) -> 
     """Return a version's columns as Spark sees them."""
     if options.version == VersionWanted():
         # The log knows the head's columns; no file has to be opened.
-        schema = connect(options.connection).table(options.table).schema
+        schema = standing(connect(options.connection), options.table).schema
     else:
         schema = open_table(options, connect).schema
     return spark_schema(schema, options.table, options.columns)

@@ -8,6 +8,7 @@ newest that the table had once that outcome was decided.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_refs import versions_with_files
@@ -48,6 +49,14 @@ class Version:
     def time_us(self) -> int:
         """When it was committed, in microseconds since 1970."""
         return self.state.timestamp_nanos // 1000
+
+
+def standing(log: Any, table: str) -> TableInfo:
+    """Return a table as it is now; NoSuchVersion if it is declared only, without columns."""
+    info: TableInfo = log.table(table)
+    if info.version < 1:
+        raise NoSuchVersion(f"{table} is declared and has no version yet. Create it first")
+    return info
 
 
 class TableVersions:

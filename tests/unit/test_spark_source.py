@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -28,6 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.model.operations import DeclareTable
 from commitlog.spark.arrow import to_spark
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_read
@@ -173,6 +175,28 @@ def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
     assert read(world, versionAsOf="1") == []
     with pytest.raises(InvalidRequest, match="no column 'nmae'"):
         read(world, columns="nmae")
+
+
+def test_a_table_that_is_only_declared_is_neither_read_nor_written(
+    world: Service, tmp_path: Path
+) -> None:
+    name = ("shop", "orders")
+    declared = DeclareTable(name, str(uuid4()), str(tmp_path / "tables" / "declared.lance"))
+    world.client.submit(None, declared).result().raise_for_conflict()
+
+    class Source(CommitLogDataSource):
+        connect = staticmethod(lambda _: world.client)
+
+    given = {"table": TABLE, "kafka.bootstrap.servers": "h:1"}
+    columns = StructType([StructField("id", LongType())])
+    for use in (
+        lambda: Source(given).schema(),
+        lambda: Source(given).reader(columns),
+        lambda: Source({**given, "read": "changes"}).schema(),
+        lambda: Source(given).writer(columns, False),
+    ):
+        with pytest.raises(NoSuchVersion, match=r"shop\$orders is declared and has no version yet"):
+            use()
 
 
 def test_small_fragments_are_one_tasks(world: Service) -> None:
