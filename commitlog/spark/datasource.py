@@ -27,6 +27,7 @@ from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_sch
 from commitlog.spark.log_source import LogReader, LogStream, log_schema
 from commitlog.spark.options import (
     BOOTSTRAP_SERVERS,
+    LATEST,
     READ_CHANGES,
     READ_LOG,
     Connection,
@@ -75,7 +76,14 @@ class CommitLogDataSource(DataSource):
         given = kept_for_reading(schema, self.options, BOOTSTRAP_SERVERS)
         wanted = what_to_read(given)
         if wanted == READ_LOG:
-            return LogReader(parse_log(given), self.connect)
+            wished = parse_log(given)
+            if wished.starting == LATEST:
+                raise InvalidRequest(
+                    "option 'startingPosition' is for streams: a batch reads the whole log",
+                    field="startingPosition", value=LATEST,
+                    advice="Leave it out, or use spark.readStream",
+                )  # fmt: skip
+            return LogReader(wished, self.connect)
         if wanted == READ_CHANGES:
             return ChangeReader(parse_changes(given), schema, self.connect)
         options = parse_read(given)

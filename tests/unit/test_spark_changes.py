@@ -371,6 +371,14 @@ def test_a_stream_has_no_end(world: Service) -> None:
         CommitLogDataSource(given).streamReader(StructType())
 
 
+def test_a_batch_of_the_log_has_no_start() -> None:
+    """It read the whole log, as if it hadn't been told to start at the end."""
+    for wanted in ("log", "changes"):
+        given = {**BASE, "read": wanted, "startingPosition": "latest"}
+        with pytest.raises(InvalidRequest, match="a batch reads the whole log"):
+            CommitLogDataSource(given).reader(StructType())
+
+
 def log_rows(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
     found = [b for part in source.partitions(start, end) for b in source.read(part)]
     return pa.Table.from_batches(found, LOG_SCHEMA).to_pylist() if found else []
