@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
+from tests.iceberg_server import serving
 from tests.namespace_world import World
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -59,6 +64,26 @@ class FilesWorld(World):
         removals.look()
         removals.close()
         return told
+
+    def remove_after_weeks(self) -> None:
+        """Remove what is due if nothing was written for weeks."""
+        for path in below(str(self.tables_root)):
+            age(path, 24 * 30)
+        self.remove()
+
+
+@contextmanager
+def catalogue(root: Path) -> Iterator[tuple[Any, FilesWorld]]:
+    """A catalogue with a namespace `files`, over a log of its own."""
+    from pyiceberg.catalog import load_catalog
+
+    running = FilesWorld(root)
+    service = LogIcebergService(running.log)
+    with serving(service, IcebergSettings(service.tables_root)) as at:
+        found = load_catalog("alone", type="rest", uri=at.uri)
+        found.create_namespace("files")
+        yield found, running
+    running.close()
 
 
 def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:

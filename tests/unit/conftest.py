@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -26,6 +26,7 @@ from tests.lanes import golden_logs
 
 if TYPE_CHECKING:
     from commitlog.codecs._native import Chain
+    from tests.iceberg_files_world import FilesWorld
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
 
@@ -40,6 +41,15 @@ def leader(log: MemoryLog) -> Iterator[FakeLeader]:
     leader = FakeLeader(log)
     yield leader
     leader.close()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> "Iterator[tuple[Any, FilesWorld]]":
+    """An Iceberg catalogue of its own: files there may be aged, removed or broken."""
+    from tests.iceberg_files_world import catalogue
+
+    with catalogue(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

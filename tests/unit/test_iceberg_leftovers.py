@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,6 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.model.names import REASON
 from consumers.partition.iceberg_files import IcebergFiles
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_purges
 from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_orphans import IcebergOrphans
@@ -26,24 +23,9 @@ from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons, transactions
-from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
-    """A catalogue of its own: no other test has broken a file there."""
-    from pyiceberg.catalog import load_catalog
-
-    running = FilesWorld(tmp_path)
-    service = LogIcebergService(running.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        found = load_catalog("alone", type="rest", uri=at.uri)
-        found.create_namespace("files")
-        yield found, running
-    running.close()
 
 
 def test_what_no_snapshot_leads_to_is_listed_and_removed_once_it_is_old(

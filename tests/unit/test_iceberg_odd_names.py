@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,13 @@ import pytest
 
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from consumers.partition import iceberg_files
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_reached import as_hashed, hashes
-from tests.iceberg_files_world import FilesWorld, age, below, made
-from tests.iceberg_server import serving
+from tests.iceberg_files_world import FilesWorld, below, made
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
 
 Naming = Callable[[str], str]
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
-    """A catalogue of its own, since a policy's time is over for all files there."""
-    from pyiceberg.catalog import load_catalog
-
-    running = FilesWorld(tmp_path)
-    service = LogIcebergService(running.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        found = load_catalog("alone", type="rest", uri=at.uri)
-        found.create_namespace("files")
-        yield found, running
-    running.close()
-
-
-def _removed_after_weeks(world: FilesWorld) -> None:
-    for path in below(str(world.tables_root)):
-        age(path, 24 * 30)
-    world.remove()
 
 
 def test_a_name_that_no_file_of_a_table_has_holds_up_no_other(
@@ -53,7 +30,7 @@ def test_a_name_that_no_file_of_a_table_has_holds_up_no_other(
     odd, *strays = (data / name for name in ("a\\b", "a\nb", os.fsdecode(b"\xff"), "50%", "c"))
     for path in (odd, *strays):
         path.write_bytes(b"stray")
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     assert odd.exists()
     assert not any(path.exists() for path in strays)
     [told] = {one for one in caplog.messages if "names that no table's file can have" in one}
@@ -85,14 +62,14 @@ def test_whatever_a_manifest_names_holds_up_no_other(
     for name, read in (("data_paths", data_paths), ("manifest_paths", manifest_paths)):
         for module in ("consumers.partition.iceberg_files", "consumers.tools.iceberg_reached"):
             monkeypatch.setattr(f"{module}.{name}", lambda data, read=read: [*read(data), named])
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     if named:
         world.maintain()
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     # What can't be read may be a manifest of the table, so only its own files are judged then.
     assert stray.exists()
     monkeypatch.undo()
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     assert not stray.exists()
 
 
@@ -114,7 +91,7 @@ def test_a_data_file_is_needed_however_its_place_is_written(
     data = below(f"{table.location()}/data")
     named = "consumers.tools.iceberg_reached.data_paths"
     monkeypatch.setattr(named, lambda read: [written(place) for place in data_paths(read)])
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     assert below(f"{table.location()}/data") == data
 
 
@@ -150,5 +127,5 @@ def test_a_manifest_that_is_listed_and_not_found_leads_to_any_file(
         "exists",
         lambda files, place: not is_manifest(place) and exists(files, place),
     )
-    _removed_after_weeks(world)
+    world.remove_after_weeks()
     assert below(table.location()) == before

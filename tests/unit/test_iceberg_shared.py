@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
-from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made
+from tests.iceberg_files_world import ROWS, FilesWorld, below, made
 from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -22,26 +21,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::Depreca
 READ_ONLY = {"x-commitlog-read-only": "true"}
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
-    """A catalogue of its own, since a policy's time is over for all files there."""
-    from pyiceberg.catalog import load_catalog
-
-    running = FilesWorld(tmp_path)
-    service = LogIcebergService(running.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        found = load_catalog("alone", type="rest", uri=at.uri)
-        found.create_namespace("files")
-        yield found, running
-    running.close()
-
-
 def _removed_after_weeks(world: FilesWorld) -> None:
     """Purge and remove all that is due if nothing was written for weeks."""
     world.maintain()
-    for path in below(str(world.tables_root)):
-        age(path, 24 * 30)
-    world.remove()
+    world.remove_after_weeks()
 
 
 def _register(world: FilesWorld, name: str, place: str) -> None:
