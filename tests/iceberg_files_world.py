@@ -96,8 +96,8 @@ def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:
 
 
 def below(location: str) -> list[Path]:
-    """Return the files in a folder."""
-    return [path for path in Path(location).rglob("*") if path.is_file()]
+    """Return the files in a folder, sorted."""
+    return sorted(path for path in Path(location).rglob("*") if path.is_file())
 
 
 def age(place: str | Path, hours: float) -> None:

@@ -217,7 +217,7 @@ class RemovableFiles:
     previous: dict[str, None] = field(default_factory=dict)
     """Metadata files before the last one."""
     last: dict[str, None] = field(default_factory=dict)
-    unreadable: dict[str, None] = field(default_factory=dict)
+    unreadable: dict[str, Exception] = field(default_factory=dict)
     """Manifests and lists that are there and cannot be read: what they name is not known."""
 
     def layers(self) -> Iterator[dict[str, None]]:
@@ -259,25 +259,34 @@ def listed(
     """
     try:
         return read(files.read(place))
-    except FileNotFoundError:
-        if not files.exists(place):
-            return []
+    except FileNotFoundError as error:
+        if files.exists(place):
+            found.unreadable[place] = error
     except (OSError, CommitLogError) as error:
         logger.warning("%s cannot be read: %s", place, error)
-    found.unreadable[place] = None
+        found.unreadable[place] = error
     return []
 
 
-def purge(table: IcebergTable, files: IcebergFiles) -> list[str]:
-    """Remove a table's files; return those that are left.
+def purge(
+    table: IcebergTable,
+    files: IcebergFiles,
+    is_needed: Callable[[str], bool] = lambda place: False,
+    older: Collection[str] = (),
+) -> list[str]:
+    """Remove a table's files, but those that others need; return those that are left.
 
-    If a layer cannot be removed whole, the layers that name it stay.
+    If a layer cannot be removed whole, the layers that name it stay. `older` are metadata files of
+    the table that its last one may not name.
     """
     found = contents(table, files)
+    found.previous.update(dict.fromkeys(older))
     left = list(found.unreadable)
     for layer in found.layers():
         for place in layer:
-            if place not in found.unreadable and not _removed(table, files, place):
+            if place in found.unreadable:
+                continue
+            if is_needed(place) or not _removed(table, files, place):
                 left.append(place)
         if left:
             return left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from commitlog import CommitLog
@@ -30,18 +31,16 @@ def record_removal(client: CommitLog, why: str) -> None:
 class IcebergLeftovers:
     """Follows the outcomes of all partitions of a log with a tables root; close it."""
 
-    def __init__(self, log: Log) -> None:
-        """Begin before the first record."""
+    def __init__(self, log: Log, orphans: IcebergOrphans | None = None) -> None:
+        """Begin before the first record, or go on with `orphans`, which somebody else closes."""
         self._files = IcebergFiles(log.genesis().tables_root)
-        self._orphans = IcebergOrphans(log, self._files.root)
+        self._orphans = orphans or IcebergOrphans(log, self._files.root)
+        self._owns = orphans is None
 
     def close(self) -> None:
         """Stop reading."""
-        self._orphans.close()
-
-    def rest(self) -> None:
-        """Let go of all connections until the next look."""
-        self._orphans.rest()
+        if self._owns:
+            self._orphans.close()
 
     def find(self) -> Iterator[tuple[Leftover, Orphan]]:
         """Read to the present end; yield unneeded files, with what is known of them.
@@ -52,7 +51,7 @@ class IcebergLeftovers:
         there = self._files.found({one.location for one in orphans}) if orphans else {}
         for orphan in orphans:
             file = there.get(orphan.location)
-            if file is not None:
+            if file is not None and file.modified_ms >= orphan.beyond_ms:
                 leftover = Leftover(
                     table=format_table_id(orphan.table) if orphan.table else "",
                     location=orphan.location,
@@ -76,11 +75,11 @@ class IcebergLeftovers:
         Stops early once `go_on` returns False.
         """
         record_removal(client, said(found))
-        still = {one.location for one in self._orphans.find()}
+        still = {one.location: one.beyond_ms for one in self._orphans.find()}
         for one in found:
             if not go_on():
                 return False
-            if one.location not in still:
+            if one.since_ms < still.get(one.location, math.inf):
                 continue
             try:
                 self._files.delete(one.location, self._files.root)

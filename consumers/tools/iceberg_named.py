@@ -10,7 +10,6 @@ start, against the files that are there then.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -21,12 +20,8 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log, Reader
 from consumers.tools.iceberg_heads import End, IcebergHeads
+from consumers.tools.iceberg_metadata import OURS
 
-OURS = re.compile(
-    r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
-    r"(\.gz)?\.metadata\.json"
-)
-"""The names that the log gives (uuid version 5); metadata files of others are ignored."""
 LATELY_MS = 3_600_000
 """By the log's own clock: for so long a file's name is kept if the store doesn't list it."""
 
@@ -86,9 +81,14 @@ class NamedFiles:
             one.reader.rest()
 
     def homes(self) -> Iterator[str]:
-        """Yield the places of tables that nobody dropped with their files."""
+        """Yield the places of tables that nobody dropped with their files.
+
+        What was dropped without them at the place of one that was is an earlier state of that
+        table, or its second name.
+        """
         yield from (head.home for head in self.heads.by_name.values())
-        yield from self.ended.values()
+        purged = set(self.purged.values())
+        yield from (home for home in self.ended.values() if home not in purged)
         yield from self._of_lance.values()
 
     def begin_look(self) -> None:
@@ -97,6 +97,15 @@ class NamedFiles:
             self._begin()
         for one in self._outcomes:
             one.end = one.reader.end_offset()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the log was read to its end, and nothing failed since."""
+        return self._is_read
+
+    def follow(self, there: Collection[str]) -> None:
+        """Read to the present ends, after a look at what was `there`."""
+        self._read(there)
 
     def look(self, there: Collection[str]) -> set[str]:
         """Read to the present ends; return those of the log's files that no outcome names.

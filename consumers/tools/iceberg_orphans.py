@@ -27,17 +27,20 @@ from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.model.table import TableId
+from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
-from consumers.tools.iceberg_named import OURS, NamedFiles
-from consumers.tools.iceberg_reached import Reached, as_hashed
+from consumers.tools.iceberg_metadata import OURS, older_metadata
+from consumers.tools.iceberg_named import NamedFiles
+from consumers.tools.iceberg_reached import Known, Reached, as_hashed
 from consumers.tools.leftover import GONE
 
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
+NAMES_MAX = 5
+"""So many tables are named."""
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 logger = logging.getLogger(__name__)
@@ -58,6 +61,8 @@ class Orphan:
     """Its table; empty: no existing one."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """That table's."""
+    beyond_ms: int = 0
+    """If it was written before, what can't be read may lead to it."""
 
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
@@ -76,6 +81,8 @@ class IcebergOrphans:
         self._named = NamedFiles(log)
         self._strays: dict[str, int] | None = None
         """What no metadata led to at the last look, and when that was noticed; None: no look."""
+        self._unread: dict[str, int] = {}
+        """What couldn't be read at the last look, and when that was noticed."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -95,33 +102,67 @@ class IcebergOrphans:
         known = self._known(there)
         found = list(self._abandoned(sorted(unnamed)))
         found += self._remains(known)
-        found += self._fell_out()
-        if known is not None:
-            found += self._unreachable(there, known)
+        found += self._unreachable(there, known)
+        if beyond_ms := self._noticed(known):
+            found = [replace(one, beyond_ms=beyond_ms) for one in found]
+        found += self._fell_out(known)
         was_in_the_way = "it was in the way of a file of the log"
         aside = sorted(place for place in there if _ASIDE.fullmatch(place))
         found += [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
         return list({one.location: one for one in found}.values())
 
-    def _known(self, there: Collection[str]) -> set[int] | None:
-        """Return the hashes of all that somebody may need; None if it can't be known."""
+    def needed(self, there: Collection[str] | None) -> tuple[Collection[str], Known]:
+        """Return what is there, and what somebody may need by now.
+
+        Takes what was `there` moments ago.
+        """
+        named = self._named
+        if there is None or not named.is_read:
+            named.begin_look()
+            there = self._files.locations()
+            named.look(there)
+        else:
+            named.follow(there)
+        return there, self._known(there)
+
+    def _noticed(self, known: Known) -> int:
+        """Return when the last one of the files that can't be read was found so; 0: there is none.
+
+        What was written after that is none of the files to which it leads.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        self._unread = {one: self._unread.get(one, now_ms) for one in known.unread}
+        return max(self._unread.values(), default=0)
+
+    def _known(self, there: Collection[str]) -> Known:
+        """Return what somebody may need; tell whose needs can't be known."""
         named = self._named
         homes = set(named.homes())
         dead = {
             home for home in named.purged.values() if not any(_meet(home, one) for one in homes)
         }
-        standing = [
-            place
+        standing = {
+            place: home
             for place, home in named.homes_of.items()
             if home not in dead and self._is_there(place, there)
-        ]
-        standing += sorted(named.unclear)
+        }
+        standing |= dict.fromkeys(sorted(named.unclear - standing.keys()), "")
         heads = {head.place for head in named.heads.by_name.values()}
-        try:
-            return self._reached.look(standing, there, heads)
-        except (OSError, Invalid) as error:
-            logger.warning("what tables need is not known: %s", error)
-            return None
+        known = self._reached.look(standing, there, heads)
+        if known.unread:
+            place, error = next(iter(known.unread.items()))
+            names = [
+                format_table_id(name)
+                for name, head in named.heads.by_name.items()
+                if head.home in known.homes
+            ]
+            logger.warning(
+                "what %s needs is not known, so it is left alone, and so is what was written"
+                " before that was noticed: %d files cannot be read, the first one is %s: %s",
+                ", ".join(sorted(names)[:NAMES_MAX]) or "a table that was dropped",
+                *(len(known.unread), place, error),
+            )
+        return known
 
     def _abandoned(self, unnamed: Iterable[str]) -> Iterator[Orphan]:
         """Yield metadata files that no outcome names, unless they belong to another log's table."""
@@ -129,11 +170,11 @@ class IcebergOrphans:
         foreign = [head.home for head in heads if not head.is_written]
         previous = self._reached.files
         for place in unnamed:
-            is_needed = previous is None or as_hashed(place) in previous
+            is_needed = as_hashed(place) in previous
             if not is_needed and not any(place.startswith(f"{home}/") for home in foreign):
                 yield Orphan(place, "no outcome names it", Why.ABANDONED)
 
-    def _remains(self, known: Collection[int] | None) -> Iterator[Orphan]:
+    def _remains(self, known: Known) -> Iterator[Orphan]:
         """Yield what is left of tables that were dropped with their files."""
         files, named = self._files, self._named
         for last, home in list(named.purged.items()):
@@ -146,9 +187,7 @@ class IcebergOrphans:
             elif named.heads.within(home) is None:
                 yield from self._left(place, last, home, known)
 
-    def _left(
-        self, place: str, last: str, home: str, known: Collection[int] | None
-    ) -> Iterator[Orphan]:
+    def _left(self, place: str, last: str, home: str, known: Known) -> Iterator[Orphan]:
         """Yield the files of a purged table that are there and that no other table needs.
 
         Its own last metadata file is now at `place`. What is not in its location may be anybody's.
@@ -157,27 +196,29 @@ class IcebergOrphans:
         try:
             table = read_table(self._files.read(place), last)
             found = contents(replace(table, metadata_location=place), self._files)
+            older = older_metadata(table, last, self._files)
+            found.previous.update(dict.fromkeys(one + GONE for one in older))
         except (OSError, Invalid) as error:
             yield Orphan(place, f"{reason}, but cannot be read: {error}", Why.DROPPED)
             return
-        for one in dict.fromkeys(one for layer in found.layers() for one in layer):
-            if below(one, home) is not None:
-                is_needed = known is not None and as_hashed(one) in known
-            else:
-                others = self._named.homes()
-                is_needed = (
-                    known is None
-                    or as_hashed(one) in known
-                    or any(below(one, other) is not None for other in others)
-                )
-            if not is_needed and self._files.exists(one):
-                yield Orphan(one, reason, Why.DROPPED)
+        for layer in found.layers():
+            is_kept = False
+            for one in layer:
+                is_own = below(one, home) is not None
+                is_needed = known.has(one.removesuffix(GONE))
+                is_kept = is_kept or (is_own and is_needed)
+                if is_needed or not self._files.exists(one):
+                    continue
+                if is_own or not any(below(one, at) is not None for at in self._named.homes()):
+                    yield Orphan(one, reason, Why.DROPPED)
+            if is_kept:
+                return  # what leads to it stays, so that it is found once nobody needs it
 
-    def _fell_out(self) -> Iterator[Orphan]:
+    def _fell_out(self, known: Known) -> Iterator[Orphan]:
         """Yield old metadata files of tables that share their locations with no other."""
         heads, ended = self._named.heads, self._named.ended
         for name, head in heads.by_name.items():
-            if not head.is_written:
+            if not head.is_written or head.home in known.homes:
                 continue
             try:
                 table = self._reached.table(head.place)
@@ -203,14 +244,16 @@ class IcebergOrphans:
                     properties=table.properties,
                 )
 
-    def _unreachable(self, there: Collection[str], known: Collection[int]) -> Iterator[Orphan]:
+    def _unreachable(self, there: Collection[str], known: Known) -> Iterator[Orphan]:
         """Yield files of existing tables to which none of their metadata refers."""
-        unknown = sorted(place for place in there if as_hashed(place) not in known)
+        unknown = sorted(place for place in there if not known.has(place))
         now_ms = time.time_ns() // 1_000_000 if self._strays is not None else 0
         before, self._strays = self._strays or {}, {}
         for name, head in self._named.heads.by_name.items():
             # What is registered from elsewhere, and wasn't changed since, may have another owner.
             if not head.is_written or not self._is_there(head.place, there):
+                continue
+            if head.home in known.homes:
                 continue
             table = self._reached.table(head.place)
             strays = [

@@ -2,16 +2,19 @@
 
 What is due follows from the log and from the files that are there, and from nothing that a process
 remembers: a run that is killed on the way leaves the rest to the next one. A purge begins with the
-table's last metadata file, which gets another name: registering that table needs this file,
-so from then on it can't be. If it was registered before, it gets its name back. It goes last, since
-all other files are found from it.
+table's metadata files, which get other names: registering the table needs one of them, so from
+then on it can't be. If it was registered before, they get their names back. The last one goes last,
+since all other files are found from it.
+
+Another table may have a file of a purged one by `add_files`. So all that other tables lead to is
+looked for after the record of a purge, and stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from commitlog import CommitLog
@@ -31,17 +34,27 @@ from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, purge
 from consumers.tools.iceberg_heads import End, IcebergHeads
 from consumers.tools.iceberg_leftovers import record_removal
+from consumers.tools.iceberg_metadata import older_metadata
+from consumers.tools.iceberg_orphans import IcebergOrphans
+from consumers.tools.iceberg_reached import Known
 from consumers.tools.leftover import GONE
 from consumers.tools.table_acts import Act
 
 SETTLING_SECONDS = 60.0
 AGAIN_SECONDS = 6 * 3600.0
 """When it is tried again to remove what couldn't be."""
+LISTED_SECONDS = 600.0
+"""How long the list of all files serves for the next purge."""
+REST_FACTOR = 4
+"""And for so many times as long as it took to list them and read what tables need, no purge begins:
+in large stores that takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
     table: TableId
+    home: str
+    """Its location."""
     sequence: int
     transaction_id: str
 
@@ -84,9 +97,10 @@ class DroppedTables:
             if is_valid and isinstance(answered.record, Outcome):
                 self._take(answered.record)
 
-    def is_registering(self, place: str) -> bool:
-        """Return True if a transaction that isn't decided yet registers a file."""
-        return any(place in places for places in self._registering.values())
+    def is_registering(self, home: str, place: str) -> bool:
+        """Return True if a transaction without an outcome registers a file, or one in a folder."""
+        pending = (one for places in self._registering.values() for one in places)
+        return any(one == place or one.startswith(f"{home}/") for one in pending)
 
     def _take(self, outcome: Outcome) -> None:
         if outcome.transaction_offset < self._transactions.position():
@@ -95,7 +109,7 @@ class DroppedTables:
             self._early.add(outcome.transaction_offset)
         for named in self.heads.take(outcome):
             if named.end is End.PURGED:
-                drop = _Drop(named.table, outcome.sequence, outcome.transaction_id)
+                drop = _Drop(named.table, named.home, outcome.sequence, outcome.transaction_id)
                 self.owed[named.place] = drop
                 self.back.pop(named.place, None)
             elif named.end is End.NONE and self.owed.pop(named.place, None) is not None:
@@ -123,19 +137,30 @@ class IcebergPurges:
         self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]
         self._tried: dict[str, float] = {}
         """When a drop is looked at again, by the last metadata file: a record may drop many."""
+        self.orphans = IcebergOrphans(log, self._files.root)
+        """Knows what tables need."""
+        self._there: tuple[float, Collection[str]] | None = None
+        """The files that were listed for this look, and when."""
+        self._at = 0.0
+        """When files may be listed again: it may take long, and tables are dropped all the time."""
 
     def close(self) -> None:
         """Stop reading."""
+        self.orphans.close()
         for one in self._dropped:
             one.close()
 
     def rest(self) -> None:
         """Let go of all connections until the next look."""
+        self.orphans.rest()
         for one in self._dropped:
             one.rest()
 
     def due(self) -> Iterator[Act]:
         """Yield what is due; each is done before the next one is looked for."""
+        if time.monotonic() < self._at:
+            return
+        self._there = None
         for dropped in self._dropped:
             dropped.read()
             for place in list(dropped.back):
@@ -150,56 +175,100 @@ class IcebergPurges:
                 if any(map(self._files.exists, (place, place + GONE, place))):
                     name = format_table_id(drop.table)
                     reason = f"record {drop.sequence} ({drop.transaction_id}) dropped it"
-                    do = self._purging(dropped, place, f"{name}: {reason}")
+                    do = self._purging(dropped, place, drop, f"{name}: {reason}")
                     yield Act(name, "purge", reason, do)
                 else:
                     # Nothing is left of it, and a log has ever more of those.
                     del dropped.owed[place], self._tried[place]
 
-    def _purging(self, dropped: DroppedTables, place: str, why: str) -> Callable[[], str]:
+    def _purging(
+        self, dropped: DroppedTables, place: str, drop: _Drop, why: str
+    ) -> Callable[[], str]:
         def do() -> str:
-            try:
-                if not self._is_out_of_reach(dropped, place):
-                    return ""
-            except Unavailable:
-                del self._tried[place]
-                raise
+            if shared := self._sharing(drop.home):
+                self._bring_back(place)
+                return f"left: {drop.home} is also the location of {shared}"
             aside = place + GONE
+            self._put_aside(place)
             try:
                 table = read_table(self._files.read(aside), place)
+                older = older_metadata(table, place, self._files)
+            except FileNotFoundError:
+                return ""
             except (OSError, Invalid) as error:  # it may be a view's, which has no files
                 self._bring_back(place)
                 return f"left: {place} is no table's metadata: {error}"
-            if shared := self._sharing(table.location):
+            for one in older:
+                self._put_aside(one)
+            self._settle(dropped, place, drop.home)
+            if place not in dropped.owed:
                 self._bring_back(place)
-                return f"left: {table.location} is also the location of {shared}"
+                return ""
+            if shared := self._sharing(drop.home):
+                self._bring_back(place)
+                return f"left: {drop.home} is also the location of {shared}"
             record_removal(self._client, why)
-            left = purge(replace(table, metadata_location=aside), self._files)
-            if left:
-                return f"{len(left):,} files could not be removed, the first one {left[0]}"
-            return "all its files are removed"
+            needed = self._needed()
+            if needed.failure:
+                self._bring_back(place)
+                return f"left: what other tables need is not known: {needed.failure}"
+            for one in older:
+                if needed.has(one):
+                    self._put_back(one)
+            left = purge(
+                replace(table, metadata_location=aside),
+                self._files,
+                needed.has,
+                [one + GONE for one in older],
+            )
+            if not left:
+                return "all its files are removed"
+            kept = [one for one in left if needed.has(one)]
+            if kept:
+                return f"{len(kept):,} files stay, since another table needs them: {kept[0]}"
+            return f"{len(left):,} files could not be removed, the first one {left[0]}"
 
         return do
 
-    def _is_out_of_reach(self, dropped: DroppedTables, place: str) -> bool:
-        """Keep a dropped table from being registered again; return False if it was."""
-        if self._files.exists(place):
-            with contextlib.suppress(FileNotFoundError):  # another maintenance was faster
-                self._files.move(place, place + GONE)
+    def _needed(self) -> Known:
+        """Return what other tables need, as of now."""
+        began, there = time.monotonic(), None
+        if self._there is not None and began - self._there[0] < LISTED_SECONDS:
+            _, there = self._there
+        found, needed = self.orphans.needed(there)
+        if found is not there:
+            self._there = (began, found)
+            self._at = time.monotonic() + REST_FACTOR * (time.monotonic() - began)
+        return needed
+
+    def _settle(self, dropped: DroppedTables, place: str, home: str) -> None:
+        """Wait until no transaction without an outcome registers a table whose files go."""
         deadline = time.monotonic() + SETTLING_SECONDS
-        dropped.read()
-        while dropped.is_registering(place):
+        while True:
+            for one in self._dropped:
+                one.read()
+            if not any(one.is_registering(home, place) for one in self._dropped):
+                return
             if time.monotonic() > deadline:
                 self._bring_back(place)
+                del self._tried[place]
                 raise Unavailable(f"who registers {place} has no outcome yet")
             time.sleep(0.1)
-            dropped.read()
-        if place not in dropped.owed:
-            self._bring_back(place)
-            return False
-        return self._files.exists(place + GONE)
 
     def _bring_back(self, place: str) -> None:
+        """Give the metadata files of a table their names back, whoever put them aside."""
+        with contextlib.suppress(OSError, Invalid):
+            at = place + GONE if self._files.exists(place + GONE) else place
+            for one in older_metadata(read_table(self._files.read(at), place), place, self._files):
+                self._put_back(one)
+        self._put_back(place)
+
+    def _put_aside(self, place: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another maintenance was faster
+            if self._files.exists(place):
+                self._files.move(place, place + GONE)
+
+    def _put_back(self, place: str) -> None:
         if self._files.exists(place + GONE) and not self._files.exists(place):
             self._files.move(place + GONE, place)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import posixpath
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from urllib.parse import unquote
 
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from consumers.partition.iceberg_files import (
     IcebergFiles,
@@ -36,6 +37,32 @@ class Kind(Enum):
 
 
 Reference = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What some metadata files lead to, as far as that could be read."""
+
+    hashes: Set[int]
+    """Of the files' places."""
+    unread: Mapping[str, Exception]
+    """Metadata files, lists of manifests and manifests that can't be read: they may lead to any
+    file that was there when they were written."""
+    homes: Set[str]
+    """The locations of tables to which these belong."""
+
+    def has(self, place: str) -> bool:
+        """Return True if a file is needed, as far as that is known."""
+        return as_hashed(place) in self.hashes
+
+    @property
+    def failure(self) -> str:
+        """Name a file that the store didn't hand out; what was handed out and is damaged is none.
+
+        Through a damaged one nobody finds a file.
+        """
+        failed = (one for one in self.unread.items() if isinstance(one[1], OSError))
+        return next((f"{place}: {error}" for place, error in failed), "")
 
 
 @dataclass(slots=True)
@@ -79,14 +106,14 @@ class Reached:
 
     def __init__(self, files: IcebergFiles) -> None:
         self._files = files
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[tuple[str, str], _Life] = {}
         """By the UUIDs and locations of tables."""
-        self._numbers: dict[str, tuple[str, int]] = {}
+        self._numbers: dict[str, tuple[tuple[str, str], int]] = {}
         """By metadata file: whose life it belongs to, and its number there."""
         self._lists: dict[str, tuple[str, ...]] = {}
         self._manifests: dict[str, array[int]] = {}
         self._missing: set[str] = set()
-        self.files: set[int] | None = None
+        self.files: set[int] = set()
         """Hashes of what metadata files name themselves, metadata before them included."""
         self._tables: dict[str, IcebergTable] = {}
 
@@ -104,28 +131,32 @@ class Reached:
         return all(plain_place(one) in there or self._files.exists(one) for one in leading)
 
     def look(
-        self, places: Iterable[str], there: Collection[str], heads: Collection[str]
-    ) -> set[int] | None:
-        """Return the hashes of all that some metadata files lead to; they are there.
+        self, places: Mapping[str, str], there: Collection[str], heads: Collection[str]
+    ) -> Known:
+        """Return what some metadata files lead to; they are there.
 
-        None if anything can't be read, for it may lead to any file. What is not among the files
-        `there` is asked for once. Tables of `heads` stay known. Raises OSError or Invalid for a
-        metadata file.
+        They come with the locations of their tables, empty if that isn't known. What is not among
+        the files `there` is asked for once. Tables of `heads` stay known.
         """
-        self.files = None
-        numbers: dict[str, tuple[str, int]] = {}
+        self.files = set()
+        unread: dict[str, Exception] = {}
+        numbers: dict[str, tuple[tuple[str, str], int]] = {}
         for place in places:
             number = self._numbers.get(place)
             if number is None:
-                table = self.table(place) if place in heads else self._files.table(place)
+                try:
+                    table = self.table(place) if place in heads else self._files.table(place)
+                except (OSError, Invalid) as error:
+                    unread[place] = error
+                    continue
                 # A copy of a table has its uuid, and names other files.
-                table_there = f"{table.uuid} {table.location}"
+                table_there = (table.uuid, plain_place(table.location))
                 life = self._lives.setdefault(table_there, _Life())
                 number = table_there, life.add(set(_named(table)))
             numbers[place] = self._numbers[place] = number
         self._numbers = numbers
         self._tables = {at: table for at, table in self._tables.items() if at in heads}
-        standing: dict[str, list[int]] = {}
+        standing: dict[tuple[str, str], list[int]] = {}
         for table_there, number_there in numbers.values():
             standing.setdefault(table_there, []).append(number_there)
         self._lives = {one: life for one, life in self._lives.items() if one in standing}
@@ -134,9 +165,18 @@ class Reached:
             for kind, place in life.named(sorted(standing[table_there])):
                 named[kind].add(place)
         self.files = set(hashes(named[Kind.FILE]))
-        return self._followed(named, there)
+        homes = {places[one] for one in unread}
+        known, unreadable = self._followed(named, there)
+        for of_table, life in self._lives.items() if unreadable else ():
+            leading = {place for _, place in life.named(sorted(standing[of_table]))}
+            leading.update(*(self._lists.get(one, ()) for one in leading))
+            if not leading.isdisjoint(unreadable):
+                homes.add(of_table[1])
+        return Known(known, unread | unreadable, homes)
 
-    def _followed(self, named: Mapping[Kind, set[str]], there: Collection[str]) -> set[int] | None:
+    def _followed(
+        self, named: Mapping[Kind, set[str]], there: Collection[str]
+    ) -> tuple[set[int], dict[str, Exception]]:
         unreadable = RemovableFiles()
         lists: dict[str, tuple[str, ...]] = {}
         manifests: dict[str, array[int]] = {}
@@ -148,7 +188,7 @@ class Reached:
             found = listed(self._files, place, paths, unreadable)
             if is_there and not found and not self._files.exists(place):
                 # It is gone by now, or its name is written as only its client reads it.
-                unreadable.unreadable[place] = None
+                unreadable.unreadable[place] = FileNotFoundError(f"{place} is gone")
             if not is_there and not found:
                 self._missing.add(place)
             return found
@@ -160,12 +200,11 @@ class Reached:
             manifests[place] = self._manifests.get(place) or hashes(read(place, data_paths))
         self._lists, self._manifests = lists, manifests
         self._missing.intersection_update((*lists, *manifests))
-        if unreadable.unreadable:
-            return None
-        return {
+        reached = {
             *hashes(chain.from_iterable(named.values())),
             *chain.from_iterable(manifests.values()),
         }
+        return reached, unreadable.unreadable
 
 
 def as_hashed(place: str) -> int:

@@ -77,7 +77,6 @@ class Removals:
         self._iceberg: tuple[Log, IcebergPurges] | None = None
         self._known: tuple[Log, list[Leftovers]] | None = None
         """What was read of the log, by its partitions."""
-        self._of_iceberg: IcebergLeftovers | None = None
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`: at Iceberg tables each time."""
@@ -108,9 +107,6 @@ class Removals:
             self._known = None
             for leftovers in known:
                 leftovers.close()
-            if self._of_iceberg is not None:
-                self._of_iceberg.close()
-                self._of_iceberg = None
             log.close()
 
     def rest(self) -> None:
@@ -123,8 +119,6 @@ class Removals:
             log, known = self._known
             for leftovers in known:
                 leftovers.rest()
-            if self._of_iceberg is not None:
-                self._of_iceberg.rest()
             log.close()
 
     def look(self, *, dry_run: bool = False) -> list[Act]:
@@ -189,11 +183,10 @@ class Removals:
 
     def _due_of_iceberg(self) -> Iterator[Act]:
         """Yield what removes unneeded files of Iceberg tables."""
-        if self._known is None or not self._known[0].genesis().tables_root:
+        if self._iceberg is None:
             return
-        if self._of_iceberg is None:
-            self._of_iceberg = IcebergLeftovers(self._known[0])
-        leftovers, now_ms = self._of_iceberg, time.time_ns() // 1_000_000
+        log, purges = self._iceberg
+        leftovers, now_ms = IcebergLeftovers(log, purges.orphans), time.time_ns() // 1_000_000
         wrong: dict[str, None] = {}
 
         def is_due(one: Leftover, orphan: Orphan) -> bool:

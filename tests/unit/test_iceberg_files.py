@@ -191,7 +191,7 @@ def test_a_purge_that_is_killed_at_any_step_is_ended_by_the_next(
     assert not below(gone.location())
     monkeypatch.undo()
     assert world.maintain() == []
-    assert not world.orphans()
+    assert not [one for one in world.orphans() if one.location.startswith(gone.location())]
 
 
 def test_a_table_that_was_registered_again_keeps_its_files(

@@ -17,6 +17,7 @@ from commitlog.model.names import REASON
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.tools import iceberg_purges
 from consumers.tools.cleaning import clean
+from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
@@ -361,3 +362,60 @@ def test_a_purged_table_of_which_nothing_is_left_is_asked_for_no_more(
             for act in purges.due():
                 act.do()
             assert (by_orphans, table.metadata_location in asked) == (is_asked, is_asked)
+
+
+@pytest.mark.parametrize("broken", ["metadata", "older metadata", "manifest list", "manifest"])
+def test_a_table_that_cannot_be_read_is_named_and_keeps_what_it_may_lead_to(
+    alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    catalog, world = alone
+    table, other = made(catalog, world), made(catalog, world)
+    snapshot = table.current_snapshot()
+    place = {
+        "metadata": table.metadata_location,
+        "older metadata": table.metadata.metadata_log[1].metadata_file,
+        "manifest list": snapshot.manifest_list,
+        "manifest": snapshot.manifests(table.io)[0].manifest_path,
+    }[broken]
+    Path(place).write_bytes(b"Obj\x01rubbish")
+    old, new = (Path(other.location()) / "data" / name for name in ("old", "new"))
+    own = Path(table.location()) / "data" / "own"
+    old.write_bytes(b"by a task that died, or the other table's by add_files")
+    with closing(IcebergLeftovers(world.other)) as leftovers:
+        assert not list(leftovers.find())
+        [told] = [one for one in caplog.messages if "is left alone" in one]
+        assert "$".join(table.name()) in told
+        assert "$".join(other.name()) not in told
+        assert place in told
+        for path in (new, own):
+            path.write_bytes(b"by a task that died")
+            age(path, -0.01)  # a file system's clock is coarser
+        assert [one.location for one, _ in leftovers.find()] == [str(new)]
+        catalog.drop_table(table.name())
+        assert [one.location for one, _ in leftovers.find()] == [str(new)]
+
+
+def test_a_purge_waits_for_a_store_that_does_not_say_what_others_need(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, world = alone
+    table, other = made(catalog, world), made(catalog, world)
+    before = below(table.location())
+    catalog.purge_table(table.name())
+    place = other.current_snapshot().manifest_list
+    read = IcebergFiles.read
+
+    def refused(files: IcebergFiles, location: str) -> bytes:
+        if location == place:
+            raise PermissionError(location)
+        return read(files, location)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergFiles, "read", refused)
+        [told] = world.maintain()
+    assert told.startswith("purge: left: what other tables need is not known: ")
+    assert place in told
+    assert below(table.location()) == before
+    # What is damaged leads nobody to a file.
+    Path(place).write_bytes(b"Obj\x01rubbish")
+    assert world.maintain() == ["purge: all its files are removed"]

@@ -12,6 +12,7 @@ from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools import iceberg_purges
 from tests.iceberg_files_world import ROWS, FilesWorld, below, made
 from tests.iceberg_server import serving
 
@@ -163,3 +164,80 @@ def _copied(source: Path, target: Path, old: str, new: str) -> None:
         members = json.loads(path.read_text().replace(old, new))
         members |= {"snapshots": [], "snapshot-log": [], "refs": {}, "current-snapshot-id": -1}
         (target / "metadata" / path.name).write_text(json.dumps(members))
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_purge_leaves_what_another_table_has_by_add_files(
+    alone: tuple[Any, FilesWorld], is_dropped: bool
+) -> None:
+    catalog, world = alone
+    owner, other = made(catalog, world), made(catalog, world)
+    borrower = catalog.create_table(("files", "borrower"), ROWS.schema)
+    theirs = [task.file.file_path for task in owner.scan().plan_files()]
+    borrower.add_files(theirs)
+    borrower.overwrite(ROWS)  # only an older snapshot has them now
+    past = borrower.history()[0].snapshot_id
+    last = borrower.refresh().metadata_location
+    if is_dropped:
+        catalog.drop_table(borrower.name())
+    catalog.purge_table(owner.name())
+    catalog.purge_table(other.name())
+    first, second = world.maintain()
+    said, _, named = first.rpartition(": ")
+    assert said == f"purge: {len(theirs)} files stay, since another table needs them"
+    assert named in theirs
+    assert second == "purge: all its files are removed"
+    _removed_after_weeks(world)
+    if is_dropped:
+        borrower = catalog.register_table(borrower.name(), last)
+    assert borrower.scan(snapshot_id=past).to_arrow().num_rows == 5
+    catalog.purge_table(borrower.name())
+    world.maintain()
+    assert not below(borrower.location())
+    world.maintain()
+    assert not below(owner.location())
+
+
+@pytest.mark.parametrize("step", ["before", "meanwhile"])
+def test_a_purge_stops_at_a_table_registered_by_older_metadata(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    older = table.metadata.metadata_log[-1].metadata_file
+    files = below(table.location())
+    catalog.purge_table(table.name())
+    registered: list[bool] = []
+    record = "consumers.tools.iceberg_purges.record_removal"
+    inner = iceberg_purges.IcebergPurges._sharing
+
+    def register() -> None:
+        from pyiceberg.exceptions import BadRequestError
+
+        try:
+            catalog.register_table("files.older", older)
+        except BadRequestError:
+            registered.append(False)
+        else:
+            registered.append(True)
+
+    def sharing(self: iceberg_purges.IcebergPurges, home: str) -> str:
+        found = inner(self, home)
+        if not registered:
+            register()
+        return found
+
+    if step == "before":
+        monkeypatch.setattr(iceberg_purges.IcebergPurges, "_sharing", sharing)
+    else:
+        monkeypatch.setattr(record, lambda client, why: register())
+    [told] = world.maintain()
+    if step == "before":
+        assert registered == [True]
+        assert "is also the location of" in told
+        assert below(table.location()) == files
+        assert catalog.load_table("files.older").scan().to_arrow().num_rows == 2
+    else:
+        assert registered == [False]
+        assert told == "purge: all its files are removed"
+        assert not below(table.location())
