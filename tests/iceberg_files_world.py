@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 class FilesWorld(World):
     """Its log can be read by others."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, tables_root: Path | None = None) -> None:
         self.cluster = MemoryCluster()
-        super().__init__(root, lambda: MemoryLog(self.cluster))
+        opened = partial(MemoryLog, self.cluster)
+        super().__init__(root, opened, tables_root=str(tables_root or ""))
+        self.tables_root = tables_root or self.tables_root
         self.other = MemoryLog(self.cluster)
 
     def orphans(self) -> list[Orphan]:
@@ -73,17 +76,19 @@ class FilesWorld(World):
 
 
 @contextmanager
-def catalogue(root: Path) -> Iterator[tuple[Any, FilesWorld]]:
+def catalogue(root: Path, tables_root: Path | None = None) -> Iterator[tuple[Any, FilesWorld]]:
     """A catalogue with a namespace `files`, over a log of its own."""
     from pyiceberg.catalog import load_catalog
 
-    running = FilesWorld(root)
+    running = FilesWorld(root, tables_root)
     service = LogIcebergService(running.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        found = load_catalog("alone", type="rest", uri=at.uri)
-        found.create_namespace("files")
-        yield found, running
-    running.close()
+    try:
+        with serving(service, IcebergSettings(service.tables_root)) as at:
+            found = load_catalog("alone", type="rest", uri=at.uri)
+            found.create_namespace("files")
+            yield found, running
+    finally:
+        running.close()
 
 
 def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:

@@ -31,6 +31,7 @@ from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
+from consumers.runtime.places import MARKS
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_metadata import OURS, older_metadata
 from consumers.tools.iceberg_named import NamedFiles
@@ -39,6 +40,7 @@ from consumers.tools.leftover import GONE
 
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
+_MARK = re.compile(rf"(?P<root>.*)/{MARKS}/(?P<log_id>[^/]+)\.json")
 NAMES_MAX = 5
 """So many tables are named."""
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
@@ -77,6 +79,7 @@ class IcebergOrphans:
     def __init__(self, log: Log, tables_root: str) -> None:
         """Begin before the first record."""
         self._files = IcebergFiles(tables_root)
+        self._log_id = log.genesis().log_id
         self._reached = Reached(self._files)
         self._named = NamedFiles(log)
         self._strays: dict[str, int] | None = None
@@ -100,16 +103,38 @@ class IcebergOrphans:
         there = self._files.locations()
         unnamed = named.look(there)
         known = self._known(there)
-        found = list(self._abandoned(sorted(unnamed)))
+        foreign = self._foreign(there)
+        nobodys = sorted(one for one in unnamed if not one.startswith(foreign))
+        found = list(self._abandoned(nobodys))
         found += self._remains(known)
-        found += self._unreachable(there, known)
+        shared = [one for one in {*unnamed, *named.unclear} if one.startswith(foreign)]
+        found += self._unreachable(there, known, shared)
         if beyond_ms := self._noticed(known):
             found = [replace(one, beyond_ms=beyond_ms) for one in found]
         found += self._fell_out(known)
         was_in_the_way = "it was in the way of a file of the log"
-        aside = sorted(place for place in there if _ASIDE.fullmatch(place))
+        aside = sorted(
+            place for place in there if _ASIDE.fullmatch(place) and not place.startswith(foreign)
+        )
         found += [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
         return list({one.location: one for one in found}.values())
+
+    def _foreign(self, there: Collection[str]) -> tuple[str, ...]:
+        """Return the starts of all places in the tables roots of other logs, by their marks.
+
+        What no outcome of this log names there may be theirs.
+        """
+        places = (place for place in there if f"/{MARKS}/" in place)
+        marks = filter(None, map(_MARK.fullmatch, places))
+        others = {one["log_id"]: one["root"] for one in marks if one["log_id"] != self._log_id}
+        if others:
+            logger.warning(
+                "%s has tables of another log, too (%s): metadata files there that this log"
+                " doesn't name are left alone, and so are tables that have any",
+                min(others.values()),
+                ", ".join(sorted(others)[:NAMES_MAX]),
+            )
+        return tuple(sorted({f"{root}/" for root in others.values()}))
 
     def needed(self, there: Collection[str] | None) -> tuple[Collection[str], Known]:
         """Return what is there, and what somebody may need by now.
@@ -244,8 +269,14 @@ class IcebergOrphans:
                     properties=table.properties,
                 )
 
-    def _unreachable(self, there: Collection[str], known: Known) -> Iterator[Orphan]:
-        """Yield files of existing tables to which none of their metadata refers."""
+    def _unreachable(
+        self, there: Collection[str], known: Known, shared: Collection[str]
+    ) -> Iterator[Orphan]:
+        """Yield files of existing tables to which none of their metadata refers.
+
+        But not of tables in whose locations another log has written one of the metadata files that
+        are `shared`.
+        """
         unknown = sorted(place for place in there if not known.has(place))
         now_ms = time.time_ns() // 1_000_000 if self._strays is not None else 0
         before, self._strays = self._strays or {}, {}
@@ -253,7 +284,7 @@ class IcebergOrphans:
             # What is registered from elsewhere, and wasn't changed since, may have another owner.
             if not head.is_written or not self._is_there(head.place, there):
                 continue
-            if head.home in known.homes:
+            if head.home in known.homes or any(one.startswith(f"{head.home}/") for one in shared):
                 continue
             table = self._reached.table(head.place)
             strays = [

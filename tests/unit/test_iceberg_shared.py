@@ -10,10 +10,11 @@ import pytest
 
 from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
+from consumers.runtime.places import check_place
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_purges
-from tests.iceberg_files_world import ROWS, FilesWorld, below, made
+from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made
 from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -151,6 +152,37 @@ def test_a_table_of_another_log_is_left_alone_until_this_one_has_changed_it(
             assert set(before) - set(below(str(home))) == {stray}
     finally:
         other.close()
+
+
+def test_two_logs_over_one_tables_root_leave_each_others_files_alone(
+    alone: tuple[Any, FilesWorld], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    with catalogue(tmp_path / "other", world.tables_root) as (others, other):
+        for one in (world, other):
+            check_place(one.other)  # as each leader does before it starts
+        theirs = others.create_table("files.theirs", ROWS.schema)
+        theirs.append(ROWS)
+        taken = others.register_table("files.taken", table.metadata_location)
+        taken.append(ROWS)
+        aside = Path(theirs.location()) / "metadata" / "x.quarantined-0123abcd"
+        aside.write_bytes(b"in the way of the other log")
+        strays = [Path(one.location()) / "data" / "by-its-task" for one in (table, theirs)]
+        own = made(catalog, world)
+        strays.append(Path(own.location()) / "data" / "by-its-task")
+        for path in strays:
+            path.write_bytes(b"stray")
+        before = below(str(world.tables_root))
+        for one in (world, other, world):
+            for path in below(str(world.tables_root)):
+                age(path, 24 * 30)
+            one.remove()
+        # Only they know what their tables need: of a table that both write, nobody does.
+        assert set(before) - set(below(str(world.tables_root))) == {*strays[1:]}
+        assert theirs.scan().to_arrow().num_rows == 3
+        assert others.load_table("files.taken").scan().to_arrow().num_rows == 8
+    assert "has tables of another log, too" in caplog.text
 
 
 SET = {"action": "set-properties", "updates": {"a": "b"}}
