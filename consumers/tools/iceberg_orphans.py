@@ -35,6 +35,7 @@ from consumers.runtime.places import MARKS
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_metadata import OURS, older_metadata
 from consumers.tools.iceberg_named import NamedFiles
+from consumers.tools.iceberg_notes import Notes, Noticed
 from consumers.tools.iceberg_reached import Known, Reached, as_hashed
 from consumers.tools.leftover import GONE
 
@@ -82,10 +83,11 @@ class IcebergOrphans:
         self._log_id = log.genesis().log_id
         self._reached = Reached(self._files)
         self._named = NamedFiles(log)
-        self._strays: dict[str, int] | None = None
-        """What no metadata led to at the last look, and when that was noticed; None: no look."""
-        self._unread: dict[str, int] = {}
-        """What couldn't be read at the last look, and when that was noticed."""
+        self._notes = Notes(tables_root, self._log_id)
+        self._noticed: Noticed | None = None
+        """At the last look."""
+        self.keeps_notes = False
+        """Whether the next process is to know of it."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -109,8 +111,10 @@ class IcebergOrphans:
         found += self._remains(known)
         shared = [one for one in {*unnamed, *named.unclear} if one.startswith(foreign)]
         found += self._unreachable(there, known, shared)
-        if beyond_ms := self._noticed(known):
-            found = [replace(one, beyond_ms=beyond_ms) for one in found]
+        if known.unread:
+            found = [replace(one, beyond_ms=self._unread_since(known)) for one in found]
+        if self.keeps_notes and self._noticed is not None:
+            self._notes.write(self._noticed)
         found += self._fell_out(known)
         was_in_the_way = "it was in the way of a file of the log"
         aside = sorted(
@@ -150,14 +154,13 @@ class IcebergOrphans:
             named.follow(there)
         return there, self._known(there)
 
-    def _noticed(self, known: Known) -> int:
-        """Return when the last one of the files that can't be read was found so; 0: there is none.
+    def _unread_since(self, known: Known) -> int:
+        """Return when the last one of the files that can't be read was found so.
 
         What was written after that is none of the files to which it leads.
         """
-        now_ms = time.time_ns() // 1_000_000
-        self._unread = {one: self._unread.get(one, now_ms) for one in known.unread}
-        return max(self._unread.values(), default=0)
+        assert self._noticed is not None
+        return max(self._noticed.unread[one] for one in known.unread)
 
     def _known(self, there: Collection[str]) -> Known:
         """Return what somebody may need; tell whose needs can't be known."""
@@ -278,8 +281,10 @@ class IcebergOrphans:
         are `shared`.
         """
         unknown = sorted(place for place in there if not known.has(place))
-        now_ms = time.time_ns() // 1_000_000 if self._strays is not None else 0
-        before, self._strays = self._strays or {}, {}
+        before, now_ms = self._noticed or self._notes.read(), time.time_ns() // 1_000_000
+        unread = {one: before.unread.get(one, now_ms) for one in known.unread}
+        noticed: dict[str, int] = {}
+        self._noticed = Noticed(noticed, unread)
         for name, head in self._named.heads.by_name.items():
             # What is registered from elsewhere, and wasn't changed since, may have another owner.
             if not head.is_written or not self._is_there(head.place, there):
@@ -295,12 +300,12 @@ class IcebergOrphans:
             ]
             if strays and self._reached.is_whole(table, there):
                 for one in strays:
-                    self._strays[one] = before.get(one, now_ms)
+                    noticed[one] = before.stray_since(one, now_ms)
                     yield Orphan(
                         location=one,
                         reason="no snapshot leads to it",
                         why=Why.ABANDONED,
-                        noticed_ms=self._strays[one],
+                        noticed_ms=noticed[one],
                         table=name,
                         properties=table.properties,
                     )

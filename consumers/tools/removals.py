@@ -73,6 +73,8 @@ class Removals:
         self._removed_for = 0.0
         """Seconds that this look has spent removing files."""
         self._is_cut_short = False
+        self._keeps_notes = True
+        """Whether the times that a look notices are kept for later processes."""
         self._stop = threading.Event()
         self._iceberg: tuple[Log, IcebergPurges] | None = None
         self._known: tuple[Log, list[Leftovers]] | None = None
@@ -123,6 +125,7 @@ class Removals:
 
     def look(self, *, dry_run: bool = False) -> list[Act]:
         """Purge Iceberg tables and, if it is time, remove unneeded files; return it."""
+        self._keeps_notes = not dry_run
         acts = self._purge(dry_run=dry_run)
         began = time.monotonic()
         if began < self._at:
@@ -186,6 +189,7 @@ class Removals:
         if self._iceberg is None:
             return
         log, purges = self._iceberg
+        purges.orphans.keeps_notes = self._keeps_notes
         leftovers, now_ms = IcebergLeftovers(log, purges.orphans), time.time_ns() // 1_000_000
         wrong: dict[str, None] = {}
 
@@ -197,7 +201,8 @@ class Removals:
                 return False
             # A reader may have begun while a snapshot still led to it.
             rests_ms = policy.remove_expired_after_hours * _HOUR_MS if orphan.noticed_ms else 0
-            return _is_ripe(one, policy, now_ms) and now_ms - orphan.noticed_ms >= rests_ms
+            rested = not rests_ms or now_ms - orphan.noticed_ms >= rests_ms
+            return rested and _is_ripe(one, policy, now_ms)
 
         found = [one for one, orphan in leftovers.find() if is_due(one, orphan)]
         for error in wrong:

@@ -45,7 +45,8 @@ class Objects:
     catalog: Any
 
     def names(self) -> list[str]:
-        return sorted(store_for(ROOT).walk())
+        """The log's own files aside."""
+        return sorted(one for one in store_for(ROOT).walk() if not one.startswith("_commitlog/"))
 
     def maintain(self) -> list[str]:
         told = list[str]()

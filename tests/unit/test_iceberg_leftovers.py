@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from consumers.partition.iceberg_files import IcebergFiles
 from consumers.tools import iceberg_purges
 from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
+from consumers.tools.iceberg_notes import NOTES
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
@@ -166,9 +168,11 @@ def test_files_stay_for_readers_that_began_while_a_snapshot_led_to_them(
         removals._at = 0.0
         removals.look()
 
-    removals = Removals(
-        world.log, lambda: MemoryLog(world.cluster), Policies(world.log, {}), lambda *_: None, 0.0
-    )
+    def begun() -> Removals:
+        opened, policies = (lambda: MemoryLog(world.cluster)), Policies(world.log, {})
+        return Removals(world.log, opened, policies, lambda *_: None, 0.0)
+
+    removals = begun()
     looked(6)
     names = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     gone = {"action": "remove-snapshots", "snapshot-ids": names}
@@ -179,11 +183,42 @@ def test_files_stay_for_readers_that_began_while_a_snapshot_led_to_them(
     for path in before.glob("*.metadata.json"):
         if str(path) != reply["metadata-location"]:
             path.unlink()
-    looked(6)
+    for is_other_process in (False, True):
+        if is_other_process:
+            removals.close()
+            removals = begun()
+        looked(6)
+        assert all(path.exists() for path in theirs)
+    # What was noticed once is as old in each process, however often the service is restarted.
+    [notes] = (world.tables_root / NOTES).iterdir()
+    kept = json.loads(notes.read_text())
+    kept["strays"] = {place: at_ms - 6 * 3_600_000 for place, at_ms in kept["strays"].items()}
+    notes.write_text(json.dumps(kept))
+    removals.close()
+    removals = begun()
+    looked(7)
     assert all(path.exists() for path in theirs)
-    looked(0)
+    looked(6)
     assert not any(path.exists() for path in theirs)
     removals.close()
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"strays": {"a": "b"}, "unread": {}}'])
+def test_notes_that_are_damaged_begin_anew(
+    alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture, damaged: bytes
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)
+    stray = Path(table.location()) / "data" / "by-a-task-that-died"
+    stray.write_bytes(b"stray")
+    age(stray, 24 * 8)
+    notes = world.tables_root / NOTES / f"{world.other.genesis().log_id}.json"
+    notes.parent.mkdir(parents=True)
+    notes.write_bytes(damaged)
+    world.remove()
+    assert "its times begin anew" in caplog.text
+    assert stray.exists()
+    assert list(json.loads(notes.read_text())["strays"]) == [str(stray)]
 
 
 def test_a_wrong_policy_of_an_iceberg_table_is_told_and_holds_up_no_other(
