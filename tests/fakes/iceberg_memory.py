@@ -160,6 +160,10 @@ class MemoryIcebergService:
             {result.table: result.after for result in results},
         )
 
+    def operations(self, transaction_id: str) -> Sequence[Operation]:
+        with self._lock:
+            return self._answers[transaction_id][0] if transaction_id in self._answers else ()
+
     def read_metadata(self, location: str) -> bytes:
         data = self.read_file(location)
         return gzip.decompress(data) if is_compressed(location) else data

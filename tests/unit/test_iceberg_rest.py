@@ -268,6 +268,16 @@ def test_one_tables_refusal_is_said_as_java_says_it(
     assert said in reply.error["message"]
 
 
+def test_a_purge_is_wished_for_clearly(server: IcebergServer, table: str) -> None:
+    for said in ("yes", "1", ""):
+        reply = server.ask("DELETE", f"{_TABLES}/{table}?purgeRequested={said}")
+        assert (reply.status, reply.error["message"]) == (
+            400,
+            f"purgeRequested must be true or false, not {said!r}",
+        )
+    assert server.ask("DELETE", f"{_TABLES}/{table}?purgeRequested=True").status == 204
+
+
 def test_lists_come_in_pages(server: IcebergServer) -> None:
     server.ask("POST", "/v1/namespaces", {"namespace": ["paged"]})
     for i in range(3):

@@ -30,7 +30,13 @@ from commitlog.core.iceberg.requests import (
 from commitlog.core.iceberg.shelf import Shelf
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.errors import InvalidTransaction
-from commitlog.model.operations import DeregisterTable, DropTable, Operation, RenameTable
+from commitlog.model.operations import (
+    DeregisterTable,
+    DropTable,
+    IcebergChange,
+    Operation,
+    RenameTable,
+)
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.replies import (
@@ -46,6 +52,7 @@ from consumers.servers.iceberg.replies import (
     landed,
     no_such_namespace,
     no_such_table,
+    paginate,
     table_reply,
 )
 from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, RefusedChanges
@@ -106,6 +113,13 @@ class IcebergCatalog:
         """Return the catalogue as of the log's end."""
         return self.service.view(timeout_seconds=self.settings.timeout_seconds)
 
+    def first(self, asked: Requester) -> Sequence[Operation]:
+        """Return what the first request under a key asked of the log; nothing: there was none.
+
+        What has come since is no reason to refuse it, nor to answer otherwise.
+        """
+        return self.service.operations(asked.transaction_id) if asked.has_key else ()
+
     def submit(
         self, asked: Requester, operations: Sequence[Operation]
     ) -> Committed | RefusedChanges:
@@ -163,16 +177,13 @@ class IcebergCatalog:
         request = parse_create(load_json(body, "body"))
         table = parse_table_id((*namespace, request.name))
         uuid = derived_uuid(asked.transaction_id, "table", *table)
-        needs_view = request.is_staged or not request.location
-        view = self.view() if needs_view else None
-        location = request.location or self._location(view, table, uuid)
+        location = request.location or self.new_location(table, uuid, asked)
         _check_not_moved(location)
         change = request.change(table, uuid=uuid, location=location)
         if request.is_staged:
-            assert view is not None
             # What is where a client wants a table may be somebody's, until the log has it there.
             access = {} if request.location else tell(Subject(table, uuid, location))
-            return self._staged(view, table, request, parse_change(change).updates, asked, access)
+            return self._staged(table, request, parse_change(change).updates, asked, access)
         answer = self.submit(asked, [change])
         if isinstance(answer, RefusedChanges):
             raise self._not_created(answer, table)
@@ -248,7 +259,8 @@ class IcebergCatalog:
         """Forget a table; by the record of a `purge` maintenance removes its files."""
         view = self.view()
         found = view.tables.get(table)
-        if table in view.others or (found is None and not asked.has_key):
+        is_wrong = table in view.others or (found is None and not asked.has_key)
+        if is_wrong and not self.first(asked):
             raise no_such_table(table)
         # A repeated request must say the same as the first, which cannot know the uuid any more.
         incarnation = "" if asked.has_key or found is None else found.uuid
@@ -264,15 +276,12 @@ class IcebergCatalog:
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self.view()
-        is_there = destination in view.tables or destination in view.others
-        # This is how it looks when the same request was answered before.
-        is_repeated = asked.has_key and is_there and source not in view.tables
-        if not is_repeated:
+        if not self.first(asked):
             if source not in view.tables:
                 raise no_such_table(source)
             if destination[:-1] not in view.namespaces:
                 raise no_such_namespace(destination[:-1])
-            if is_there:
+            if destination in view.tables or destination in view.others:
                 raise rename_taken(view, source, destination)
         answer = self.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, RefusedChanges):
@@ -296,9 +305,14 @@ class IcebergCatalog:
             raise no_such_table(table)
         return found
 
-    def _location(self, view: CatalogView | None, table: TableId, uuid: str) -> str:
-        assert view is not None
-        properties = view.namespaces.get(table[:-1])
+    def new_location(self, table: TableId, uuid: str, asked: Requester | None = None) -> str:
+        """Return the location of a new table or view whose request gives none."""
+        for known in self.first(asked) if asked is not None else ():
+            if isinstance(known, IcebergChange) and known.table == table:
+                for update in load_json(known.updates, "updates"):
+                    if update.get("action") == "set-location":
+                        return str(update["location"])
+        properties = self.view().namespaces.get(table[:-1])
         if properties is None:
             raise no_such_namespace(table[:-1])
         root = properties.get(LOCATION, "").rstrip("/")
@@ -307,19 +321,15 @@ class IcebergCatalog:
         # The uuid is in the path: no location ever belongs to two tables.
         return f"{root}/{folder_name(table[-1])}-{uuid}"
 
-    def new_location(self, name: TableId, uuid: str) -> str:
-        """Return the location of a new table or view whose request gives none."""
-        return self._location(self.view(), name, uuid)
-
     def _staged(
         self,
-        view: CatalogView,
         table: TableId,
         request: CreateRequest,
         updates: Sequence[Any],
         asked: Requester,
         access: Mapping[str, Any],
     ) -> Response:
+        view = self.view()
         if table[:-1] not in view.namespaces:
             raise no_such_namespace(table[:-1])
         if table in view.tables or table in view.others:
@@ -371,19 +381,6 @@ def rename_taken(view: CatalogView, source: TableId, destination: TableId) -> Fa
     what = "View" if destination in view.views else "Table"
     names = f"{'.'.join(source)} to {'.'.join(destination)}"
     return Failure(409, "AlreadyExistsException", f"Cannot rename {names}. {what} already exists")
-
-
-def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:
-    """Return one page of sorted names and the token of the next one."""
-    after = query.get("pageToken", "")
-    rest = [name for name in names if name > after] if after else list(names)
-    size = query.get("pageSize")
-    if size is None:
-        return rest, None
-    if not size.isdecimal() or not 0 < int(size) < 2**31:
-        raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
-    page = rest[: int(size)]
-    return page, page[-1] if len(page) < len(rest) else None
 
 
 def _check_not_moved(location: str) -> None:

@@ -129,6 +129,11 @@ class LogIcebergService:
         locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
         return Committed(transaction_id, locations)
 
+    def operations(self, transaction_id: str) -> Sequence[Operation]:
+        """Return the operations of a decided transaction; none if there is no such id."""
+        known = self._lance.transaction(transaction_id)
+        return known[1].operations if known is not None else ()
+
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
         return self.files.metadata(location)
@@ -143,8 +148,7 @@ class LogIcebergService:
         repeats: str = "",
     ) -> IcebergChange:
         """Return what registers a metadata file: by its digest, where the log's protocol has it."""
-        first = self._lance.transaction(repeats) if repeats else None
-        for known in first[1].operations if first is not None else ():
+        for known in self.operations(repeats) if repeats else ():
             if isinstance(known, IcebergChange) and known.table == table:
                 named = f'"metadata-location":{dump_json(location)}'
                 is_same = REGISTER in known.updates and named in known.updates
@@ -185,9 +189,8 @@ class LogIcebergService:
         Those of the first request under this id, if there was one: what they name may be gone.
         Raises InvalidTransaction, and NoSuchTable.
         """
-        known = self._lance.transaction(transaction_id)
-        if known is not None:
-            return tuple(o for o in known[1].operations if not isinstance(o, IcebergChange))
+        if known := self.operations(transaction_id):
+            return tuple(o for o in known if not isinstance(o, IcebergChange))
         call = Call(
             "BatchCommitTables",
             "lance-operations",

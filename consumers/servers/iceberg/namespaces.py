@@ -13,13 +13,14 @@ from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
 from commitlog.model.records import Code
 from commitlog.model.table import TableId
-from consumers.servers.iceberg.catalog import IcebergCatalog, Requester, paginate
+from consumers.servers.iceberg.catalog import IcebergCatalog, Requester
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
     failure_of_refusal,
     json_reply,
     no_such_namespace,
+    paginate,
 )
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 
@@ -39,12 +40,13 @@ class IcebergNamespaces:
         namespace = read_namespace(node.member("namespace"))
         properties = p.strings() if (p := node.optional("properties")) else {}
         view = self._catalog.view()
-        if len(namespace) > 1 and namespace[:-1] not in view.namespaces:
-            raise no_such_namespace(namespace[:-1])
-        if namespace in view.tables or namespace in view.others:
-            raise already_exists("Table", namespace)
-        if namespace in view.namespaces and not asked.has_key:
-            raise already_exists("Namespace", namespace)
+        if not self._catalog.first(asked):
+            if len(namespace) > 1 and namespace[:-1] not in view.namespaces:
+                raise no_such_namespace(namespace[:-1])
+            if namespace in view.tables or namespace in view.others:
+                raise already_exists("Table", namespace)
+            if namespace in view.namespaces and not asked.has_key:
+                raise already_exists("Namespace", namespace)
         operation = CreateNamespace(namespace, checked_properties(namespace, properties))
         answer = self._catalog.submit(asked, [operation])
         if isinstance(answer, RefusedChanges):
@@ -80,7 +82,7 @@ class IcebergNamespaces:
         view = self._catalog.view()
         if not asked.has_key:
             _known(view, namespace)
-        if _holds_something(view, namespace):
+        if _holds_something(view, namespace) and not self._catalog.first(asked):
             _not_empty(namespace)
         answer = self._catalog.submit(asked, [DropNamespace(namespace)])
         if isinstance(answer, RefusedChanges):
@@ -102,7 +104,12 @@ class IcebergNamespaces:
             raise Failure(
                 422, "UnprocessableEntityException", f"{both} would be both set and removed"
             )
-        before = _known(self._catalog.view(), namespace)
+        view = self._catalog.view()
+        before = view.namespaces.get(namespace)
+        if before is None:
+            if not self._catalog.first(asked):
+                raise no_such_namespace(namespace)
+            before = {}
         if updates or removals:
             operation = AlterProperties(
                 namespace,

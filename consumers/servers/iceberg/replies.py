@@ -250,6 +250,19 @@ def unsupported(what: str) -> Failure:
     return Failure(406, "UnsupportedOperationException", message)
 
 
+def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:
+    """Return one page of sorted names and the token of the next one."""
+    after = query.get("pageToken", "")
+    rest = [name for name in names if name > after] if after else list(names)
+    size = query.get("pageSize")
+    if size is None:
+        return rest, None
+    if not size.isdecimal() or not 0 < int(size) < 2**31:
+        raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
+    page = rest[: int(size)]
+    return page, page[-1] if len(page) < len(rest) else None
+
+
 def identifier_json(table: TableId) -> dict[str, Any]:
     """Return a table's identifier."""
     return {"namespace": list(table[:-1]), "name": table[-1]}

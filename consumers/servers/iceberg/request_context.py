@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import uuid_utils
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import Requester
 from consumers.servers.iceberg.namespaces import SEPARATOR
+from consumers.servers.iceberg.replies import Failure
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY, PRINCIPAL
 
@@ -33,6 +35,14 @@ def principal_of(request: Request) -> Principal:
     found = request.scope.get(PRINCIPAL, ANYBODY)
     assert isinstance(found, Principal)
     return found
+
+
+def boolean_of(name: str, said: Mapping[str, str]) -> bool:
+    """Return what a header or a query says; False if it says nothing."""
+    value = said.get(name, "false")
+    if value.lower() not in ("true", "false"):
+        raise Failure(400, "BadRequestException", f"{name} must be true or false, not {value!r}")
+    return value.lower() == "true"
 
 
 def namespace_of(request: Request) -> TableId:

@@ -27,6 +27,7 @@ from consumers.servers.iceberg.namespaces import IcebergNamespaces
 from consumers.servers.iceberg.reach import IcebergReach
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.request_context import (
+    boolean_of,
     namespace_of,
     principal_of,
     requester_of,
@@ -305,16 +306,11 @@ class _Routes:
         )
 
     def register_table(self, request: Request, body: bytes) -> Response:
-        said = request.headers.get(_READ_ONLY, "false").lower()
-        if said not in ("true", "false"):
-            raise Failure(
-                400, "BadRequestException", f"{_READ_ONLY} must be true or false, not {said!r}"
-            )
         return self._catalog.register_table(
             requester_of(request),
             namespace_of(request),
             body,
-            read_only=said == "true",
+            read_only=boolean_of(_READ_ONLY, request.headers),
             tell=self._tell(request),
         )
 
@@ -363,7 +359,7 @@ class _Routes:
         return self._catalog.commit_table(requester_of(request), table_of(request), body)
 
     def drop_table(self, request: Request, body: bytes) -> Response:
-        purge = request.query_params.get("purgeRequested", "false").lower() == "true"
+        purge = boolean_of("purgeRequested", request.query_params)
         return self._catalog.drop_table(requester_of(request), table_of(request), purge=purge)
 
     def unsupported(self, request: Request, body: bytes) -> Response:

@@ -77,6 +77,9 @@ class IcebergService(Protocol):
         `id_is_new`: this id can't have been used before, which is cheaper.
         """
 
+    def operations(self, transaction_id: str) -> Sequence[Operation]:
+        """Return the operations of a decided transaction; none if there is no such id."""
+
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
 

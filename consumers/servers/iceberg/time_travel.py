@@ -123,6 +123,10 @@ class PastIcebergService:
         """Refuse: what existed is read only."""
         refuse(self._position)
 
+    def operations(self, transaction_id: str) -> NoReturn:
+        """Refuse: what existed is read only."""
+        refuse(self._position)
+
     def make_folders(self, location: str) -> None:
         """Refuse: what existed is read only."""
         refuse(self._position)

@@ -19,7 +19,6 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import (
     IcebergCatalog,
     Requester,
-    paginate,
     reading,
     rename_taken,
 )
@@ -31,6 +30,7 @@ from consumers.servers.iceberg.replies import (
     json_reply,
     landed,
     no_such_namespace,
+    paginate,
     table_reply,
 )
 from consumers.servers.iceberg.service import RefusedChanges
@@ -49,7 +49,7 @@ class IcebergViews:
         location = node.optional("location")
         properties = p.strings() if (p := node.optional("properties")) else {}
         uuid = derived_uuid(asked.transaction_id, "view", *name)
-        place = location.text() if location else self._catalog.new_location(name, uuid)
+        place = location.text() if location else self._catalog.new_location(name, uuid, asked)
         version = {**node.member("view-version").object(), "schema-id": -1}
         updates = [
             {"action": "assign-uuid", "uuid": uuid},
@@ -81,6 +81,9 @@ class IcebergViews:
         """Change a view."""
         change = view_change(name, load_json(body, "body"))
         if change.requirements == "[]":
+            for known in self._catalog.first(asked):
+                if isinstance(known, IcebergChange) and known.updates == change.updates:
+                    return self._answer(asked, known, is_create=False)
             found = self._catalog.view().views.get(name)
             if found is None:
                 raise no_such_view(name)
@@ -107,7 +110,8 @@ class IcebergViews:
         found = view.views.get(name)
         # With a key it may be a repetition, unless a table has the name: that isn't ours to drop.
         is_table = found is None and (name in view.tables or name in view.others)
-        if is_table or (found is None and not asked.has_key):
+        is_wrong = is_table or (found is None and not asked.has_key)
+        if is_wrong and not self._catalog.first(asked):
             raise no_such_view(name)
         incarnation = "" if asked.has_key or found is None else found.uuid
         answer = self._catalog.submit(asked, [DeregisterTable(name, incarnation)])
@@ -121,13 +125,12 @@ class IcebergViews:
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self._catalog.view()
-        is_there = destination in view.tables or destination in view.others
-        if not (asked.has_key and is_there and source not in view.views):
+        if not self._catalog.first(asked):
             if source not in view.views:
                 raise no_such_view(source)
             if destination[:-1] not in view.namespaces:
                 raise no_such_namespace(destination[:-1])
-            if is_there:
+            if destination in view.tables or destination in view.others:
                 raise rename_taken(view, source, destination)
         answer = self._catalog.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, RefusedChanges):
