@@ -292,6 +292,11 @@ def test_lists_come_in_pages(server: IcebergServer) -> None:
         if token is None:
             break
     assert names == ["t0", "t1", "t2"]
+    # As the specification has it for a client that doesn't begin with an empty token.
+    for asked in ("", "?pageSize=2"):
+        page = server.ask("GET", f"/v1/namespaces/paged/tables{asked}").json
+        assert [item["name"] for item in page["identifiers"]] == names
+        assert page["next-page-token"] is None
 
 
 def test_the_configuration_names_every_route(server: IcebergServer) -> None:

@@ -251,14 +251,17 @@ def unsupported(what: str) -> Failure:
 
 
 def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:
-    """Return one page of sorted names and the token of the next one."""
+    """Return one page of sorted names and the token of the next one.
+
+    All names, if the request has no token, not even an empty one: its client may not know of pages.
+    """
     after = query.get("pageToken", "")
     rest = [name for name in names if name > after] if after else list(names)
     size = query.get("pageSize")
-    if size is None:
-        return rest, None
-    if not size.isdecimal() or not 0 < int(size) < 2**31:
+    if size is not None and not (size.isdecimal() and 0 < int(size) < 2**31):
         raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
+    if size is None or "pageToken" not in query:
+        return rest, None
     page = rest[: int(size)]
     return page, page[-1] if len(page) < len(rest) else None
 
