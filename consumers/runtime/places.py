@@ -155,6 +155,19 @@ def noted_logs(tables_root: str) -> list[tuple[str, str]]:
         raise RootUnusable(f"the marks in {tables_root} cannot be read: {error!r}") from error
 
 
+def logs_above(tables_root: str) -> list[str]:
+    """Return the ids of the logs whose marks are in the folders above a tables root.
+
+    Where nothing may be read, none is known of.
+    """
+    found: list[str] = []
+    folder = normalize_location(tables_root)
+    while (folder := folder.rpartition("/")[0]) and not folder.endswith(":/"):
+        with contextlib.suppress(RootUnusable, CommitLogError):
+            found += [log_id for log_id, _ in noted_logs(folder)]
+    return found
+
+
 def check_own_place(recorded: str, log_id: str, own: str, root: Path) -> None:
     """Raise if a root holds tables that its log looks for elsewhere.
 

@@ -31,7 +31,7 @@ from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
-from consumers.runtime.places import MARKS
+from consumers.runtime.places import MARKS, logs_above
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_metadata import OURS, older_metadata
 from consumers.tools.iceberg_named import NamedFiles
@@ -126,11 +126,13 @@ class IcebergOrphans:
     def _foreign(self, there: Collection[str]) -> tuple[str, ...]:
         """Return the starts of all places in the tables roots of other logs, by their marks.
 
-        What no outcome of this log names there may be theirs.
+        Those may be above this one. What no outcome of this log names there may be theirs.
         """
         places = (place for place in there if f"/{MARKS}/" in place)
         marks = filter(None, map(_MARK.fullmatch, places))
-        others = {one["log_id"]: one["root"] for one in marks if one["log_id"] != self._log_id}
+        others = dict.fromkeys(logs_above(self._files.root), normalize_location(self._files.root))
+        others |= {one["log_id"]: one["root"] for one in marks}
+        others.pop(self._log_id, None)
         if others:
             logger.warning(
                 "%s has tables of another log, too (%s): metadata files there that this log"

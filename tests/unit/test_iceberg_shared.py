@@ -198,6 +198,24 @@ def _copied(source: Path, target: Path, old: str, new: str) -> None:
         (target / "metadata" / path.name).write_text(json.dumps(members))
 
 
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_tables_root_in_that_of_another_log(
+    alone: tuple[Any, FilesWorld], tmp_path: Path, is_inner: bool
+) -> None:
+    catalog, world = alone
+    table = made(catalog, world)  # in `files`, which the other log calls its root
+    with catalogue(tmp_path / "other", world.tables_root / "files") as (others, other):
+        for one in (world, other):
+            check_place(one.other)
+        theirs = others.create_table("files.theirs", ROWS.schema)
+        theirs.append(ROWS)
+        before = below(str(world.tables_root))
+        (other if is_inner else world).remove_after_weeks()
+        assert set(before) <= set(below(str(world.tables_root)))
+        assert theirs.scan().to_arrow().num_rows == 3
+    assert table.scan().to_arrow().num_rows == 5
+
+
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_purge_leaves_what_another_table_has_by_add_files(
     alone: tuple[Any, FilesWorld], is_dropped: bool
