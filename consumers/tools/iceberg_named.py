@@ -46,6 +46,8 @@ class NamedFiles:
     def __init__(self, log: Log) -> None:
         """Begin before the first record."""
         self._log = log
+        self.changes = 0
+        """How many outcomes so far named a table's place or metadata file."""
         self._outcomes: list[_Outcomes] = []
         self._unnamed: set[str] = set()
         self.unclear: set[str] = set()
@@ -155,6 +157,7 @@ class NamedFiles:
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
         for result in outcome.results:
+            self.changes += bool(result.location or result.metadata_location)
             if result.location and not result.metadata_location:
                 self._of_lance.pop(result.incarnation, None)
                 if result.operation != "DropTable":

@@ -86,6 +86,8 @@ class IcebergOrphans:
         self._notes = Notes(tables_root, self._log_id)
         self._noticed: Noticed | None = None
         """At the last look."""
+        self._needed: tuple[int, Known] | None = None
+        """What was found to be needed, and after how many changes."""
         self.keeps_notes = False
         """Whether the next process is to know of it."""
 
@@ -95,6 +97,7 @@ class IcebergOrphans:
 
     def rest(self) -> None:
         """Release all connections until the next search."""
+        self._needed = None
         self._named.rest()
 
     def find(self) -> list[Orphan]:
@@ -154,7 +157,11 @@ class IcebergOrphans:
             named.look(there)
         else:
             named.follow(there)
-        return there, self._known(there)
+            if self._needed is not None and self._needed[0] == named.changes:
+                return there, self._needed[1]
+        known = self._known(there)
+        self._needed = (named.changes, known)
+        return there, known
 
     def _unread_since(self, known: Known) -> int:
         """Return when the last one of the files that can't be read was found so.

@@ -188,6 +188,10 @@ class IcebergPurges:
             if shared := self._sharing(drop.home):
                 self._bring_back(place)
                 return f"left: {drop.home} is also the location of {shared}"
+            if failure := self._needed().failure:
+                self._tried[place] = time.monotonic() + LISTED_SECONDS
+                self._bring_back(place)
+                return f"left: what other tables need is not known: {failure}"
             aside = place + GONE
             self._put_aside(place)
             try:

@@ -451,6 +451,7 @@ def test_a_purge_waits_for_a_store_that_does_not_say_what_others_need(
     assert told.startswith("purge: left: what other tables need is not known: ")
     assert place in told
     assert below(table.location()) == before
+    assert reasons(world.other) == [], "nothing was to be removed yet"
     # What is damaged leads nobody to a file.
     Path(place).write_bytes(b"Obj\x01rubbish")
     assert world.maintain() == ["purge: all its files are removed"]

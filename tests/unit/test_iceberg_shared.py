@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
+from consumers.partition.iceberg_files import IcebergFiles
 from consumers.runtime.places import check_place
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_purges
+from consumers.tools.iceberg_reached import Reached
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made
 from tests.iceberg_server import serving
 
@@ -100,14 +103,27 @@ def test_a_purged_table_takes_no_file_of_a_lance_table(alone: tuple[Any, FilesWo
     assert theirs.exists()
 
 
-def test_tables_that_one_record_drops_are_purged_together(alone: tuple[Any, FilesWorld]) -> None:
+def test_tables_that_one_record_drops_are_purged_together(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog, world = alone
     tables = [made(catalog, world) for _ in range(3)]
+    made(catalog, world)
+    looks = Counter[str]()
+    for kind, name in ((IcebergFiles, "locations"), (Reached, "look")):
+        inner = getattr(kind, name)
+
+        def counted(*given: Any, name: str = name, inner: Any = inner) -> Any:
+            looks[name] += 1
+            return inner(*given)
+
+        monkeypatch.setattr(kind, name, counted)
     with world.log.transact() as transaction:
         for table in tables:
             transaction.submit(None, DropTable(table.name()))
     assert world.maintain() == ["purge: all its files are removed"] * len(tables)
     assert not any(below(table.location()) for table in tables)
+    assert looks == {"locations": 1, "look": 1}, "what others need is looked for once"
 
 
 def test_tables_that_went_with_their_namespace_are_left_alone(
