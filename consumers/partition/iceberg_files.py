@@ -89,6 +89,11 @@ class IcebergFiles:
             for name in ("data", "metadata"):
                 (inside / name).mkdir(parents=True, exist_ok=True)
 
+    @property
+    def renames(self) -> bool:
+        """Whether a move costs the same however large a file is."""
+        return self._store.renames
+
     def move(self, location: str, to: str) -> None:
         """Give a file another name; raise FileNotFoundError."""
         self._store.move(self._path(location), self._path(to))

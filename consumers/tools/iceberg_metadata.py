@@ -15,13 +15,18 @@ OURS = re.compile(
 """The names that the log gives (uuid version 5); metadata files of others are ignored."""
 
 
+def listed_metadata(table: IcebergTable) -> set[str]:
+    """Return the metadata files that a table lists, those before its last one."""
+    return {plain_place(str(entry.value["metadata-file"])) for entry in table.metadata_log}
+
+
 def older_metadata(table: IcebergTable, last: str, files: IcebergFiles) -> list[str]:
     """Return a table's metadata files besides the last one, by their own names.
 
     They are there, or put aside. They are those of its metadata log, and the log's own beside them
     and beside the `last` one.
     """
-    listed = [plain_place(str(entry.value["metadata-file"])) for entry in table.metadata_log]
+    listed = sorted(listed_metadata(table))
     found = dict.fromkeys(one for one in listed if below(one, table.location) is not None)
     for folder in sorted({one.rpartition("/")[0] for one in (*found, last)}):
         if below(f"{folder}/{GONE}", table.location) is None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from commitlog import CommitLog
 from commitlog.adapters.reading import read_on
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.updates import REGISTER
@@ -34,7 +35,7 @@ from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, purge
 from consumers.tools.iceberg_heads import End, IcebergHeads
 from consumers.tools.iceberg_leftovers import record_removal
-from consumers.tools.iceberg_metadata import older_metadata
+from consumers.tools.iceberg_metadata import listed_metadata, older_metadata
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.iceberg_reached import Known
 from consumers.tools.leftover import GONE
@@ -202,7 +203,8 @@ class IcebergPurges:
             except (OSError, Invalid) as error:  # it may be a view's, which has no files
                 self._bring_back(place)
                 return f"left: {place} is no table's metadata: {error}"
-            for one in older:
+            aside_too = self._to_put_aside(table, older)
+            for one in aside_too:
                 self._put_aside(one)
             self._settle(dropped, place, drop.home)
             if place not in dropped.owed:
@@ -223,7 +225,7 @@ class IcebergPurges:
                 replace(table, metadata_location=aside),
                 self._files,
                 needed.has,
-                [one + GONE for one in older],
+                [one + GONE if one in aside_too else one for one in older],
             )
             if not left:
                 return "all its files are removed"
@@ -266,6 +268,13 @@ class IcebergPurges:
             for one in older_metadata(read_table(self._files.read(at), place), place, self._files):
                 self._put_back(one)
         self._put_back(place)
+
+    def _to_put_aside(self, table: IcebergTable, older: Collection[str]) -> Collection[str]:
+        """Return those of its metadata files that go aside: all, or all that its last one lists.
+
+        Those that the last one lists no more may be many, and a store without renames copies each.
+        """
+        return set(older) if self._files.renames else set(older) & listed_metadata(table)
 
     def _put_aside(self, place: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another maintenance was faster
