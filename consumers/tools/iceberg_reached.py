@@ -147,7 +147,8 @@ class Reached:
                 try:
                     table = self.table(place) if place in heads else self._files.table(place)
                 except (OSError, Invalid) as error:
-                    unread[place] = error
+                    if place in heads or not self._is_gone(place, error):
+                        unread[place] = error
                     continue
                 # A copy of a table has its uuid, and names other files.
                 table_there = (table.uuid, plain_place(table.location))
@@ -174,6 +175,13 @@ class Reached:
                 homes.add(of_table[1])
         return Known(known, unread | unreadable, homes)
 
+    def _is_gone(self, place: str, error: Exception | None = None) -> bool:
+        """Return True if a file that was listed isn't any more: its client removed it meanwhile."""
+        if error is not None and not isinstance(error, FileNotFoundError):
+            return False
+        folder, _, name = place.rpartition("/")
+        return name not in set(self._files.names(folder))
+
     def _followed(
         self, named: Mapping[Kind, set[str]], there: Collection[str]
     ) -> tuple[set[int], dict[str, Exception]]:
@@ -188,6 +196,8 @@ class Reached:
             found = listed(self._files, place, paths, unreadable)
             if is_there and not found and not self._files.exists(place):
                 # It is gone by now, or its name is written as only its client reads it.
+                if self._is_gone(plain_place(place)):
+                    return []
                 unreadable.unreadable[place] = FileNotFoundError(f"{place} is gone")
             if not is_there and not found:
                 self._missing.add(place)

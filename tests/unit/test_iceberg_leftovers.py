@@ -430,6 +430,32 @@ def test_a_table_that_cannot_be_read_is_named_and_keeps_what_it_may_lead_to(
         assert [one.location for one, _ in leftovers.find()] == [str(new)]
 
 
+def test_what_a_client_removes_during_a_look_holds_up_no_other(
+    alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog, world = alone
+    table, other = made(catalog, world), made(catalog, world)
+    first, *_ = table.metadata.snapshots
+    gone = {"action": "remove-snapshots", "snapshot-ids": [first.snapshot_id]}
+    path = f"/v1/namespaces/files/tables/{table.name()[-1]}"
+    assert world.post(path, {"requirements": [], "updates": [gone]})[0] == 200
+    stray = Path(other.location()) / "data" / "by-a-task-that-died"
+    stray.write_bytes(b"stray")
+    removed = [Path(first.manifest_list), Path(table.metadata.metadata_log[0].metadata_file)]
+    listed = IcebergFiles.locations
+
+    def locations(files: IcebergFiles) -> set[str]:
+        found = listed(files)
+        for one in removed:
+            one.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(IcebergFiles, "locations", locations)
+    with closing(IcebergLeftovers(world.other)) as leftovers:
+        assert str(stray) in [one.location for one, _ in leftovers.find()]
+    assert not [one for one in caplog.messages if "is left alone" in one]
+
+
 def test_a_purge_waits_for_a_store_that_does_not_say_what_others_need(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
