@@ -227,7 +227,7 @@ class Draft:
         """What the record's Iceberg changes come to, once the first of them is decided."""
         self.iceberg_deltas: Mapping[TableId, bytes] = {}
         """What the outcome keeps of manifest lists that were rewritten."""
-        self.dropped: dict[str, None] = {}
+        self.dropped: dict[str, int] = {}  # by incarnation, the newest version
         self.namespaces: dict[TableId, Properties | None] = {}
         self.results: list[OperationResult] = []
         self.changes: list[Change] = []

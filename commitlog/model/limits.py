@@ -85,7 +85,7 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 6
+PROTOCOL_SUPPORTED = 7
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -109,6 +109,10 @@ Python, and Lance's native code ends its process at thousands."""
 UNTRAINED_INDICES_SINCE = 6
 """The protocol under which a vector index may cover no fragment and have no file, as Lance makes it
 of too few rows to learn it from."""
+
+LAST_VERSIONS_SINCE = 7
+"""The protocol under which a table that ended comes back at its newest version or a newer one: from
+an older one it would give the same numbers to other versions."""
 
 INCARNATION_OF_ONE_SINCE = 6
 """The protocol under which no two tables have one incarnation: checkpoints keep tables by it."""

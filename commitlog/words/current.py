@@ -88,6 +88,11 @@ WORDS: dict[str, str] = {
         "{table} cannot have the incarnation {incarnation}, which is that of {owner}; give it one "
         "of its own, a new UUID"
     ),
+    "version_below_newest": (
+        "{table} cannot be registered at version {version}: the log committed its versions up to "
+        "{newest}, and their numbers aren't given twice. Register version {newest} or a newer one, "
+        "or a copy of the files at another place, as a new table"
+    ),
     "place_not_there": (
         "the leader would look for the files of {place} there, but they are elsewhere. Start it "
         "with --places {place}=WHERE first, or move the files back"

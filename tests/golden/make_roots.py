@@ -27,6 +27,7 @@ REVISIONS = {
     "protocol-4": (4, "c303446d"),
     "release-0.2.0": (4, "6c211e5"),
     "protocol-5": (5, "655efe4"),
+    "protocol-6": (6, "6bb36d13"),
 }
 """The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
@@ -112,13 +113,15 @@ def fill(made: Any) -> None:
 
 def fill_by_release(made: Any) -> None:
     """Commit what came with 0.2.0."""
-    from consumers.tools.row_writer import RowWriter
+    from consumers.tools import row_writer
     from tests.service import SCHEMA, rows
 
+    # Else it may end while its last request waits, which would apply what comes next.
+    row_writer.END_SECONDS = INDEXED_SECONDS
     log = made.client
     log.create_table("stock", SCHEMA, primary_key="id", properties={"rows": "log"})
     stop = threading.Event()
-    writer = threading.Thread(target=RowWriter(log).run, args=(stop,))
+    writer = threading.Thread(target=row_writer.RowWriter(log).run, args=(stop,))
     writer.start()
     log.write_rows("stock", rows(1, 2, 3), mode="upsert").result()
     with log.transact() as both:
@@ -154,6 +157,19 @@ def fill_by_protocol_5(made: Any) -> None:
     log.bind_place(place)
 
 
+def fill_by_protocol_6(made: Any) -> None:
+    """Commit what came with protocol 6."""
+    from tests.service import SCHEMA, rows
+
+    log = made.client
+    log.create_table("small", SCHEMA)
+    for number in range(4):
+        log.append("small", rows(number))
+    log.delete("small", "id = 2")
+    log.compact("small")
+    log.expire_versions("taken", retain_versions=1)
+
+
 def index(made: Any) -> None:
     """Bring the index up to the log's end."""
     try:
@@ -183,10 +199,12 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
-        if root.name in ("release-0.2.0", "protocol-5"):
+        if root.name in ("release-0.2.0", "protocol-5", "protocol-6"):
             fill_by_release(made)
         if root.name == "protocol-5":
             fill_by_protocol_5(made)
+        if root.name == "protocol-6":
+            fill_by_protocol_6(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))

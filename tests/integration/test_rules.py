@@ -12,10 +12,14 @@ from lance import LanceOperation
 
 from commitlog.adapters import log_start
 from commitlog.adapters.log_start import append_rules, protocol_version
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import InvalidTransaction, TransactionRejected
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import LAST_VERSIONS_SINCE, PROTOCOL_SUPPORTED, Rules
+from commitlog.model.operations import RegisterTable
 from commitlog.model.records import Code, Status
 from consumers.tools.rules import in_force, put_in_force, rules_in
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"
@@ -104,3 +108,43 @@ def test_a_log_of_an_older_protocol_is_raised(
         assert world.client.submit("ns$branch", clone).result().status is Status.COMMITTED
     finally:
         world.close()
+
+
+def test_version_numbers_are_given_twice_under_older_protocols_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table comes back from an older version: verify decides each as the leader did."""
+    with monkeypatch.context() as patch:
+        patch.setattr(log_start, "PROTOCOL_SUPPORTED", LAST_VERSIONS_SINCE - 1)
+        world = Service(tmp_path)
+    world.start().await_leading()
+    try:
+        log = world.client
+        for name in ("before", "after"):
+            log.create_table(name, SCHEMA)
+            log.append(name, rows(1))
+            log.append(name, rows(2))
+        backs = {name: _at_version_2(log.table(name)) for name in ("before", "after")}
+        log.drop_table("before")
+        assert log.submit(None, backs["before"]).result().version == 2
+        assert log.append("before", rows(3)).version == 3
+        put_in_force(log, lambda now: replace(now, protocol=PROTOCOL_SUPPORTED))
+        log.drop_table("after")
+        world.running.pop().stop()
+        world.start().await_leading()
+        with pytest.raises(TransactionRejected, match="Register version 3 or a newer one"):
+            log.submit(None, backs["after"]).result().raise_for_conflict()
+        assert log.undrop("after").version == 3
+        assert log.append("after", rows(4)).version == 4
+        log.close()
+        world.running.pop().stop()
+        verdict = verify(world.log, 0, VerifyOptions(tmp_path, table="after", contents=True))
+        assert verdict.problems == []
+        assert (verdict.is_whole, verdict.terms) == (True, 2)
+    finally:
+        world.close()
+
+
+def _at_version_2(info: TableInfo) -> RegisterTable:
+    path = f"{VERSIONS_DIRECTORY}/{manifest_name(2, NamingScheme.V2)}"
+    return RegisterTable(info.table_id, info.incarnation, info.location, 2, path)

@@ -87,6 +87,30 @@ def test_a_deregistered_table_comes_back_with_all_its_versions(world: World) -> 
     assert world.open(["e", "again"], 1).count_rows() == 5
 
 
+def test_a_table_whose_newest_manifests_were_removed_does_not_come_back(world: World) -> None:
+    dataset = world.write(["e", "lost"], numbers(0, 5))
+    dataset.insert(numbers(5, 9))
+    dataset.insert(numbers(9, 12))
+    place = {"location": world.location(["e", "lost"])}
+    kept = world.root / "kept"
+    kept.mkdir()
+    assert world.post("/v1/table/e$lost/deregister")[0] == 200
+    newest = sorted(Path(place["location"], "_versions").glob("*.manifest"))[0]
+    newest.rename(kept / newest.name)
+    for name in ("lost", "other"):
+        status, said = world.post(f"/v1/table/e${name}/register", place)
+        assert (status, said["code"]) == (400, 13), said
+        assert "at version 2: the log committed its versions up to 3" in said["error"]
+    (kept / newest.name).rename(newest)
+    assert world.post("/v1/table/e$lost/register", place)[0] == 200
+    newest.rename(kept / newest.name)
+    overwrite = {**place, "mode": "overwrite"}
+    status, said = world.post("/v1/table/e$lost/register", overwrite)
+    assert (status, "version 3 or a newer one" in said["error"]) == (400, True), said
+    world.open(["e", "lost"]).insert(numbers(12, 13))
+    assert world.open(["e", "lost"]).count_rows() == 13
+
+
 def test_a_table_gets_another_name(world: World) -> None:
     world.write(["f", "t"], numbers(0, 5))
     request = {"new_table_name": "u", "new_namespace_id": ["g"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple, replace
 
 import pytest
 from pyroaring import BitMap
@@ -16,6 +17,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import (
     INCARNATION_OF_ONE_SINCE,
+    LAST_VERSIONS_SINCE,
     NESTING_MAX,
     NESTING_SINCE,
     PROTOCOL_SUPPORTED,
@@ -29,12 +31,14 @@ from commitlog.model.operations import (
     AffectedRows,
     AlterProperties,
     CreateTable,
+    DeregisterTable,
+    DropNamespace,
     DropTable,
     LanceCommit,
     Operation,
     RegisterTable,
 )
-from commitlog.model.records import Observation
+from commitlog.model.records import Observation, ProtocolVersion
 from tests.core_world import (
     FORMAT,
     ROOT,
@@ -169,6 +173,72 @@ def test_no_two_tables_have_one_incarnation(world: World) -> None:
     back = RegisterTable(("b",), "i", f"{ROOT}/a", 2, path)
     assert world.ask("back", back).status == "committed"
     assert replayed_from_parts(world.machine).digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [DropTable(("n", "t")), DeregisterTable(("n", "t")), DropNamespace(("n",), cascade=True)],
+)
+def test_a_table_does_not_come_back_from_an_older_version(gone: Operation) -> None:
+    """It would give the same numbers to other versions."""
+    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+    name, other = ("n", "t"), ("t",)
+    world.create("n$t")
+    backs = {1: back_at(world, "n$t", 1)}
+    for version in (2, 3, 4):
+        world.ask(f"v{version}", append(version - 1, f"{version}.lance", table=name))
+        backs[version] = back_at(world, "n$t", version)
+    both = world.ask("both", gone, backs[3])
+    assert (both.status, both.code) == ("rejected", "INVALID_OPERATION")
+    assert world.ask("at once", gone, backs[4]).status == "committed"
+    assert world.ask("gone", gone).status == "committed"
+    for machine in (world.replayed(), replayed_from_parts(world.machine)):
+        assert machine.digest() == world.machine.digest()
+        assert machine.locations.of("i-n$t") == world.machine.locations.of("i-n$t")
+    for version in (1, 3):
+        refused = world.ask(f"late {version}", replace(backs[version], table=other))
+        assert (refused.status, refused.code) == ("rejected", "INVALID_OPERATION")
+        said = f"t cannot be registered at version {version}: the log committed its versions up to"
+        assert said in refused.message
+        assert "Register version 4 or a newer one" in refused.message
+    assert world.ask("back", replace(backs[4], table=other)).version == 4
+    assert world.ask("next", append(4, "5.lance", table=other)).version == 5
+    world.ask("again gone", DropTable(other))
+    assert world.ask("old", backs[4]).code == "INVALID_OPERATION"
+    newer = back_at(world, "n$t", 7, like=backs[4])
+    assert world.ask("newer", newer).version == 7, "plain Lance wrote to it meanwhile"
+    assert world.replayed().digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize("before", [LAST_VERSIONS_SINCE - 1, LAST_VERSIONS_SINCE])
+def test_older_logs_take_a_table_back_from_any_version(before: int) -> None:
+    """A table that ended under an older protocol left no version behind."""
+    world = World(rules=Rules(before))
+    world.create()
+    back = back_at(world, "t", 1)
+    world.ask("v2", append(1, "2.lance"))
+    world.ask("gone", DropTable(("t",)))
+    rules = replace(world.machine.rules, protocol=LAST_VERSIONS_SINCE)
+    world.run(ProtocolVersion("up", *astuple(rules)[:4]))
+    assert (world.ask("back", back).status == "committed") == (before < LAST_VERSIONS_SINCE)
+    assert world.replayed().digest() == world.machine.digest()
+    assert replayed_from_parts(world.machine).digest() == world.machine.digest()
+
+
+def back_at(
+    world: World, name: str, version: int, like: RegisterTable | None = None
+) -> RegisterTable:
+    """Return what registers a table as it stands, or as another one is, as of a version."""
+    place, path = f"{ROOT}/{name}", f"_versions/{version}.manifest"
+    if like is not None:
+        state = world.manifests[place, like.manifest_path].state
+    else:
+        state = world.state(tuple(name.split("$")))
+    assert state is not None
+    state = state.copy()
+    state.version = version
+    world.manifests[place, path] = Found(Observation(path, 10, bytes(32)), state=state)
+    return RegisterTable(tuple(name.split("$")), f"i-{name}", place, version, path)
 
 
 @pytest.mark.timeout(60)

@@ -10,6 +10,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, diff
 from commitlog.core.tables.creation import empty_state, first_version, state_of
 from commitlog.core.tables.iceberg_tables import IcebergTables
 from commitlog.core.tables.lance_tables import Locations, Place, Table, is_in
+from commitlog.model.limits import LAST_VERSIONS_SINCE, Rules
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -113,18 +114,18 @@ class Catalogue:
         result: OperationResult,
         outcome: Outcome,
         delta_of: DeltaOf,
-        release: str,
+        rules: Rules,
     ) -> list[Change]:
         """Carry out a committed catalogue operation."""
         if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
-            return self._make(operation, result, outcome, delta_of, release)
+            return self._make(operation, result, outcome, delta_of, rules.lance_release)
         if isinstance(operation, DropTable | DeregisterTable):
             is_drop = isinstance(operation, DropTable)
             if operation.table in self.iceberg.tables:
                 return [self.iceberg.end(operation.table, is_drop=is_drop)]
-            return [self._end(operation.table, is_drop=is_drop)]
+            return [self._end(operation.table, rules, is_drop=is_drop)]
         if isinstance(operation, DropNamespace):
-            return self._drop_namespace(operation)
+            return self._drop_namespace(operation, rules)
         if isinstance(operation, RenameTable):
             return self._rename(operation, outcome.sequence)
         if isinstance(operation, AlterProperties):
@@ -164,19 +165,20 @@ class Catalogue:
         for namespace in namespaces:
             self.namespaces.setdefault(namespace, ())
 
-    def _end(self, table_id: TableId, *, is_drop: bool) -> Change:
+    def _end(self, table_id: TableId, rules: Rules, *, is_drop: bool) -> Change:
         table = self.tables.pop(table_id)
         if table.rows is not None and table.rows.pending:
             self.ended_rows[table.incarnation] = table.rows.applied
-        self.locations.take(table.location, Place(table_id, table.incarnation, False))
+        version = table.version if rules.protocol >= LAST_VERSIONS_SINCE else 0
+        self.locations.take(table.location, Place(table_id, table.incarnation, False, version))
         return change_of(table, ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED)
 
-    def _drop_namespace(self, operation: DropNamespace) -> list[Change]:
+    def _drop_namespace(self, operation: DropNamespace, rules: Rules) -> list[Change]:
         depth = len(operation.namespace)
         inside = sorted(
             t for t in self.tables if t[:depth] == operation.namespace and len(t) > depth
         )
-        changes = [self._end(table_id, is_drop=True) for table_id in inside]
+        changes = [self._end(table_id, rules, is_drop=True) for table_id in inside]
         for table_id in self.iceberg.below(operation.namespace):
             changes.append(self.iceberg.end(table_id, is_drop=True))
         for namespace in [n for n in self.namespaces if n[:depth] == operation.namespace]:

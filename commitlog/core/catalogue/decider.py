@@ -36,6 +36,7 @@ from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
 from commitlog.model.limits import (
     INCARNATION_OF_ONE_SINCE,
+    LAST_VERSIONS_SINCE,
     LOG_TAGS_SINCE,
     NAMED_ROOTS_SINCE,
     NAMES_CHECKED_SINCE,
@@ -215,6 +216,7 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
         raise rejected(
             Code.LOCATION_NOT_ALLOWED, "not_a_manifest_path", path=path, version=operation.version
         )
+    _check_version(draft, operation)
     found = draft.want(ManifestWanted(location, path))
     if found.observation.size < 0:
         raise rejected(
@@ -244,6 +246,24 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     return delta
 
 
+def _check_version(draft: Draft, operation: RegisterTable) -> None:
+    """Refuse a table that comes back from an older version than the log committed."""
+    if draft.rules.protocol < LAST_VERSIONS_SINCE:
+        return
+    newest = draft.dropped.get(operation.incarnation)
+    if newest is None:
+        known = draft.place_of(operation.incarnation)
+        newest = known[1].version if known is not None else 0
+    if operation.version < newest:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "version_below_newest",
+            table=format_table_id(operation.table),
+            version=operation.version,
+            newest=newest,
+        )
+
+
 def _decide_end(draft: Draft, operation: DropTable | DeregisterTable) -> None:
     view = draft.view(operation.table, operation.incarnation)
     _end(draft, view, operation)
@@ -255,7 +275,7 @@ def _end(draft: Draft, view: View, operation: Operation) -> None:
     draft.results.append(_result(view.table, operation))
     draft.changes.append(replace(change_of(view.table, kind), version=view.version))
     draft.views[view.table.table_id] = None
-    draft.dropped[view.table.incarnation] = None
+    draft.dropped[view.table.incarnation] = view.version
 
 
 def _decide_rename(draft: Draft, operation: RenameTable) -> None:

@@ -102,8 +102,7 @@ def carry_out(
         change = known.get((result.table, result.incarnation, result.version))
         if message is None:
             delta = partial(_delta_of, change, recordings)
-            release = machine.rules.lance_release
-            done += machine.catalogue.apply(operation, result, outcome, delta, release)
+            done += machine.catalogue.apply(operation, result, outcome, delta, machine.rules)
             continue
         assert isinstance(operation, LanceCommit | CreateTableVersion)
         table = machine.tables[operation.table]

@@ -155,16 +155,22 @@ def _ended_rows(machine: PartitionState) -> dict[str, Any]:
 
 def _places(locations: Locations) -> list[list[Any]]:
     return sorted(
-        [list(parts), list(place.table_id), place.incarnation, place.is_live]
+        [
+            list(parts),
+            list(place.table_id),
+            place.incarnation,
+            place.is_live,
+            *([place.version] if place.version else []),
+        ]
         for parts, place in locations.items().items()
     )
 
 
 def _restore_places(locations: Locations, rows: Iterable[list[Any]]) -> None:
-    for parts, table_id, incarnation, is_live in rows:
+    for parts, table_id, incarnation, is_live, *version in rows:
         scheme, *path = parts
         location = f"{scheme}://{'/'.join(path)}" if scheme else f"/{'/'.join(path)}"
-        locations.take(location, Place(tuple(table_id), incarnation, is_live))
+        locations.take(location, Place(tuple(table_id), incarnation, is_live, *version))
 
 
 def _restore_machine(machine: PartitionState, state: Any) -> None:

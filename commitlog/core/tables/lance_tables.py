@@ -102,6 +102,9 @@ class Place(NamedTuple):
     table_id: TableId
     incarnation: str
     is_live: bool
+    version: int = 0
+    """Of a table that ended: its newest version. 0: it had none, or nobody noted it, as before
+    `LAST_VERSIONS_SINCE`."""
 
 
 LocationParts = tuple[str, ...]
