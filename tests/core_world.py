@@ -233,14 +233,14 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
     changed: dict[int, bytes] = {}
     removed: list[int] = []
     header: bytes | None = None
+    if schema := getattr(getattr(transaction, str(field_name)), "schema", ()):
+        manifest = Manifest.FromString(state.header.encoded)
+        del manifest.fields[:]
+        manifest.fields.extend(schema)
+        header = ManifestHeader.of(manifest).encoded
     if field_name == "overwrite":
         removed = list(state.fragments)
         new = list(transaction.overwrite.fragments)
-        if transaction.overwrite.schema:
-            manifest = Manifest.FromString(state.header.encoded)
-            del manifest.fields[:]
-            manifest.fields.extend(transaction.overwrite.schema)
-            header = ManifestHeader.of(manifest).encoded
     elif field_name == "merge":
         changed = {
             f.id: f.SerializeToString(deterministic=True) for f in transaction.merge.fragments
@@ -255,7 +255,7 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
                     changed[fragment.id] = fragment.SerializeToString(deterministic=True)
                 else:
                     new.append(fragment)
-    else:
+    elif field_name != "project":
         assert field_name == "update", field_name
         removed = list(transaction.update.removed_fragment_ids)
         new = list(transaction.update.new_fragments)

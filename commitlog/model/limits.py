@@ -114,6 +114,10 @@ LAST_VERSIONS_SINCE = 7
 """The protocol under which a table that ended comes back at its newest version or a newer one: from
 an older one it would give the same numbers to other versions."""
 
+FIELD_IDS_SINCE = 7
+"""The protocol under which files are refused if a column of theirs was dropped since the version
+that was read, and a newer column has its id: Lance would read the one as the other."""
+
 INCARNATION_OF_ONE_SINCE = 6
 """The protocol under which no two tables have one incarnation: checkpoints keep tables by it."""
 

@@ -271,6 +271,34 @@ def test_h9_a_compaction_that_is_refused_leaves_nothing(running: Service, alone:
     assert not list((Path(location) / "_transactions").glob(f"*{outcome.transaction_id}*"))
 
 
+def test_h10_a_new_column_has_no_values_of_a_dropped_one(running: Service, alone: str) -> None:
+    """Its id comes back, and files that were written before name columns by id."""
+
+    def change(open_table: Callable[[], lance.LanceDataset]) -> None:
+        open_table().drop_columns(["name"])
+        lance.write_dataset(rows(50).select(["id"]), open_table(), mode="append")
+        open_table().delete("id < 10")  # the only file that had the column
+        open_table().add_columns(pa.field("tag", pa.string()))
+
+    stale = LanceOperation.Append(new(alone, 100))
+    change(lambda: lance.dataset(alone))
+    lance.LanceDataset.commit(alone, stale, read_version=1)
+    [tag] = lance.dataset(alone).to_table(filter="id = 100")["tag"].to_pylist()
+    assert [tag] == rows(100)["name"].to_pylist(), "pylance takes the name for a tag"
+
+    location = managed(running)
+    read = running.client.open(T)
+    stale = LanceOperation.Append(new(location, 100))
+    change(lambda: running.client.open(T))
+    outcome = submit(running, stale, 2)
+    assert outcome.status is Status.RETRYABLE
+    assert outcome.conflict is not None
+    assert outcome.conflict.rule == "append_project_field_dropped"
+    with pytest.raises(OSError, match="unknown"):
+        lance.LanceDataset.commit(read, stale, read_version=2)
+    assert ids_of(lance.dataset(location)) == [50]
+
+
 def test_pylance_alone_still_tells_a_conflict_from_a_fault(alone: str) -> None:
     """The shown failures are silent or unclear; an ordinary conflict is neither."""
     operation = without(lance.dataset(alone), 1)

@@ -16,6 +16,7 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import (
+    FIELD_IDS_SINCE,
     INCARNATION_OF_ONE_SINCE,
     LAST_VERSIONS_SINCE,
     NESTING_MAX,
@@ -140,6 +141,36 @@ def test_an_overlay_of_a_fragment_out_of_which_an_update_moved_all_rows(world: W
     outcome = world.ask("o", commit(overlaying))
     assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
     assert "overlaid_rows" in outcome.message
+
+
+@pytest.mark.parametrize("protocol", [FIELD_IDS_SINCE - 1, FIELD_IDS_SINCE])
+def test_files_of_a_column_whose_id_another_one_has_by_now(protocol: int) -> None:
+    """Lance gives ids again, and would read the one as the other."""
+    world = World(rules=Rules(protocol))
+    world.create(columns=2)
+    fields = list(world.state().header.message.fields)
+    appends = [append(1, f"{i}.lance", fields=(0, 1)) for i in range(2)]
+    drop = LanceTransaction(read_version=1, uuid="p")
+    drop.project.schema.append(fields[0])
+    drop.project.preserves_nullability = True
+    assert world.ask("drop", commit(drop)).status == "committed"
+    assert world.ask("ignored", appends[0]).status == "committed"
+    assert world.ask("d", delete(world, 3, {}, whole=[0])).status == "committed"
+    again = LanceTransaction(read_version=4, uuid="m")
+    again.merge.schema.extend([fields[0], Field.FromString(column("other", 1))])
+    again.merge.preserves_nullability = True
+    assert world.ask("again", commit(again)).status == "committed"
+    outcome = world.ask("late", appends[1])
+    assert (outcome.status == "committed") == (protocol < FIELD_IDS_SINCE)
+    if outcome.status != "committed":
+        assert outcome.conflict is not None
+        assert (outcome.conflict.version, outcome.conflict.keys) == (2, ("1",))
+        assert outcome.conflict.rule == "append_project_field_dropped"
+    overwrite = LanceTransaction(read_version=1, uuid="o")
+    overwrite.overwrite.schema.extend(fields)
+    overwrite.overwrite.fragments.append(new_fragment("o.lance", fields=(0, 1)))
+    assert world.ask("over", commit(overwrite)).status == "committed", "its columns are its own"
+    assert world.replayed().digest() == world.machine.digest()
 
 
 def of_one_incarnation() -> list[CreateTable]:

@@ -11,6 +11,7 @@ from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.direct import direct_delta
+from commitlog.core.lance.field_ids import check_field_ids
 from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.request_checks import check_files, check_request, check_window
 from commitlog.core.lance.versions import add_version, finalize, record_delta, same_operation
@@ -28,6 +29,7 @@ from commitlog.core.refusals import conflict_refused
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
+    FIELD_IDS_SINCE,
     OVERLAYS_BY_ROW_SINCE,
     REMOVALS_CONFLICT_SINCE,
     TRANSACTION_FILES_SINCE,
@@ -57,6 +59,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         rebased = _check_conflicts(draft, view, operation, parsed, of_kind, read_version)
     since = read_version if draft.rules.protocol >= REMOVALS_CONFLICT_SINCE else None
     of_kind.check_references(References(view, kind, since, rebased.images), parsed.transaction)
+    if draft.rules.protocol >= FIELD_IDS_SINCE:
+        check_field_ids(view, of_kind, parsed, read_version)
     check_files(draft, view, parsed)
     state = view.state
     assert state is not None

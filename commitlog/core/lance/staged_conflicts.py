@@ -12,11 +12,12 @@ from commitlog.core.conflicts.overlap import keys_inserted
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.commits import check_own
+from commitlog.core.lance.field_ids import check_field_ids
 from commitlog.core.lance.request_checks import check_window
 from commitlog.core.lance.staged_keys import base_version, keys_in
 from commitlog.core.operations.registry import OPERATION_NAMED, candidate_of, keys_of
 from commitlog.core.refusals import conflict_refused
-from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
+from commitlog.model.limits import FIELD_IDS_SINCE, OVERLAYS_BY_ROW_SINCE
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code
 
@@ -45,8 +46,11 @@ def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed
         finding = first_conflict(candidate, table.history, read_version)
         if finding is not None:
             raise conflict_refused(table, kind, finding, read_version, table.version)
+    base = base_version(operation.metadata, read_version)
+    if draft.rules.protocol >= FIELD_IDS_SINCE:
+        check_field_ids(view, OPERATION_NAMED[kind], parsed, base)
     if table.declares_key:
-        _check_keys(draft, view, candidate, base_version(operation.metadata, read_version))
+        _check_keys(draft, view, candidate, base)
     check_own(view, candidate, read_version)
 
 

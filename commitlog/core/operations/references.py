@@ -19,7 +19,7 @@ from commitlog.model.records import Code, FragmentImage
 from commitlog.model.table import format_table_id
 
 REMOVED_BY = ("Delete.removed", "Update.removed", "Rewrite.old")
-_DROPPED_BY = ("Merge.dropped", "Project.dropped")
+DROPPED_BY = ("Merge.dropped", "Project.dropped")
 
 
 class References:
@@ -89,7 +89,7 @@ class References:
         missing = sorted(f for f in fields if f >= 0 and f not in known)
         if missing:
             lost = Finding(0, Verdict.INCOMPATIBLE, "field_dropped")
-            self._check_removals(_DROPPED_BY, missing, lost)
+            self._check_removals(DROPPED_BY, missing, lost)
             raise rejected(
                 Code.WRONG_SCHEMA,
                 "field_ids_unknown",
