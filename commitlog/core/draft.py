@@ -279,8 +279,9 @@ class Draft:
         return sorted(name for name in names if self.find(name) is not None)
 
     def makes(self, table: Table) -> bool:
-        """Return True if a table wasn't there before this record."""
-        return table.incarnation != getattr(self._tables.get(table.table_id), "incarnation", None)
+        """Return True if a table, or its newest version, wasn't there before this record."""
+        was = self._tables.get(table.table_id)
+        return was is None or was.incarnation != table.incarnation or was.version < table.version
 
     def iceberg(self, table_id: TableId) -> IcebergTable | None:
         """Return an Iceberg table, None if there is none of this name."""
@@ -385,11 +386,9 @@ class Draft:
 
     def want_all(self, wanted: Iterable[Wanted]) -> list[Found]:
         """Return what was observed, or ask for all that wasn't."""
-        observed = self.observed
-        found: list[Found] = []
-        missing: list[Wanted] = []
+        found, missing = list[Found](), list[Wanted]()
         for one in wanted:
-            known = observed.get(one)
+            known = self.observed.get(one)
             if known is None:
                 missing.append(one)
             else:

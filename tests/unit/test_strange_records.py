@@ -32,6 +32,7 @@ from commitlog.model.operations import (
     AffectedRows,
     AlterProperties,
     CreateTable,
+    DeclareTable,
     DeregisterTable,
     DropNamespace,
     DropTable,
@@ -389,3 +390,19 @@ def test_pylance_builds_nothing_on_a_table_that_the_record_makes(world: World) -
     outcome = world.ask("x", making, overwrite("n", "i-n", 1))
     assert (outcome.status, outcome.code) == ("rejected", "SPLIT_TRANSACTION"), outcome.message
     assert world.ask("y", making).status == "committed"
+
+
+def test_pylance_builds_nothing_on_a_first_version_of_a_declared_table(world: World) -> None:
+    declared = DeclareTable(("n",), "i-n", f"{ROOT}/n")
+    assert world.ask("d", declared).status == "committed"
+    fields = (column("c0", 0),)
+    making = CreateTable(("n",), "i-n", f"{ROOT}/n", fields, data_storage_version=FORMAT)
+    outcome = world.ask("x", making, overwrite("n", "i-n", 1))
+    assert (outcome.status, outcome.code) == ("rejected", "SPLIT_TRANSACTION"), outcome.message
+    world.ask("y", making)
+    assert world.ask("z", overwrite("n", "i-n", 1)).version == 2
+    world.ask("plain", append(2, "p.lance", table=("n",)))
+    newer, same = (back_at(world, "n", version) for version in (5, 3))
+    outcome = world.ask("back", DropTable(("n",)), newer, overwrite("n", "i-n", 5))
+    assert (outcome.status, outcome.code) == ("rejected", "SPLIT_TRANSACTION"), outcome.message
+    assert world.ask("same", DropTable(("n",)), same, append(3, "q.lance", table=("n",))).version
