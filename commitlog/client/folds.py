@@ -79,17 +79,17 @@ class Fold:
             return
         record = submitted.record
         operations = record.operations if isinstance(record, Transaction) else ()
-        for result in outcome.results:
+        for operation, result in zip(operations, outcome.results, strict=True):
             self._result(result)
-        for operation in operations:
             if isinstance(operation, RenameTable):
                 self._rename(operation)
             elif isinstance(operation, DropNamespace):
                 self._drop_all(operation.namespace)
             elif isinstance(operation, CreateNamespace):
+                is_new = operation.namespace not in self.namespaces
                 self._make(operation.namespace)
-                known = self.namespaces[operation.namespace]
-                self.namespaces[operation.namespace] = known or dict(operation.properties)
+                if is_new:
+                    self.namespaces[operation.namespace] = dict(operation.properties)
             elif isinstance(operation, AlterProperties) and operation.is_namespace:
                 kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
                 gone = frozenset(operation.removals) - dict(operation.upserts).keys()

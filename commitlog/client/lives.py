@@ -20,7 +20,7 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy, TableId, format_table_id
 
 _MAKERS = (CreateTable, DeclareTable, RegisterTable)
@@ -74,9 +74,8 @@ class Lives:
         operations = record.operations if isinstance(record, Transaction) else ()
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
-        for operation in operations:
-            self._before(operation, outcome.sequence)
-        for result in outcome.results:
+        for operation, result in zip(operations, outcome.results, strict=True):
+            self._before(operation, result, outcome.sequence)
             if not result.incarnation:
                 continue  # a namespace
             standing = self._names.get(result.table)
@@ -91,6 +90,8 @@ class Lives:
                 known.version = result.version or known.version
                 if result.operation == _DROP:
                     self._end(known, outcome.sequence)
+                elif result.operation == _DEREGISTER:
+                    self._names.pop(known.table, None)
 
     def _end(self, life: Life, sequence: int) -> None:
         life.dropped_at = sequence
@@ -98,14 +99,12 @@ class Lives:
         if life.metadata_location:
             self._ended.append(life)
 
-    def _before(self, operation: Operation, sequence: int) -> None:
+    def _before(self, operation: Operation, result: OperationResult, sequence: int) -> None:
         if isinstance(operation, _MAKERS):
+            if result.incarnation != operation.incarnation:
+                return  # it existed, and that was fine
             known = self._lives.get(operation.incarnation)
             key = () if isinstance(operation, DeclareTable) else operation.primary_key
-            if known is None and isinstance(operation, CreateTable) and operation.exist_ok:
-                standing = self._names.get(operation.table)
-                if standing is not None:
-                    return
             life = Life(
                 table=operation.table,
                 incarnation=operation.incarnation,
