@@ -118,6 +118,10 @@ FIELD_IDS_SINCE = 7
 """The protocol under which files are refused if a column of theirs was dropped since the version
 that was read, and a newer column has its id: Lance would read the one as the other."""
 
+OLD_FRAGMENTS_KNOWN_SINCE = 7
+"""The protocol under which a Rewrite is carried only over the removal of fragments that were there.
+Before, a fragment that never was counted as removed."""
+
 INCARNATION_OF_ONE_SINCE = 6
 """The protocol under which no two tables have one incarnation: checkpoints keep tables by it."""
 

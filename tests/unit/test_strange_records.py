@@ -9,6 +9,7 @@ import pytest
 from pyroaring import BitMap
 
 from commitlog import words
+from commitlog.codecs.avro import seal_outcome
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.machine import Found
@@ -21,6 +22,7 @@ from commitlog.model.limits import (
     LAST_VERSIONS_SINCE,
     NESTING_MAX,
     NESTING_SINCE,
+    OLD_FRAGMENTS_KNOWN_SINCE,
     PROTOCOL_SUPPORTED,
     Rules,
 )
@@ -88,12 +90,25 @@ def test_a_rewrite_without_new_fragments_whose_other_group_lost_its_rows(world: 
     assert "no_row_left" in outcome.message
 
 
-def test_a_rewrite_of_a_fragment_that_never_was() -> None:
-    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+@pytest.mark.parametrize("protocol", [OLD_FRAGMENTS_KNOWN_SINCE - 1, OLD_FRAGMENTS_KNOWN_SINCE])
+def test_a_rewrite_of_a_fragment_that_never_was(protocol: int) -> None:
+    """It isn't one that was removed meanwhile; no outcome would hold the largest numbers."""
+    world = World(rules=Rules(protocol))
     world.create()
-    world.ask("first", append(1, "a.lance"))
-    outcome = world.ask("r", rewrite(1, [([old(7)], [new_fragment("n.lance", 3)])]))
-    assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
+    world.ask("first", append(1, "a.lance", "b.lance"))
+    world.ask("d", delete(world, 2, {}, whole=[1]))
+    before = protocol < OLD_FRAGMENTS_KNOWN_SINCE
+    for number, rows, is_taken in [(7, 3, False), (2**64 - 1, 20, False), (7, 20, before)]:
+        groups: Groups = [([old(0), old(number)], [new_fragment("n.lance", rows)])]
+        outcome = world.ask(f"r{number}{rows}", rewrite(2, groups))
+        seal_outcome(outcome, previous_hash=bytes(32), epoch=0, node="n")
+        is_conflict = before and rows == 3
+        codes = ("retryable", "CONFLICT") if is_conflict else ("rejected", "UNKNOWN_FRAGMENT")
+        assert (outcome.status, outcome.code) == (("committed", "") if is_taken else codes)
+    assert world.replayed().digest() == world.machine.digest()
+    if not before:
+        groups = [([old(0), old(1)], [new_fragment("n.lance", 20)])]
+        assert world.ask("carried", rewrite(2, groups)).version == 4
 
 
 def test_a_merge_that_lacks_fragments_behind_a_version_of_its_own_record(world: World) -> None:

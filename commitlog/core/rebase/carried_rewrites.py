@@ -27,8 +27,11 @@ from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, wri
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.limits import INT64_MAX, OLD_FRAGMENTS_KNOWN_SINCE
 from commitlog.model.records import FileWritten, FragmentImage
 
+_REMOVED_BY = tuple(how for how in CHANGED_BY if how.endswith(".removed"))
+"""Over whatever else removes fragments, a Rewrite of these isn't carried."""
 _ROWS_MAX = 2**32
 """Of a group of fragments: positions in it have 32 bits."""
 
@@ -68,7 +71,7 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
         for group in candidate.operation.groups
     ]
     changed = [old for group in groups for old in group.olds if old.is_changed]
-    if not changed:
+    if not changed or _has_unknown(draft, view, changed, read_version):
         return NOT_NEEDED
     for group in groups:
         _check_rows(view, candidate, group, read_version)
@@ -104,6 +107,20 @@ def _old(view: View, fragment: DataFragment, read_version: int) -> _Old:
     current = view.state.fragments.get(fragment.id)
     latest = None if current is None else deletion_file_of(DataFragment.FromString(current))
     return _Old(fragment, deletion_file_of(fragment), latest)
+
+
+def _has_unknown(draft: Draft, view: View, olds: Sequence[_Old], read_version: int) -> bool:
+    """Return True if a fragment is gone that nobody removed: it is refused as unknown.
+
+    Under older protocols only one whose number no outcome can hold.
+    """
+    history, since = view.table.history, OLD_FRAGMENTS_KNOWN_SINCE
+    gone = (old.fragment.id for old in olds if old.latest is None)
+    return any(
+        (draft.rules.protocol >= since or fragment_id > INT64_MAX)
+        and not any(history.first(how, fragment_id, read_version) for how in _REMOVED_BY)
+        for fragment_id in gone
+    )
 
 
 def _check_rows(view: View, candidate: Candidate, group: _Group, read_version: int) -> None:
