@@ -20,9 +20,11 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_path, portabl
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import BuildWanted
+from commitlog.core.schema_check.schema import FIELD_ID_END
+from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import FIELD_IDS_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (
     COLUMNS,
     COLUMNS_AWAITED,
@@ -31,7 +33,15 @@ from commitlog.model.operations import (
     AffectedRows,
 )
 from commitlog.model.records import LogRecord, Observation, Outcome, Submitted
-from tests.core_world import ROOT, World, append, commit, new_fragment, replayed_from_parts
+from tests.core_world import (
+    ROOT,
+    World,
+    append,
+    column,
+    commit,
+    new_fragment,
+    replayed_from_parts,
+)
 from tests.properties.test_arbitrary_transactions import fill, value
 
 WORLDS, RECORDS, ROWS = 25, 40, 10
@@ -48,12 +58,14 @@ class Histories(World):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.versions: dict[int, ManifestState] = {}
+        self.written: dict[str, dict[int, str]] = {}
+        """The columns of files as they were written: names by id."""
 
     def build(self, wanted: BuildWanted) -> Found:
         transaction = LanceTransaction.FromString(wanted.message)
         kind, state = transaction.WhichOneof("operation"), self.state(wanted.table).fork()
         try:
-            if kind in ("merge", "rewrite", "update"):
+            if kind in ("merge", "project", "rewrite", "update"):
                 found = super().build(wanted)
                 assert found.state is not None
                 ids = found.state.max_fragment_id or 0, *found.state.fragments
@@ -81,7 +93,21 @@ class Histories(World):
     def run(self, record: LogRecord) -> Outcome:
         if len(self.log) % 10 == 0:
             self.check(Submitted(0, len(self.log), self.now_ms + 1, record))
-        return super().run(record)
+        outcome = super().run(record)
+        if self.rules.protocol >= FIELD_IDS_SINCE:
+            self.check_columns()
+        return outcome
+
+    def check_columns(self) -> None:
+        """No file's column is read as one of another name: nobody renames one here."""
+        state = self.state()
+        for encoded in state.fragments.values():
+            for file in DataFragment.FromString(encoded).files:
+                wrote = self.written.get(file.path, {})
+                for field in state.header.message.fields:
+                    assert (
+                        field.id not in file.fields or wrote.get(field.id, field.name) == field.name
+                    )
 
     def check(self, submitted: Submitted) -> None:
         """Decide twice, and on a restored machine."""
@@ -97,6 +123,8 @@ class Writer:
 
     def __init__(self, chance: random.Random, world: Histories) -> None:
         self._chance, self._world, self._made = chance, world, 0
+        self._columns: dict[int, str] = {}
+        """Of the version that an operation read: names by id."""
 
     def operation(self) -> Any:
         """Return an operation, right or wrong."""
@@ -104,6 +132,7 @@ class Writer:
         head = self._world.state().version
         read = chance.choice([v for v in self._world.versions if head - 6 <= v] or [head])
         state = self._world.versions.get(read, self._world.state())
+        self._columns = {field.id: field.name for field in state.header.message.fields}
         kind = chance.choice(_KINDS)
         made = LanceTransaction(read_version=read, uuid=f"u{self._made}")
         body = getattr(made, kind)
@@ -112,19 +141,44 @@ class Writer:
         chosen = [one for one in images if chance.random() < 0.5]
         rows = getattr(self, f"_{kind}", self._plain)(made, body, chosen, images)
         if kind in ("merge", "project"):
-            body.schema.extend(state.header.message.fields)
+            schema = self._schema(kind, state)
+            body.schema.extend(schema)
+            body.preserves_nullability = chance.random() < 0.8
             if chance.random() < 0.5:
                 made.transaction_properties[COLUMNS] = COLUMNS_AWAITED
         if chance.random() < 0.25:
             self._mutate(made)
+            if kind in ("merge", "project") and [(f.id, f.name) for f in body.schema] != [
+                (f.id, f.name) for f in schema
+            ]:
+                # Whoever gives a column another name or id says that it is that one.
+                del body.schema[:]
+                body.schema.extend(schema)
         try:
             return commit(made, affected_rows=rows or ())
         except Refused:  # by who encodes it
             return append(read, f"a{self._made}.lance")
 
+    def _schema(self, kind: str, state: ManifestState) -> list[Field]:
+        """Return a version's columns, without one or with a new one, which gets a free id."""
+        fields = list(state.header.message.fields)
+        if kind == "project" and len(fields) > 1 and self._chance.random() < 0.6:
+            fields.pop(self._chance.randrange(1, len(fields)))
+        if kind == "merge" and self._chance.random() < 0.6:
+            self._made += 1
+            # As Lance gives it: the ids of its fragments' files aren't free.
+            images = map(DataFragment.FromString, state.fragments.values())
+            taken = {i for image in images for file in image.files for i in file.fields}
+            taken.update(field.id for field in fields)
+            number = max(i for i in taken if i < FIELD_ID_END - 1) + 1
+            fields.append(Field.FromString(column(f"c{self._made}", number)))
+        return fields
+
     def _new(self, rows: int = ROWS) -> DataFragment:
         self._made += 1
-        return new_fragment(f"f{self._made}.lance", rows)
+        path, columns = f"f{self._made}.lance", self._columns
+        self._world.written[path] = columns
+        return new_fragment(path, rows, columns)
 
     def _plain(self, made: Any, body: Any, chosen: Any, images: Any) -> None:
         if hasattr(body, "fragments"):
@@ -206,7 +260,7 @@ def test_whatever_meets_a_history_is_decided(protocol: int, seed: int) -> None:
     chance = random.Random(f"{seed} {protocol}")
     for number in range(WORLDS):
         world = Histories(rules=Rules(protocol, history_versions=chance.choice([3, 1_000])))
-        world.create(stable_row_ids=number % 5 == 0)
+        world.create(columns=3, stable_row_ids=number % 5 == 0)
         world.ask("first", append(1, *(f"{one}.lance" for one in range(4))))
         writer = Writer(chance, world)
         for step in range(RECORDS):
