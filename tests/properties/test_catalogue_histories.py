@@ -17,18 +17,21 @@ from commitlog.client.folds import Fold
 from commitlog.client.lives import Lives
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import Change, ChangeKind, Found, ManifestWanted, Wanted
+from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged import manifest_version
-from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.operations.clone import cloned
 from commitlog.core.partition.machine import BuildWanted
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.core.tables.branch_names import branch_location
+from commitlog.core.tables.creation import first_version
 from commitlog.core.tables.lance_tables import Table
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import (
     BRANCHES_SINCE,
     INCARNATION_OF_ONE_SINCE,
+    LANCE_RELEASE_AT_FIRST,
     LAST_VERSIONS_SINCE,
     PROTOCOL_SUPPORTED,
     ROWS_SINCE,
@@ -40,6 +43,7 @@ from commitlog.model.operations import (
     ApplyRows,
     CreateNamespace,
     CreateTable,
+    CreateTableVersion,
     DeclareTable,
     DeleteTableVersions,
     DeregisterTable,
@@ -69,6 +73,7 @@ from consumers.partition.catalogue import Head, PartitionHeads
 from tests.core_world import FORMAT, ROOT, append, column, commit, new_fragment, replayed_from_parts
 from tests.unit.iceberg_examples import change, create_updates
 from tests.unit.test_iceberg_machine import IcebergWorld
+from tests.unit.test_staged import stage
 
 WORLDS, RECORDS = 8, 60
 NAMES: tuple[TableId, ...] = (("a",), ("b",), ("n", "a"), ("n", "b"), ("n", "m", "a"))
@@ -134,7 +139,7 @@ class Catalogues(IcebergWorld):
         operations = record.operations if isinstance(record, Transaction) else ()
         for operation, result in zip(operations, outcome.results, strict=False):
             is_made = result.incarnation == getattr(operation, "incarnation", "")
-            gives = isinstance(operation, LanceCommit | RegisterTable) or (
+            gives = isinstance(operation, LanceCommit | CreateTableVersion | RegisterTable) or (
                 isinstance(operation, CreateTable) and is_made
             )
             if outcome.answers is None and result.version and gives:
@@ -210,6 +215,7 @@ class Changes:
             kinds = [self._make, self._make, self._end, self._write, self._write, self._write]
             kinds += [self._rename, self._namespace, self._properties, self._delete_versions]
             kinds += [self._register, self._register, self._iceberg, self._clone, self._rows]
+            kinds += [self._stage, self._stage]
             more = chance.choice(kinds)()
             is_back = any(isinstance(one, RegisterTable) for one in more)
             if is_back and self.protocol < LAST_VERSIONS_SINCE:
@@ -323,6 +329,30 @@ class Changes:
             made.overwrite.schema.append(Field.FromString(FIELDS[0]))
             made.overwrite.fragments.append(new_fragment(f"o{self._made}.lance"))
         return [commit(made, table=name)]
+
+    def _stage(self) -> list[Operation]:
+        """Offer a manifest: of a declared table's first version, or of an append to the head."""
+        chance, name = self._chance, self._name()
+        self._made += 1
+        table, first = self._world.machine.tables.get(name), list[Operation]()
+        if table is None:
+            incarnation, place = self._place()
+            first = [DeclareTable(name, incarnation, place)]
+        else:
+            incarnation, place = table.incarnation, table.location
+        if table is None or table.manifest is None:
+            made = CreateTable(name, incarnation, place, FIELDS, data_storage_version=FORMAT)
+            state, encoded = first_version(made, f"s{self._made}", 7, LANCE_RELEASE_AT_FIRST)
+            message = LanceTransaction.FromString(encoded)
+        else:
+            head = table.version
+            read = chance.choice([head, head, max(head - 1, 1)])
+            message = LanceTransaction.FromString(append(read, f"s{self._made}.lance").message)
+            state = table.manifest.copy()
+            apply_delta(state, direct_delta(state, message, timestamp_ms=7))
+        staged = stage(self._world, message, state, location=place)
+        said = chance.choice([(), (), (("k", "v"),)])
+        return [*first, replace(staged, table=name, e_tag=chance.choice(["", "e"]), metadata=said)]
 
     def _clone(self) -> list[Operation]:
         chance, name = self._chance, self._chance.choice(NAMES)
