@@ -98,9 +98,9 @@ class Moves:
             watermarks.close()
         return found
 
-    def departure(self, timeout_seconds: float = ADMIN_SECONDS) -> Event | None:
+    def departure(self) -> Event | None:
         """Return where the log is now, None if it is here."""
-        return departed(self.events(timeout_seconds))
+        return departed(self.events())
 
     def check_here(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
         """Raise LogMoved if the log is elsewhere now; return what happened to it."""

@@ -62,7 +62,6 @@ def ensure_jars(
     java: Java,
     *,
     pins: tuple[Pin, ...] | None = None,
-    timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS,
     on_progress: Progress | None = None,
 ) -> Path:
     """Return the folder of the pinned jars, fetching them first if the cache has none.
@@ -72,7 +71,7 @@ def ensure_jars(
         JarMismatch: what was fetched is not what was pinned; nothing of it is kept.
     """
     pins = read_pins() if pins is None else pins
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
     contents = "".join(f"{pin.file_name} {pin.sha256}\n" for pin in pins)
     digest = hashlib.sha256(contents.encode()).hexdigest()[:12]
     folder = cache_root() / f"jars-{digest}"
@@ -239,14 +238,12 @@ def locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterato
         yield
 
 
-def resolve_pins(
-    kafka: str, *, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS, on_progress: Progress | None
-) -> tuple[Pin, ...]:
+def resolve_pins(kafka: str, *, on_progress: Progress | None) -> tuple[Pin, ...]:
     """Resolve Kafka's runtime closure afresh and pin what came.
 
     Twice, because the binding between slf4j and log4j has to be of the log4j that Kafka brings.
     """
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
     java = find_java()
     wanted = [(*KAFKA, kafka)]
     with tempfile.TemporaryDirectory(prefix="pinning-") as scratch:

@@ -39,9 +39,9 @@ def pins_path() -> Path:
     return shipped if shipped.exists() else Path(__file__).parents[2] / "infra" / "kafka-jars.txt"
 
 
-def read_pins(path: Path | None = None) -> tuple[Pin, ...]:
-    """Read the pins, from where the product keeps them unless a path is given."""
-    return parse_pins((path or pins_path()).read_text(encoding="utf-8"))
+def read_pins() -> tuple[Pin, ...]:
+    """Read the pins from where the product keeps them."""
+    return parse_pins(pins_path().read_text(encoding="utf-8"))
 
 
 def parse_pins(text: str) -> tuple[Pin, ...]:

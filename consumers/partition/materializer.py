@@ -339,7 +339,7 @@ class Materializer:
         if self._side_by_side is not None:
             self._side_by_side.shutdown(wait=False, cancel_futures=True)
 
-    def _write_table(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
+    def _write_table(self, files: TableFiles, versions_max: int) -> None:
         """Write a table's pending versions by its policy: under `every` only this many."""
         if files.policy is Policy.EVERY:
             while files.pending and versions_max:

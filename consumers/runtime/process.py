@@ -222,7 +222,7 @@ def stop_on_signals(
     threading.Thread(target=watch, name="signals", daemon=True).start()
 
 
-def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -> None:
+def configure_logging(name: str, root: Path | None) -> None:
     """Log to standard error, and to ROOT/NAME.log if there is a root; ConfigurationError."""
     form = os.environ.get(VARIABLE, "")
     if form not in ("", "json", "text"):
@@ -247,7 +247,7 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
             )
     for handler in handlers:
         handler.setFormatter(JsonLines(name) if form == "json" else line)
-    logging.basicConfig(level=level, handlers=handlers, force=True)
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     for noisy in ("asyncio", "uvicorn", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

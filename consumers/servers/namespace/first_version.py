@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import lance
@@ -47,10 +46,7 @@ class _NewTable(StagingNamespace):
 
 
 def stage_first_version(
-    table: TableId,
-    location: str,
-    rows: pa.RecordBatchReader,
-    options: Mapping[str, Any] | None = None,
+    table: TableId, location: str, rows: pa.RecordBatchReader
 ) -> StagedManifest:
     """Write rows below a location and return the manifest that would make them version 1."""
     namespace = _NewTable(location)
@@ -60,7 +56,6 @@ def stage_first_version(
         table_id=list(table),
         mode="create",
         enable_v2_manifest_paths=True,
-        **(options or {}),
     )
     (staged,) = namespace.staged
     return staged

@@ -19,11 +19,12 @@ from consumers.tools.bench.measure import percentile
 
 PAYLOAD = bytes(1024)
 WAIT_SECONDS = 30.0
+ROUNDS = 500
 _CLIENT = {"socket.nagle.disable": True, "broker.address.family": "v4"}
 
 
-def two_hop_ms(bootstrap_servers: str, rounds: int = 500) -> tuple[float, float]:
-    """Return p50 and p99 in milliseconds of `rounds` round trips, one in flight."""
+def two_hop_ms(bootstrap_servers: str) -> tuple[float, float]:
+    """Return p50 and p99 in milliseconds of round trips, one in flight."""
     name = f"floor-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     there, back = f"{name}-there", f"{name}-back"
@@ -39,20 +40,20 @@ def two_hop_ms(bootstrap_servers: str, rounds: int = 500) -> tuple[float, float]
     try:
         if not ready.wait(WAIT_SECONDS):
             raise TimeoutError("the echo process did not start")
-        latencies = _round_trips(bootstrap_servers, there, back, rounds)
+        latencies = _round_trips(bootstrap_servers, there, back)
     finally:
         stop.set()
         echo.join(10)
         for deleted in admin.delete_topics(topics).values():
             deleted.result(WAIT_SECONDS)
-    ordered = sorted(latencies[rounds // 10 :])
+    ordered = sorted(latencies[ROUNDS // 10 :])
     return percentile(ordered, 0.5) * 1000, percentile(ordered, 0.99) * 1000
 
 
-def _round_trips(bootstrap_servers: str, there: str, back: str, rounds: int) -> list[float]:
+def _round_trips(bootstrap_servers: str, there: str, back: str) -> list[float]:
     producer, consumer = _producer(bootstrap_servers), _consumer(bootstrap_servers, back)
     latencies = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         before = time.perf_counter()
         producer.produce(there, PAYLOAD)
         producer.poll(0)

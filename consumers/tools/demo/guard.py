@@ -13,9 +13,9 @@ POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent: int | None = None) -> None:
+def end_with_parent() -> None:
     """Be terminated when the parent is gone: by the kernel on Linux, else by looking."""
-    expected = os.getppid() if parent is None else parent
+    expected = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != expected:

@@ -51,12 +51,12 @@ PIPE_WIDTH = 120
 SET_UP_STEPS = ((flights.TABLE, 0), (WEATHER, 1), (AIRPORTS, 2))
 
 
-def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) -> int:
+def run_demo(root: Path, *, stay: bool) -> int:
     """Run the demo on a root; return the exit code: 0 if every row and count is as it must be.
 
     With `stay` the service and its page continue until Ctrl-C.
     """
-    console = console or _console()
+    console = _console()
     started = time.monotonic()
     root = root.absolute()
     run, how = open_run(root)
