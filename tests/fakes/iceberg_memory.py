@@ -120,7 +120,6 @@ class MemoryIcebergService:
         *,
         transaction_id: str,
         id_is_new: bool,
-        principal: str,
         timeout_seconds: float,
     ) -> Committed | RefusedChanges:
         if self.failure is not None:

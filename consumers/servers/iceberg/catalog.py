@@ -83,10 +83,6 @@ class IcebergSettings:
     timeout_seconds: float = 30
     body_bytes_max: int = 16 * 1024 * 1024
     """What a record of the log holds."""
-    checks_files: bool = True
-    """Whether loading a table makes sure that its metadata file is there: others read by path."""
-    key_lifetime: str = "P7D"
-    """How long an Idempotency-Key is remembered, as ISO 8601 writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,6 @@ class Requester:
     """Who asks, under which transaction id."""
 
     transaction_id: str
-    principal: str
     has_key: bool
     """Whether the id came with the request, so that it may be a repetition."""
     who: Principal = ANYBODY
@@ -128,7 +123,6 @@ class IcebergCatalog:
             operations,
             transaction_id=asked.transaction_id,
             id_is_new=not asked.has_key,
-            principal=asked.principal,
             timeout_seconds=self.settings.timeout_seconds,
         )
 
@@ -236,7 +230,8 @@ class IcebergCatalog:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
         found = self.table(table)
         location = found.metadata_location
-        if self.settings.checks_files and not self.service.has_file(location):
+        # Others read by path what they are told.
+        if not self.service.has_file(location):
             raise Failure(
                 404, "NotFoundException", f"Failed to open input stream for file: {location}"
             )

@@ -53,6 +53,8 @@ from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 
 _TABLES_KEPT = 64
+_PRINCIPAL = "iceberg-rest"
+"""Who submits what nobody was named for."""
 
 V = TypeVar("V")
 
@@ -94,13 +96,12 @@ class LogIcebergService:
         *,
         transaction_id: str,
         id_is_new: bool,
-        principal: str,
         timeout_seconds: float,
     ) -> Committed | RefusedChanges:
         """Append one transaction and return its outcome; the same id returns the same outcome."""
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
-        transaction = replace(made, principal=made.principal or principal)
+        transaction = replace(made, principal=made.principal or _PRINCIPAL)
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             # Alone they have no files to come, so the leader tells of them unasked; beside Lance's

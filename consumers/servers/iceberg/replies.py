@@ -211,9 +211,9 @@ def _requirement_message(failed: UnmetRequirement) -> str:
     return f"Requirement failed: {problem}"
 
 
-def json_reply(value: Mapping[str, Any], status: int = 200) -> Response:
+def json_reply(value: Mapping[str, Any]) -> Response:
     """Return a JSON answer."""
-    return Response(dump_json(value), status, media_type="application/json")
+    return Response(dump_json(value), media_type="application/json")
 
 
 def table_reply(

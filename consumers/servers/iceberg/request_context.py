@@ -17,6 +17,8 @@ from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY, PRINCIPAL
 
 _KEY = "Idempotency-Key"
+KEY_LIFETIME = "P7D"
+"""How long it is remembered, as ISO 8601 writes it."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -24,10 +26,10 @@ def requester_of(request: Request) -> Requester:
     """Return who asks, under which transaction id."""
     key, who = request.headers.get(_KEY), principal_of(request)
     if key is None:
-        return Requester(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
+        return Requester(str(uuid_utils.uuid7()), has_key=False, who=who)
     if not _UUID.fullmatch(key):
         raise Invalid("header_not_a_uuid", header=_KEY, value=key)
-    return Requester(key.lower(), "iceberg-rest", has_key=True, who=who)
+    return Requester(key.lower(), has_key=True, who=who)
 
 
 def principal_of(request: Request) -> Principal:

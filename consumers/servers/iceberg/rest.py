@@ -27,6 +27,7 @@ from consumers.servers.iceberg.namespaces import IcebergNamespaces
 from consumers.servers.iceberg.reach import IcebergReach
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.request_context import (
+    KEY_LIFETIME,
     boolean_of,
     namespace_of,
     principal_of,
@@ -253,7 +254,6 @@ class _Routes:
         positioned: Callable[[str], str] = lambda warehouse: "",
         access: TableAccess | None = None,
     ) -> None:
-        self._settings = settings
         self._access = access
         self._positioned = positioned
         self._catalog = IcebergCatalog(service, settings)
@@ -272,7 +272,7 @@ class _Routes:
                 "defaults": {},
                 "overrides": {},
                 "endpoints": self.endpoints,
-                "idempotency-key-lifetime": self._settings.key_lifetime,
+                "idempotency-key-lifetime": KEY_LIFETIME,
             }
         )
 

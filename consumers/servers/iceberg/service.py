@@ -69,7 +69,6 @@ class IcebergService(Protocol):
         *,
         transaction_id: str,
         id_is_new: bool,
-        principal: str,
         timeout_seconds: float,
     ) -> Committed | RefusedChanges:
         """Append one transaction and return its outcome; the same id returns the same outcome.

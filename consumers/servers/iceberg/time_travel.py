@@ -117,7 +117,6 @@ class PastIcebergService:
         *,
         transaction_id: str,
         id_is_new: bool,
-        principal: str,
         timeout_seconds: float,
     ) -> NoReturn:
         """Refuse: what existed is read only."""
