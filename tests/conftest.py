@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.namespace_world import World
 
 pytest_plugins = [
     "tests.broker_fixture",
@@ -231,6 +234,16 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _same_random(seed: int) -> None:
     random.seed(seed)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[World]":
+    """A namespace server over a log in memory; a module or a folder may define another world."""
+    from tests.namespace_world import World
+
+    running = World(tmp_path_factory.mktemp("world"))
+    yield running
+    running.close()
 
 
 @pytest.fixture

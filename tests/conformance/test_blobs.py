@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,6 @@ def contents(dataset: lance.LanceDataset) -> list[dict[str, Any]]:
     values = [None if file is None else file.readall() for file in taken]
     assert values == [row["b"] for row in rows]
     return rows
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("blobs"))
-    yield running
-    running.close()
 
 
 def made(world: World, where: Path, version: Any, legacy: bool) -> tuple[str, str]:

@@ -33,13 +33,6 @@ WIDER: Json = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("adversarial"))
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
 def server(world: World) -> Iterator[IcebergServer]:
     service = LogIcebergService(world.log)
     with serving(service, IcebergSettings(service.tables_root)) as running:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,6 @@ index: Any = pytest.importorskip("lancedb.index")
 pytestmark = pytest.mark.filterwarnings("ignore")
 WAIT = datetime.timedelta(seconds=60)
 VECTOR = [0.1, 0.2]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("answers"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

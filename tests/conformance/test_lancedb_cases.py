@@ -5,7 +5,6 @@ Both say the same. `lancedb_cases` has them; none is left out without a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,13 +23,6 @@ ALL = [
     if isinstance(cases, Cases)
 ]
 BOTH = {f"{cases.file}:{names}": case for cases in ALL for names, case in cases.items()}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("cases"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

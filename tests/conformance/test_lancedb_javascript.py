@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from tests.namespace_world import World
 PACKAGES = ("@lancedb/lancedb@0.39.0", "apache-arrow@18.1.0")
 SCRIPTS = ("lancedb_remote.mjs", "lancedb_methods.mjs")
 INSTALL_SECONDS, RUN_SECONDS = 300, 300
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("javascript"))
-    yield running
-    running.close()
 
 
 @pytest.fixture(scope="module")

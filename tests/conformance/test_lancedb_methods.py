@@ -6,7 +6,7 @@ A release of the client that adds a method fails here until the method is in one
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -28,13 +28,6 @@ NOT_SERVED = "(406 Not Acceptable|Failed to clone).* not supported; .{20}"
 """The server says that it doesn't do this, and what to do instead."""
 BY_CLIENT = "(?i)not (yet )?supported|no-op|requires LanceDB Cloud|^$"
 """The client refuses it by itself."""
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("methods"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.histories.rows import RowHistory
 from tests.namespace_world import World
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("rows"))
-    yield running
-    running.close()
 
 
 @pytest.mark.parametrize("seed", [15, 1, 2])

@@ -29,13 +29,6 @@ _COMMIT = "/v1/transactions/commit"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("iceberg-log"))
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
 def server(world: World) -> Iterator[IcebergServer]:
     service = LogIcebergService(world.log)
     with serving(service, IcebergSettings(service.tables_root)) as running:

@@ -33,13 +33,6 @@ _COMMITS = 15
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("iceberg-past"))
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
 def server(world: World) -> Iterator[IcebergServer]:
     with serving_routes(routes(world.log, load(environment={}))) as running:
         yield running

@@ -182,13 +182,6 @@ def test_protocol_3_knows_no_views() -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("views"))
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
 def server(world: World) -> Iterator[IcebergServer]:
     with serving_routes(routes(world.log, load(environment={}))) as running:
         yield running

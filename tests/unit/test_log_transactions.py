@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,13 +22,6 @@ from tests.namespace_world import World, arrow_stream, numbers
 
 KEY = ["id"]
 PATH = "/v1/log/transactions"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("transactions"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

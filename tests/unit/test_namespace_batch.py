@@ -1,6 +1,5 @@
 """Are the two batch calls what their specifications say: many tables, all or none, in order?"""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,6 @@ from tests.namespace_world import Capture, World, numbers
 
 BATCH = "/v1/table/batch-commit"
 BATCH_CREATE = "/v1/table/version/batch-create"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("batch"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Do branches work as Lance's own, and do questions at a position see whole records?"""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import lance
@@ -11,13 +10,6 @@ from tests.namespace_world import World, numbers
 
 BATCH = "/v1/table/batch-commit"
 POSITION = "x-commitlog-sequence"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("branches"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Are old versions deleted by ranges, alone and in a batch, for all who look?"""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,6 @@ from consumers.servers.namespace.service import Service
 from tests.namespace_world import Capture, World, numbers
 
 BATCH = "/v1/table/batch-commit"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("deletion"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Do answers that are lost, late or wrong leave unmodified clients without a duplicate?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
 
@@ -12,13 +12,6 @@ from tests.namespace_world import World, numbers
 lancedb = pytest.importorskip("lancedb")
 
 ANSWERS = ("lost", "late", "409", "500", "502", "503", "504")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("faults"))
-    yield running
-    running.close()
 
 
 def of_pylance(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:

@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,13 +24,6 @@ from tests.unit.test_namespace_versions import decided, path, stage
 from tests.waiting import WAIT_SECONDS
 
 WRITERS, APPENDS = 6, 8
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("landings"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

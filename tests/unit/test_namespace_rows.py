@@ -3,7 +3,6 @@
 import io
 import json
 import threading
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from pickle import PickleBuffer
@@ -19,13 +18,6 @@ from consumers.servers.namespace.durations import seconds
 from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, arrow_stream, numbers
 from tests.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("rows"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

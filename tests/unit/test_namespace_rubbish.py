@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -35,13 +34,6 @@ FIELDS = (
 )
 BODIES = (b"", b"null", b"[]", b"1", b'"x"', b"{", b"\xff\xfe", b'{"id": NaN}', b"[" * 10_000)
 QUERIES = ("", "?limit=-1", "?limit=x&delimiter=", "?mode=x&on=&timeout=-1s", "?on=id&on=id")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("rubbish"))
-    yield running
-    running.close()
 
 
 @pytest.mark.slow

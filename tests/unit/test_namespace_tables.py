@@ -1,19 +1,11 @@
 """Do names of tables and namespaces, and the errors about them, come out as the protocol has it?"""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.namespace_world import World, numbers
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("tables"))
-    yield running
-    running.close()
 
 
 def code(answer: tuple[int, Any]) -> tuple[int, int]:

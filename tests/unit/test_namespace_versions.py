@@ -1,7 +1,6 @@
 """Does a version commit once, whatever becomes of the answer, and does 409 name a winner?"""
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,13 +8,6 @@ import lance
 import pytest
 
 from tests.namespace_world import World, numbers
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("versions"))
-    yield running
-    running.close()
 
 
 @pytest.fixture

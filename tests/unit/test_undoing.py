@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,6 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("undoing"))
-    yield running
-    running.close()
 
 
 @pytest.fixture(scope="module")
