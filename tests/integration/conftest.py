@@ -1,4 +1,4 @@
-"""One Spark session, log and client for all tests that need them: a JVM takes seconds to start."""
+"""What tests of whole processes share, a Spark session among it: a JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from consumers.tools.verify import files
 from tests.spark_world import SparkWorld, spark_world
 
 
@@ -16,3 +17,9 @@ def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spa
     root = tmp_path_factory.mktemp("spark")
     with spark_world(root, broker.bootstrap_servers) as made:
         yield made
+
+
+@pytest.fixture
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a verification wait for no file: what isn't there won't come."""
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)

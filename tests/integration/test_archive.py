@@ -31,11 +31,13 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.replay import ReplayOptions as ReplayOptions
 from consumers.tools.replay import replay
-from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, files, verify
+from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, verify
 from tests.service import READY_SECONDS, SCHEMA, Service, ids_of, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("nobody_writes")
 
 COUNT = 23
 """Outcomes of the service that is archived."""
@@ -45,11 +47,6 @@ COUNT = 23
 def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
     """A service that was stopped, with its index."""
     return filled_service(tmp_path_factory.mktemp("archived"))
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
 
 
 def opened(log: MemoryLog, folder: Path) -> Archive:

@@ -10,9 +10,11 @@ import pytest
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
 from consumers.tools.replay import ReplayOptions, replay
-from consumers.tools.verify import VerifyOptions, files, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, rows, service
 from tests.verified import index_whole
+
+pytestmark = pytest.mark.usefixtures("nobody_writes")
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +28,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
         index_whole(running.log, running.root)
         assert len(list((running.root / "tables" / RECORDINGS).iterdir())) == 1
     return running
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
 
 
 def test_it_is_verified_with_rows_and_index(made: Service, tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from consumers import history
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.tools import replay as module
 from consumers.tools.replay import ReplayOptions, replay
-from consumers.tools.verify import ProblemKind, files, walk
+from consumers.tools.verify import ProblemKind, walk
 from tests.disks import small_disk
 from tests.service import Service
 from tests.tampering import Copy
 from tests.verified import ORDERS, filled_service, place
+
+pytestmark = pytest.mark.usefixtures("nobody_writes")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +42,6 @@ def hidden(made: Service) -> Iterator[Path]:
     made.root.rename(moved)
     yield moved
     moved.rename(made.root)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
 
 
 def manifests(root: Path) -> dict[str, str]:

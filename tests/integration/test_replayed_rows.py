@@ -18,19 +18,16 @@ from consumers.tools import replay_rows
 from consumers.tools.rebuilt import RebuiltTable
 from consumers.tools.replay import Replayed, ReplayOptions, replay
 from consumers.tools.row_writer import RowWriter
-from consumers.tools.verify import ProblemKind, files
+from consumers.tools.verify import ProblemKind
 from tests.integration.test_row_writer import SCHEMA, T, write, writing
 from tests.object_store import log_over_objects, s3_server
 from tests.properties.test_row_groups import random_write
 from tests.service import Service, service
 from tests.verified import place
 
+pytestmark = pytest.mark.usefixtures("nobody_writes")
+
 SEED = 5
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,11 @@ from commitlog.errors import TransactionRejected
 from commitlog.model.records import Code, Status
 from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.row_writer import RowWriter
-from consumers.tools.verify import VerifyOptions, files, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_row_writer import SCHEMA, T, apply_once, waiting
 from tests.service import Service, service
 
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("nobody_writes")
 
 
 @pytest.fixture

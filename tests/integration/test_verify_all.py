@@ -25,7 +25,6 @@ from consumers.tools.verify import (
     ProblemKind,
     VerifyOptions,
     check,
-    files,
     verify,
     walk,
 )
@@ -34,17 +33,13 @@ from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy, flip, swap, with_value
 from tests.verified import ORDERS, filled_service, place
 
+pytestmark = pytest.mark.usefixtures("nobody_writes")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
     """A service that was stopped in its second term, with its index."""
     return filled_service(tmp_path_factory.mktemp("verified"))
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What isn't there won't come: the service was stopped."""
-    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture
