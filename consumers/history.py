@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from commitlog.adapters.places import bound
+from commitlog.client.index_file import SETTINGS, attach
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
@@ -33,10 +34,6 @@ from consumers.views.json_values import Value, jsonable
 Row = dict[str, Value]
 Ask = Callable[[str, Sequence[object]], list[Row]]
 
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 NEAR_NAMES_MAX = 3
 PLACES = ("location", "metadata_location")
 """Columns that name a place."""
@@ -68,9 +65,7 @@ def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     # snapshot of the first.
     connection = duckdb.connect(":memory:", config=SETTINGS)
     try:
-        path = str(public).replace("'", "''")
-        connection.execute(f"ATTACH '{path}' AS commitlog (READ_ONLY)")
-        connection.execute("USE commitlog")
+        attach(connection, public)
         _check_format(connection, public)
         return connection
     except duckdb.Error as error:

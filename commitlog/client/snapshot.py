@@ -21,6 +21,7 @@ from commitlog.client.feed import From, Subscription, starts
 from commitlog.client.feed_events import Selection
 from commitlog.client.folds import Folds, TableAt
 from commitlog.client.host import Host
+from commitlog.client.index_file import SETTINGS, attach
 from commitlog.client.names import like_known
 from commitlog.client.opening import is_there
 from commitlog.client.positions import NamesPositions, When
@@ -143,15 +144,9 @@ def _from_index(
         raise Unavailable(
             "an index needs duckdb, which is not installed: pip install duckdb"
         ) from error
-    connection = duckdb.connect(
-        ":memory:",
-        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
-    )
-    with connection:
+    with duckdb.connect(":memory:", config=SETTINGS) as connection:
         try:
-            path = str(Path(index).absolute()).replace("'", "''")
-            connection.execute(f"ATTACH '{path}' AS commitlog (READ_ONLY)")
-            connection.execute("USE commitlog")
+            attach(connection, Path(index).absolute())
             has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
             positions = has if positions is None else positions
             late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host
+from commitlog.client.index_file import INDEX, SETTINGS, attach
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.table import DELIMITER
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 OpenTable = Callable[[str, int | None], "lance.LanceDataset"]
 """Opens (table id, version); without a version the newest one."""
 
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-INDEX = "commitlog"
 _VERSION_AT = """
 WITH life AS (FROM tables WHERE table_name = $1 AND ended_by IS NULL)
 SELECT version FROM operations
@@ -131,10 +127,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]
     path = Path(index).absolute()
     if not path.is_file():
         raise Unavailable(f"no version index exists at {path}; run `commitlog index` to keep one")
-    quoted = str(path).replace("'", "''")
     try:
-        connection.execute(f"ATTACH '{quoted}' AS {INDEX} (READ_ONLY)")
-        connection.execute(f"USE {INDEX}")
+        attach(connection, path)
         rows = connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE database_name = $1 UNION ALL"
             " SELECT table_name FROM duckdb_tables() WHERE database_name = $1",
@@ -181,7 +175,7 @@ class _Tables:
 
     def put_into(self, tree: dict[str, Any]) -> None:
         """Change the tree of a parsed query."""
-        nodes = list(_nodes(tree))
+        nodes = list(nodes_of(tree))
         local = {str(one["key"]) for node in nodes for one in _map_of(node)}
         for node in nodes:
             if node.get("type") == "BASE_TABLE" and "table_name" in node:
@@ -246,14 +240,14 @@ class _Tables:
         return _text(self._connection, tree).rstrip(";")
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-        for one in value.values():
-            yield from _nodes(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _nodes(one)
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a parsed query."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for one in tree:
+            yield from nodes_of(one)
 
 
 def _map_of(node: dict[str, Any]) -> list[dict[str, Any]]:

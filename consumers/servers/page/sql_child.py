@@ -11,21 +11,20 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from commitlog.client.sql import why_refused
+from commitlog.client.index_file import SETTINGS, attach, quoted
+from commitlog.client.sql import nodes_of, why_refused
 from consumers.servers.page import sandbox
 from consumers.views.json_values import jsonable
 
 MEMORY_LIMIT = "512MB"
 THREADS = 1
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
+LOCKED: dict[str, str | bool | int | float | list[str]] = {
+    **SETTINGS,
     "allow_community_extensions": False,
     "temp_directory": "",
     "memory_limit": MEMORY_LIMIT,
@@ -48,7 +47,7 @@ def main() -> None:
     root = Path(sys.argv[1])
     sandbox.limit_resources()
     # What is imported on first use is imported now.
-    with duckdb.connect(":memory:", config=SETTINGS) as connection:
+    with duckdb.connect(":memory:", config=LOCKED) as connection:
         connection.execute("SELECT json_serialize_sql('SELECT 1'), now()::TIMESTAMP").fetchall()
     is_confined = sandbox.allow_reading_only([str(root)])
     _say({"ready": True, "is_confined": is_confined})
@@ -96,13 +95,13 @@ def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
 def open_locked(root: Path) -> duckdb.DuckDBPyConnection:
     """Open the published index; the connection reaches it and its segments, and stays so."""
     public = root / "index.duckdb"
-    connection = duckdb.connect(":memory:", config=SETTINGS)
+    connection = duckdb.connect(":memory:", config=LOCKED)
     try:
-        connection.execute(f"ATTACH {_quoted(public)} AS commitlog (READ_ONLY)")
-        connection.execute("USE commitlog")
+        attach(connection, public)
         segments = connection.execute("SELECT path FROM segments").fetchall()
         paths = [public, *(root / "index" / str(path) for (path,) in segments)]
-        connection.execute(f"SET allowed_paths = [{', '.join(map(_quoted, paths))}]")
+        allowed = ", ".join(quoted(str(path)) for path in paths)
+        connection.execute(f"SET allowed_paths = [{allowed}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         return connection
@@ -124,7 +123,7 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         " WHERE database_name = 'commitlog' AND function_type = 'table_macro'"
     ).fetchall()
     known = {name for (name,) in macros} | GENERATING
-    for node in _nodes(tree):
+    for node in nodes_of(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_NODE") and kind not in SELECTING:
             raise StatementRefused(
@@ -136,19 +135,6 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
                 raise StatementRefused(
                     f"the table function {name!r} is not answered here; see FROM help"
                 )
-
-
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for one in value:
-            yield from _nodes(one)
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
 
 
 if __name__ == "__main__":

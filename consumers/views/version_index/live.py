@@ -21,11 +21,11 @@ import duckdb
 import pyarrow as pa
 
 from commitlog.adapters.disk import sync
+from commitlog.client.index_file import SETTINGS, quoted
 from commitlog.errors import Unavailable
 from consumers.views.index_format import SCHEMA_VERSION
 from consumers.views.version_index.contents import Row
 from consumers.views.version_index.layout import Layout
-from consumers.views.version_index.question import quoted
 from consumers.views.version_index.relation import Relation, arrow_schema
 from consumers.views.version_index.schema import DOCUMENTATION, EVENTS, STATE
 from consumers.views.version_index.surface import QUESTIONS
@@ -39,9 +39,8 @@ COMPRESSION_OFF = "alp,alprd,chimp,dict_fsst,fsst,patas,roaring,zstd"
 BLOCK_BYTES = 16_384
 """The smallest that DuckDB has: the file is copied at each publication."""
 
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
+KEEPING: dict[str, str | bool | int | float | list[str]] = {
+    **SETTINGS,
     "memory_limit": "1GB",
     # A batch is small: a second thread costs more than it brings.
     "threads": 1,
@@ -64,7 +63,7 @@ class Live:
     def __init__(self, layout: Layout) -> None:
         """Open the file, or make an empty one."""
         self.layout = layout
-        settings = SETTINGS | {"temp_directory": str(layout.folder / "spill")}
+        settings = KEEPING | {"temp_directory": str(layout.folder / "spill")}
         self.connection = duckdb.connect(":memory:", config=settings)
         try:
             self.connection.execute(

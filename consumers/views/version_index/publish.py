@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 import duckdb
 
 from commitlog.adapters.disk import sync
+from commitlog.client.index_file import SETTINGS, attach
 from consumers.views.version_index.layout import Layout, note_counts
 from consumers.views.version_index.live import Live
-from consumers.views.version_index.question import quoted
 
 COPY_BYTES = 1 << 24
 
@@ -62,12 +62,12 @@ def published_positions(layout: Layout) -> dict[int, int]:
     if not layout.public.exists():
         return {}
     try:
-        with duckdb.connect(":memory:") as connection:
-            connection.execute(f"ATTACH {quoted(str(layout.public))} AS public (READ_ONLY)")
-            found = connection.execute("SELECT path FROM public.segments").fetchall()
+        with duckdb.connect(":memory:", config=SETTINGS) as connection:
+            attach(connection, layout.public)
+            found = connection.execute("SELECT path FROM segments").fetchall()
             if not all((layout.folder / path).is_file() for (path,) in found):
                 return {}
-            rows = connection.execute("SELECT partition, sequence FROM public.positions")
+            rows = connection.execute("SELECT partition, sequence FROM positions")
             return dict(rows.fetchall())
     except duckdb.Error:
         return {}

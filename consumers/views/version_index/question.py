@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commitlog.client.index_file import quoted
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -26,11 +28,6 @@ class Question:
         """Return the statement that documents it."""
         kind = "VIEW" if self.kind == "view" else "MACRO TABLE"
         return f"COMMENT ON {kind} {self.name} IS {quoted(self.comment)}"
-
-
-def quoted(text: str) -> str:
-    """Return `text` as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 LIFE_OF_T = """

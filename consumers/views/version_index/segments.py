@@ -22,9 +22,9 @@ import duckdb
 import pyarrow as pa
 
 from commitlog.adapters.disk import sync
+from commitlog.client.index_file import SETTINGS, quoted
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live, read_segments
-from consumers.views.version_index.question import quoted
 from consumers.views.version_index.relation import Relation
 from consumers.views.version_index.schema import EVENTS, OBSOLETE, SEGMENTS
 
@@ -191,8 +191,8 @@ def _merge(layout: Layout, relation: Relation, level: int, paths: Sequence[str])
 
 
 def _worker_connection(layout: Layout) -> duckdb.DuckDBPyConnection:
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": False,
+    settings = {
+        **SETTINGS,
         "memory_limit": WORKER_MEMORY,
         "temp_directory": str(layout.folder / "spill"),
         "threads": 1,

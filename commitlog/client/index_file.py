@@ -1,0 +1,27 @@
+"""Reads a version index's file in DuckDB, which loads nothing from elsewhere meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+INDEX = "commitlog"
+"""What the file is called in a connection."""
+
+
+def attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Make a file's relations, views and macros known by their names."""
+    connection.execute(f"ATTACH {quoted(str(path))} AS {INDEX} (READ_ONLY)")
+    connection.execute(f"USE {INDEX}")
+
+
+def quoted(text: str) -> str:
+    """Return `text` as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
