@@ -27,7 +27,7 @@ from commitlog.model.operations import (
     RenameTable,
     target,
 )
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.records import Outcome, Status, Submitted, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
 
 _ENDING = ("DropTable", "DeregisterTable")
@@ -75,7 +75,7 @@ class Fold:
 
     def apply(self, outcome: Outcome, submitted: Submitted) -> None:
         """Take the next outcome."""
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return
         record = submitted.record
         operations = record.operations if isinstance(record, Transaction) else ()

@@ -20,7 +20,7 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import OperationResult, Outcome, Submitted, Transaction, is_commit
 from commitlog.model.table import Policy, TableId, format_table_id
 
 _MAKERS = (CreateTable, DeclareTable, RegisterTable)
@@ -72,7 +72,7 @@ class Lives:
         """Take the next committed outcome."""
         record = submitted.record
         operations = record.operations if isinstance(record, Transaction) else ()
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return
         for operation, result in zip(operations, outcome.results, strict=True):
             self._before(operation, result, outcome.sequence)

@@ -20,7 +20,7 @@ from commitlog.errors import InvalidRequest, InvalidSettings, Unavailable
 from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import NAMED_ROOTS_SINCE
 from commitlog.model.operations import AlterProperties, Properties
-from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.ports import PATIENT_SECONDS, Log
 
 PARTITION = 0
@@ -62,9 +62,9 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
 
 
 def _is_about_log(outcome: Outcome) -> bool:
-    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-        return False
-    return any(one.operation == "AlterProperties" and not one.table for one in outcome.results)
+    return is_commit(outcome) and any(
+        one.operation == "AlterProperties" and not one.table for one in outcome.results
+    )
 
 
 def use_roots(named: Mapping[str, str], *, has_tables: bool | None = None) -> None:

@@ -30,7 +30,7 @@ from commitlog.core.log.replica import Decided
 from commitlog.core.tables.lance_tables import Table, is_in
 from commitlog.errors import without_build_paths
 from commitlog.model.operations import ApplyRows, WriteRows
-from commitlog.model.records import OperationResult, Status, Transaction
+from commitlog.model.records import OperationResult, Transaction, is_commit
 
 ROWS_MAX = 20_000_000
 """A larger table isn't rebuilt in one process's memory."""
@@ -89,8 +89,7 @@ class RowHistories:
     def take(self, decided: Decided) -> None:
         """Take the next outcome."""
         record, outcome = decided.submitted.record, decided.outcome
-        is_first = outcome.status is Status.COMMITTED and outcome.answers is None
-        if not is_first or not isinstance(record, Transaction):
+        if not is_commit(outcome) or not isinstance(record, Transaction):
             return
         applied = {one.table for one in record.operations if isinstance(one, ApplyRows)}
         for operation, result in zip(record.operations, outcome.results, strict=False):

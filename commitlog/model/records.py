@@ -375,6 +375,11 @@ class Outcome:
         )
 
 
+def is_commit(outcome: Outcome) -> bool:
+    """Return True if an outcome has an effect of its own: it commits, and repeats no other."""
+    return outcome.status is Status.COMMITTED and outcome.answers is None
+
+
 @dataclass(frozen=True, slots=True)
 class Genesis:
     """The first record of each partition of the outcomes topic: what this log is."""

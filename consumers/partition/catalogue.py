@@ -31,7 +31,7 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.records import Outcome, Submitted, Transaction, is_commit
 from commitlog.model.table import Policy, TableId, format_table_id
 
 
@@ -139,7 +139,7 @@ class PartitionHeads:
     def apply_namespaces(self, submitted: Submitted, outcome: Outcome) -> None:
         """Take what an acknowledged outcome does to namespaces, which have no changes."""
         record = submitted.record
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return
         if isinstance(record, Transaction):
             for operation in record.operations:

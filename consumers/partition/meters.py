@@ -17,7 +17,7 @@ from commitlog.adapters.tracing import tracing
 from commitlog.codecs.iceberg_changes import read_changes
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import IcebergChange, LanceCommit, target
-from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.records import Outcome, Status, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
@@ -281,7 +281,7 @@ class Meters:
             took, series = max(0.0, now - event.acknowledged_at), self._series_of(event)
             series.took(FILES, took)
             outcome = event.outcome
-            if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            if not is_commit(outcome):
                 continue
             if event.began_at is not None:
                 series.took(COMMIT, now - event.began_at)
@@ -298,8 +298,7 @@ class Meters:
             return found
         record, outcome = event.submitted.record, event.outcome
         series = self._refusals
-        is_committed = outcome.status is Status.COMMITTED and outcome.answers is None
-        if is_committed and isinstance(record, Transaction):
+        if is_commit(outcome) and isinstance(record, Transaction):
             series = self._commits_of(record)
         event.counted_as = series
         return series

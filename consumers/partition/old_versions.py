@@ -48,7 +48,7 @@ from commitlog.model.operations import (
     LanceCommit,
     RegisterTable,
 )
-from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import OperationResult, Outcome, Submitted, Transaction, is_commit
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
@@ -290,7 +290,7 @@ class OldVersions:
         try:
             for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
                 outcome = valid.outcome
-                if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+                if not is_commit(outcome):
                     continue
                 made = [r.version for r in outcome.results if r.incarnation == head.incarnation]
                 if max(made, default=0) > base:
@@ -362,7 +362,7 @@ def _put(store: ObjectStore, path: str, data: bytes) -> None:
 
 def _deletes(outcome: Outcome, head: Head) -> bool:
     """Return True if an outcome deleted versions of a table."""
-    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+    if not is_commit(outcome):
         return False
     deletions = (r for r in outcome.results if r.operation == DeleteTableVersions.__name__)
     return any(result.incarnation == head.incarnation for result in deletions)

@@ -21,7 +21,7 @@ from commitlog.core.decisions import ENDS
 from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
-from commitlog.model.records import Status, Submitted, Transaction
+from commitlog.model.records import Submitted, Transaction, is_commit
 from commitlog.model.table import parse_table_id
 from consumers.partition.events import Event
 from consumers.partition.mailbox import PendingReply, Reply
@@ -135,7 +135,7 @@ class RowAnswers:
         is nothing to wait for.
         """
         outcome, came = event.outcome, dict[int, Answer | None]()
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return False
         writes = [n for n, one in enumerate(outcome.results) if one.operation == "WriteRows"]
 

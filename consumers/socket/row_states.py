@@ -11,7 +11,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.operations import AppliedWrite
-from commitlog.model.records import Code, Status
+from commitlog.model.records import Code, is_commit
 from consumers.partition.events import Event
 from consumers.partition.session import Session
 
@@ -26,7 +26,7 @@ GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped bef
 def is_about_rows(event: Event) -> bool:
     """Return True if an outcome accepts or applies rows, or ends a table that has some."""
     outcome = event.outcome
-    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+    if not is_commit(outcome):
         return False
     for result in outcome.results:
         if result.operation in _ABOUT_ROWS:

@@ -43,7 +43,7 @@ from commitlog.model.operations import (
     Properties,
     WriteRows,
 )
-from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 from consumers.tools.nested_places import below
@@ -173,8 +173,7 @@ class FileLedger:
         for change in event.changes:
             if change.iceberg is None:
                 self._take(change, ended)
-        is_first = outcome.status is Status.COMMITTED and outcome.answers is None
-        if isinstance(record, Transaction) and is_first:
+        if isinstance(record, Transaction) and is_commit(outcome):
             self._take_rows(record, outcome, ended)
         elif isinstance(record, Transaction):
             self._refused.update(dict.fromkeys(self._named_by(record), ended(_refusal(outcome))))

@@ -12,7 +12,7 @@ from enum import Enum
 
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.model.records import OperationResult, Outcome, Status
+from commitlog.model.records import OperationResult, Outcome, is_commit
 from commitlog.model.table import TableId
 
 
@@ -65,7 +65,7 @@ class IcebergHeads:
 
         But not that of a second name that ended: it has no files of its own.
         """
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return
         for result in outcome.results:
             if result.operation == _DROP_NAMESPACE:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from commitlog.adapters.reading import read_on
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.model.records import Answered, Outcome, Status
+from commitlog.model.records import Answered, Outcome, is_commit
 from commitlog.ports import Log, Reader
 from consumers.tools.iceberg_heads import End, IcebergHeads
 from consumers.tools.iceberg_metadata import OURS
@@ -154,7 +154,7 @@ class NamedFiles:
         self._is_read = True
 
     def _take(self, outcome: Outcome, partition: _Outcomes) -> None:
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        if not is_commit(outcome):
             return
         for result in outcome.results:
             self.changes += bool(result.location or result.metadata_location)

@@ -25,7 +25,7 @@ from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
-from commitlog.model.records import OperationResult, Status, Transaction
+from commitlog.model.records import OperationResult, Transaction, is_commit
 from consumers.tools.erasure.acts import RowExpiry, expiry_in
 from consumers.tools.rebuilt import RebuiltTable, RowsPlace
 from consumers.tools.verify.findings import Problem, ProblemKind
@@ -49,8 +49,7 @@ def rebuild(
     making = {table.incarnation: _RowsAgain(table, places[table.incarnation]) for table in tables}
     for decided in _up_to(walk, through, on_progress):
         record, outcome = decided.submitted.record, decided.outcome
-        is_first = outcome.status is Status.COMMITTED and outcome.answers is None
-        if is_first and isinstance(record, Transaction):
+        if is_commit(outcome) and isinstance(record, Transaction):
             for incarnation in {result.incarnation for result in outcome.results}:
                 if incarnation in making:
                     making[incarnation].take(record, outcome.sequence, outcome.results)

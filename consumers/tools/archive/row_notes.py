@@ -13,7 +13,7 @@ from typing import Any
 
 from commitlog.codecs.payloads import inline_rows
 from commitlog.model.operations import ApplyRows
-from commitlog.model.records import Status, Transaction
+from commitlog.model.records import Transaction, is_commit
 from consumers.partition.folders import DiskFolder
 from consumers.tools.archive.proof import Archive, DecidedSegment
 from consumers.tools.archive.rows import decided
@@ -80,7 +80,7 @@ class RowNotes:
 def held_rows(archive: Archive, segment: DecidedSegment) -> Iterator[tuple[Position, str]]:
     """Yield the writes whose rows a segment has, each with its table's incarnation."""
     for outcome, transaction in decided(archive, segment):
-        if outcome.status is Status.COMMITTED and outcome.answers is None:
+        if is_commit(outcome):
             for number, rows in inline_rows(transaction).items():
                 if rows is not None:
                     incarnation = outcome.results[number].incarnation
@@ -95,7 +95,7 @@ def _read(archive: Archive, segment: DecidedSegment) -> SegmentRows:
     found = SegmentRows()
     for outcome, transaction in decided(archive, segment):
         found.newest_ms = max(found.newest_ms, outcome.time_ms)
-        if outcome.status is Status.COMMITTED and outcome.answers is None:
+        if is_commit(outcome):
             found.refused += _refused(transaction)
     for _, incarnation in held_rows(archive, segment):
         found.held[incarnation] = found.held.get(incarnation, 0) + 1

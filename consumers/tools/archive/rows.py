@@ -13,7 +13,7 @@ from typing import NamedTuple
 from commitlog.adapters.log_records import to_submitted
 from commitlog.codecs.payloads import inline_rows, without_rows
 from commitlog.model.operations import ApplyRows, WriteRows
-from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.ports import RawRecord
 from consumers.tools.archive.files import check_segment, outcomes_of, read_file, write_file
 from consumers.tools.archive.proof import Archive, DecidedSegment
@@ -43,7 +43,7 @@ def applied_segments(
     waiting: list[_Write] = []
     for number, segment in enumerate(archive.segments[archive.segments.index(pending[0]) :]):
         for outcome, transaction in decided(archive, segment):
-            if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            if not is_commit(outcome):
                 continue
             for operation, result in zip(transaction.operations, outcome.results, strict=False):
                 if isinstance(operation, WriteRows):

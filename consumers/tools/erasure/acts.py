@@ -11,7 +11,7 @@ from typing import NamedTuple
 from commitlog.core.log.replica import Decided
 from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties, LanceCommit
-from commitlog.model.records import Status, Transaction
+from commitlog.model.records import Status, Transaction, is_commit
 from commitlog.model.table import format_table_id
 
 ERASURE = "commitlog.erasure"
@@ -99,7 +99,7 @@ def act_in(decided: Decided) -> RecordedErasure | None:
     if not isinstance(record, Transaction):
         return None
     said = dict(record.properties).get(ERASURE)
-    if said is None or outcome.status is not Status.COMMITTED or outcome.answers is not None:
+    if said is None or not is_commit(outcome):
         return None
     tables = [
         result
@@ -134,8 +134,7 @@ def expiry_in(decided: Decided) -> RowExpiry | None:
     if not isinstance(operation, AlterProperties) or operation.is_namespace:
         return None
     said = dict(operation.upserts).get(ROWS_EXPIRED_THROUGH, "")
-    is_done = outcome.status is Status.COMMITTED and outcome.answers is None
-    if not is_done or not said.isdecimal():
+    if not is_commit(outcome) or not said.isdecimal():
         return None
     [result] = outcome.results
     return RowExpiry(

@@ -15,7 +15,7 @@ from typing import Any
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
-from commitlog.model.records import Status, Transaction
+from commitlog.model.records import Transaction, is_commit
 from commitlog.model.table import format_table_id
 from consumers.partition.meters import (
     BOUNDS,
@@ -50,8 +50,7 @@ class Lateness:
         """Remember what the next publication will show."""
         for one in decided:
             record, outcome = one.submitted.record, one.outcome
-            is_commit = outcome.status is Status.COMMITTED and outcome.answers is None
-            if is_commit and isinstance(record, Transaction):
+            if is_commit(outcome) and isinstance(record, Transaction):
                 labels = self._labels_of(record)
                 self._unshown.append((one.submitted.append_time_ms, labels))
 

@@ -26,7 +26,7 @@ from commitlog.model.operations import (
     operation_name,
     target,
 )
-from commitlog.model.records import OperationResult, Status, Transaction
+from commitlog.model.records import OperationResult, Transaction, is_commit
 from commitlog.model.table import format_table_id
 
 REPEATED = "repeated"
@@ -161,8 +161,7 @@ def operations_done(decided: Decided) -> Iterator[DoneOperation]:
     record = decided.submitted.record
     operations = record.operations if isinstance(record, Transaction) else ()
     status = REPEATED if outcome.answers is not None else str(outcome.status)
-    effective = outcome.status is Status.COMMITTED and outcome.answers is None
-    results = list(outcome.results) if effective else []
+    results = list(outcome.results) if is_commit(outcome) else []
     same_length = len(results) == len(operations)
     for ordinal, operation in enumerate(operations):
         table = target(operation)
