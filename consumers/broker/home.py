@@ -7,7 +7,6 @@ inherits, so it is held as long as a broker runs, even if the process that start
 import base64
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
 from consumers.broker.diagnosis import NO_ROOM, disk_full
 from consumers.broker.errors import BrokerRunning, RootUnsuitable
+from consumers.runtime.locks import taken
 from consumers.runtime.roots import is_alive
 
 # A broker whose parent was killed needs a moment to end; then its root is free again.
@@ -137,14 +137,10 @@ class Home:
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    starter, broker = _owners(descriptor)
-                    if is_alive(starter) or time.monotonic() >= deadline:
-                        raise self._running(broker) from None
+            while not taken(descriptor):
+                starter, broker = _owners(descriptor)
+                if is_alive(starter) or time.monotonic() >= deadline:
+                    raise self._running(broker)
                 time.sleep(LOCK_POLL_SECONDS)
             self.sign(descriptor, None)
         except BaseException:

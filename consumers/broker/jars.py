@@ -8,7 +8,6 @@ default repository, or the settings file that COMMITLOG_IVY_SETTINGS names (a mi
 """
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -27,6 +26,7 @@ from consumers.broker import pins as pins_module
 from consumers.broker.errors import JarMismatch, JarsUnavailable
 from consumers.broker.java import Java, find_java
 from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, read_pins
+from consumers.runtime.locks import taken
 
 Progress = Callable[[str], None]
 
@@ -221,16 +221,12 @@ def locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterato
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise JarsUnavailable(
-                        f"another process holds {path} and did not finish preparing Kafka"
-                        " in time; end it, then start again"
-                    ) from None
+        while not taken(file):
+            if time.monotonic() >= deadline:
+                raise JarsUnavailable(
+                    f"another process holds {path} and did not finish preparing Kafka in time; end"
+                    " it, then start again"
+                )
             if on_progress and not told:
                 on_progress("waiting for another process that prepares Kafka")
                 told = True

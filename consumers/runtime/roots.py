@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from commitlog.errors import CommitLogError
 from consumers.runtime.config import ConfigurationError
+from consumers.runtime.locks import taken
 
 LOCK_FILE = "up.lock"
 HTTP_PORT_FILE = "http-port"
@@ -105,22 +105,18 @@ def take(root: Path) -> int:
             )
         lock = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            owner = _owner(lock)
-            # A supervisor that was killed leaves children for a moment: their end frees the lock.
-            if is_alive(owner) or time.monotonic() >= deadline:
-                os.close(lock)
-                raise RootInUse(
-                    f"`commitlog up` already runs on {root} (process {owner}): use it with"
-                    f" --root {root}, stop it, or choose another root",
-                    root=root,
-                    pid=owner,
-                ) from None
-            time.sleep(_POLL_SECONDS)
+    while not taken(lock):
+        owner = _owner(lock)
+        # A supervisor that was killed leaves children for a moment: their end frees the lock.
+        if is_alive(owner) or time.monotonic() >= deadline:
+            os.close(lock)
+            raise RootInUse(
+                f"`commitlog up` already runs on {root} (process {owner}): use it with"
+                f" --root {root}, stop it, or choose another root",
+                root=root,
+                pid=owner,
+            )
+        time.sleep(_POLL_SECONDS)
     with usable(root):
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 from commitlog.errors import Unavailable
+from consumers.runtime.locks import taken
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +22,8 @@ def exclusive(lock: Path, *, busy: str, unlocked: str) -> Iterator[None]:
     """
     with open(lock, "ab") as held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unavailable(busy) from None
+            if not taken(held):
+                raise Unavailable(busy)
         except OSError as error:
             logger.warning("%s has no locks (%s): %s", lock.parent, error, unlocked)
         yield

@@ -7,7 +7,6 @@ on such a root, and running the restore again starts it over.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
 from consumers.broker.home import Home
 from consumers.runtime.config import Config
+from consumers.runtime.locks import taken
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, made
 from consumers.tools.archive.proof import Archive
@@ -231,12 +231,9 @@ def _await_broker(root: Path) -> None:
 
 def _lock(held: IO[str], note: Path) -> None:
     """Lock a root's note; RootInUse if another process has it, or has just come to its end."""
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(note.stat(), os.fstat(held.fileno())):
+    with contextlib.suppress(FileNotFoundError):
+        if taken(held) and os.path.samestat(note.stat(), os.fstat(held.fileno())):
             return
-    except (BlockingIOError, FileNotFoundError):
-        pass
     root = note.parent
     raise RootInUse(
         f"another `commitlog restore` to {root} runs: wait for its end, or choose another root",

@@ -8,7 +8,6 @@ as soon as anything in the process closes another descriptor of the live file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.errors import Unavailable
+from consumers.runtime.locks import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,13 @@ class Layout:
     def take_lock(self) -> int:
         """Become the keeper; return the descriptor that holds the lock until it is closed."""
         descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not taken(descriptor):
             holder = os.read(descriptor, 20).decode(errors="replace").strip()
             os.close(descriptor)
             raise Unavailable(
                 f"process {holder or 'unknown'} keeps the version index of {self.root} already; "
                 "stop it first, or use another --root"
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
