@@ -52,8 +52,8 @@ def positions_of(runtime: Runtime, folds: Folds, when: When, deadline: float) ->
 
 
 def _of_text(runtime: Runtime, folds: Folds, text: str, deadline: float) -> dict[int, int]:
-    if _SEQUENCES.fullmatch(text):
-        found = dict(enumerate(int(one) for one in text.split(",")))
+    found = text_sequences(text)
+    if found is not None:
         return _that_exist(runtime, sequences(found, runtime.partitions))
     if milliseconds := _MILLISECONDS.fullmatch(text):
         moment = datetime.fromtimestamp(int(milliseconds[1]) / 1000, UTC)
@@ -135,14 +135,26 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
     return found
 
 
+def sequences_text(found: Mapping[int, int]) -> str:
+    """Return sequences by partition as text, with commas between."""
+    return ",".join(str(found[partition]) for partition in sorted(found))
+
+
+def text_sequences(text: str) -> dict[int, int] | None:
+    """Return the sequences by partition that a text lists; None: it doesn't."""
+    if not _SEQUENCES.fullmatch(text):
+        return None
+    return dict(enumerate(int(one) for one in text.split(",")))
+
+
 def tags_of(runtime: Runtime) -> dict[str, dict[int, int]]:
     """Return the log's tags by name, each with its sequences by partition."""
     for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces")):
         if not entry.namespace:
             return {
-                key.removeprefix(TAG): dict(enumerate(int(one) for one in value.split(",")))
+                key.removeprefix(TAG): found
                 for key, value in sorted(entry.properties.items())
-                if key.startswith(TAG) and _SEQUENCES.fullmatch(value)
+                if key.startswith(TAG) and (found := text_sequences(value)) is not None
             }
     return {}
 
@@ -180,8 +192,8 @@ class NamesPositions(Host):
                 advice="Begin with a letter; use at most 64 letters, digits, '.', '_' and '-'",
             )
         found = self.position(position, timeout=timeout)
-        value = ",".join(str(found[partition]) for partition in sorted(found))
-        return self._alter_log(AlterProperties((), True, upserts=((TAG + name, value),)), timeout)
+        tag = TAG + name, sequences_text(found)
+        return self._alter_log(AlterProperties((), True, upserts=(tag,)), timeout)
 
     def tags(self) -> dict[str, dict[int, int]]:
         """Return the log's tags by name, each with its sequences by partition."""

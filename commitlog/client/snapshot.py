@@ -24,7 +24,7 @@ from commitlog.client.host import Host
 from commitlog.client.index_file import SETTINGS, attach
 from commitlog.client.names import like_known
 from commitlog.client.opening import is_there
-from commitlog.client.positions import NamesPositions, When
+from commitlog.client.positions import NamesPositions, When, sequences_text
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
@@ -65,7 +65,7 @@ class Snapshot:
         name = format_table_id(parse_table_id(table_id))
         found = self.tables.get(name)
         if found is None:
-            at = ",".join(str(self.positions[one]) for one in sorted(self.positions))
+            at = sequences_text(self.positions)
             raise NoSuchTable(
                 f"the log had no table {name!r} at position {at}. {like_known(name, self.tables)}"
             )

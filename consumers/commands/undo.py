@@ -36,6 +36,8 @@ def tag(
     remove
         Remove the tag.
     """
+    from commitlog.client.positions import sequences_text
+
     if not name and (remove or at != "now"):
         raise ConfigurationError("no tag is named: commitlog tag NAME")
     with connect_client(where.load(), user()) as log:
@@ -45,7 +47,7 @@ def tag(
             log.tag(name, at)
         found = log.tags()
     rows = [
-        {"name": one, "position": ",".join(str(place[number]) for number in sorted(place))}
+        {"name": one, "position": sequences_text(place)}
         for one, place in found.items()
         if one == name or not name
     ]

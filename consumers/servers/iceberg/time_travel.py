@@ -6,13 +6,13 @@ consistent cut: of a transaction that changed two tables, it has both changes or
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from commitlog import CommitLog
+from commitlog.client.positions import sequences_text, text_sequences
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.table import TableId, parse_table_id
@@ -25,7 +25,6 @@ from consumers.servers.security.grants import Principal
 PREFIX = "at-"
 """How the prefix of an address begins that names a position."""
 _WAREHOUSE = "at:"
-_POSITION = re.compile(r"\d{1,18}(?:,\d{1,18})*")
 _VIEWS_KEPT = 32
 
 
@@ -38,8 +37,7 @@ def position_of(warehouse: str, log: CommitLog) -> str:
     # In any case: a request for the past, by `AT:1207`, must not get the present to write to.
     if not warehouse.lower().startswith(_WAREHOUSE):
         return ""
-    found = log.position(warehouse[len(_WAREHOUSE) :])
-    return ",".join(str(found[partition]) for partition in sorted(found))
+    return sequences_text(log.position(warehouse[len(_WAREHOUSE) :]))
 
 
 class PastCatalogues:
@@ -56,9 +54,9 @@ class PastCatalogues:
         with self._lock:
             known = self._kept.get(position)
         if known is None:
-            if not _POSITION.fullmatch(position):
+            wanted = text_sequences(position)
+            if wanted is None:
                 raise Invalid("iceberg_warehouse_not_a_position", value=position)
-            wanted = dict(enumerate(int(one) for one in position.split(",")))
             known = self._made(wanted, timeout_seconds)
         with self._lock:
             self._kept[position] = known
