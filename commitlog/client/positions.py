@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import check_not_behind, sequences
@@ -31,6 +31,7 @@ TAG = "commitlog.tag."
 TIMEOUT_SECONDS = 60.0
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 _SEQUENCES = re.compile(r"\d{1,18}(?:,\d{1,18})*")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"(\d{1,13})ms")
 _TOKEN_LENGTH_MIN = 65
 """A token is longer than any tag."""
@@ -120,7 +121,7 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
             value=aware.isoformat(),
             advice="Give a time that has passed",
         )
-    time_ms = int(aware.timestamp() * 1000)
+    time_ms = milliseconds_of(aware)
     found = {}
     for partition, head in _heads(runtime).items():
         folds.at(runtime, partition, head, deadline)
@@ -133,6 +134,13 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
             advice="Give a later time",
         )
     return found
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Return a time as milliseconds since 1970; without a zone it is UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # Not by `timestamp()`, a float: some of its milliseconds are one less.
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
 def sequences_text(found: Mapping[int, int]) -> str:

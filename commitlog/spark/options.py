@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import PurePath
 
 from commitlog.adapters.places import places_text
+from commitlog.client.positions import milliseconds_of
 from commitlog.errors import InvalidTransaction
 from commitlog.model.names import first_problem, key_problem
 from commitlog.model.table import parse_table_id
@@ -52,7 +53,6 @@ BATCH_ROWS_MAX = 2**32 - 1
 """Lance's own limit."""
 CONNECT_SECONDS = 30.0
 """How long a log may not answer, if option `timeoutSeconds` doesn't say it."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,13 +348,11 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     try:
-        at = datetime.fromisoformat(text)
+        return milliseconds_of(datetime.fromisoformat(text))
     except ValueError:
         raise _bad(
             name, text, "is not a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
         ) from None
-    # Not by `timestamp()`, a float: some of its milliseconds are one less.
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:

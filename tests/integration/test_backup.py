@@ -34,7 +34,7 @@ from consumers.tools.backup import writer
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.check import check
 from consumers.tools.backup.checkpoints import put_back
-from consumers.tools.backup.cut import Heads, cut, kept
+from consumers.tools.backup.cut import Heads, cut, end_of, kept
 from consumers.tools.backup.restore import _taken, restore
 from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, Store, digest, files_of
 from consumers.tools.backup.writer import back_up
@@ -169,6 +169,12 @@ def test_a_second_run_leaves_the_place_to_the_first(made: Service, tmp_path: Pat
     back_up(log_of(made), place, None, on_progress)
     assert refused
     assert back_up(log_of(made), place, None).outcomes == 0
+
+
+def test_a_time_to_restore_to_keeps_its_milliseconds() -> None:
+    backup = Backup("log", "id", "cluster", "", [])
+    assert end_of("2004-10-19T12:40:37.656Z", backup) == (None, 1_098_189_637_656)
+    assert end_of("2004-10-19T12:40:37.656", backup) == (None, 1_098_189_637_656)
 
 
 def test_another_log_and_a_forked_one_are_refused(made: Service, tmp_path: Path) -> None:

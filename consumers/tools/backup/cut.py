@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import plain
+from commitlog.client.positions import milliseconds_of
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
@@ -104,7 +105,7 @@ def end_of(text: str, backup: Backup) -> tuple[int | None, int | None]:
             )
         return int(text), None
     try:
-        moment = datetime.fromisoformat(text)
+        return None, milliseconds_of(datetime.fromisoformat(text))
     except ValueError:
         raise InvalidTransaction(
             f"at={text!r} is neither a position nor a time",
@@ -112,7 +113,6 @@ def end_of(text: str, backup: Backup) -> tuple[int | None, int | None]:
             value=text,
             advice="Give a whole number, or a time as 2026-01-31T12:00:00Z",
         ) from None
-    return None, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def cut(
