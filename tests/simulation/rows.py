@@ -136,8 +136,6 @@ class TableRows:
     next_fragment: int = 0
     added_at: int = 0
     """The last version that added rows."""
-    moved_at: int = 0
-    """The last version of an update."""
     config_at: dict[str, int] = field(default_factory=dict)
     applications: dict[str, int] = field(default_factory=dict)
     accepted: dict[tuple[int, int], Intent] = field(default_factory=dict)
@@ -401,8 +399,6 @@ class Spec:
                 fragment.changed_at = table.version
                 if said == fragment.size or not fragment.rows:
                     del table.fragments[fragment_id]
-        if intent.kind == "update":
-            table.moved_at = table.version
 
     def _add(self, intent: Intent, table: TableRows, first_fragment: int) -> Iterator[str]:
         if not intent.adds:
