@@ -17,6 +17,7 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from commitlog import CommitLog
@@ -28,6 +29,14 @@ from consumers.servers.committer import Committer, CommitterOptions
 from tests.service import READY_SECONDS
 
 QUERY_SECONDS = 180.0
+ON_SPARK = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.slow,
+    # Starting the JVM forks; nothing of Lance runs between that and its start.
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
+]
+"""The marks of a module that uses `SparkWorld`."""
 
 
 @dataclass

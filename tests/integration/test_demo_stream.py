@@ -11,15 +11,9 @@ import pytest
 
 from consumers.tools.demo import flights, flights_stream, source
 from tests.fakes.spark_log import FakeDataSource, FakeLog
-from tests.spark_world import SparkWorld
+from tests.spark_world import ON_SPARK, SparkWorld
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 EVERY = 100
 

@@ -28,14 +28,9 @@ from consumers.tools.row_stream import apply_on_spark
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.properties.test_row_groups import SCHEMA as MODELLED
 from tests.properties.test_row_groups import Model, random_write
-from tests.spark_world import SparkWorld, finish
+from tests.spark_world import ON_SPARK, SparkWorld, finish
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -14,16 +14,10 @@ from pyspark.sql import DataFrame
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import Batch, each_batch, merge, show_repeats, upsert
 from commitlog.spark.progress import METRIC
-from tests.spark_world import SparkWorld, finish
+from tests.spark_world import ON_SPARK, SparkWorld, finish
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -14,15 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.fakes.spark_log import FakeDataSource, FakeLog
-from tests.spark_world import QUERY_SECONDS, SparkWorld
+from tests.spark_world import ON_SPARK, QUERY_SECONDS, SparkWorld
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 TABLE = "nyc$events"
 SCHEMA = pa.schema(

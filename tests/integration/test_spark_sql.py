@@ -16,15 +16,9 @@ from pyspark.sql.readwriter import DataFrameWriter
 
 from commitlog.errors import InvalidRequest
 from commitlog.spark import NotInSql
-from tests.spark_world import SparkWorld
+from tests.spark_world import ON_SPARK, SparkWorld
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SECRET = "hunter2-in-plain-sight"

@@ -7,18 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pyarrow as pa
-import pytest
 
 from commitlog.spark.audit import audit
-from tests.spark_world import SparkWorld, finish
+from tests.spark_world import ON_SPARK, SparkWorld, finish
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "infra" / "examples"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -19,17 +19,10 @@ from commitlog.adapters.row_values import is_blob
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import Batch, each_batch, merge, upsert
 from tests.spark_kinds import KINDS
-from tests.spark_world import SparkWorld, finish
+from tests.spark_world import ON_SPARK, SparkWorld, finish
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.slow,
-    # Starting the JVM forks; nothing of Lance runs between that and its start.
-    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
-]
+pytestmark = ON_SPARK
 
-NULL = "NULL"
 _numbers = itertools.count()
 
 
