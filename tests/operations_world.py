@@ -91,6 +91,17 @@ def committed(running: Service, operation: Any, read_version: int | None = None)
     return outcome
 
 
+def replay(running: Service) -> None:
+    """Have another committer lead, which makes the same state of the log as the first one had."""
+    first = running.running[0]
+    first.stop()
+    follower = first.committer._follower
+    rebuilt = running.start(running.root / "again").await_leading().committer._follower
+    assert follower is not None
+    assert rebuilt is not None
+    assert rebuilt.machine.digest() == follower.machine.digest()
+
+
 def refused(running: Service, operation: Any, code: Code, *words: str) -> None:
     """Submit an operation, which is refused in these words, and nothing changes."""
     before = opened(running).version

@@ -19,6 +19,7 @@ from tests.operations_world import (
     comparable,
     opened,
     refused,
+    replay,
     six_versions,
     version_without_file,
 )
@@ -149,14 +150,7 @@ def test_a_clone_is_submitted_as_bytes_and_replayed(running: Service) -> None:
     outcome = submit(running, encoded.message)
     assert outcome.status is Status.COMMITTED, outcome.message
     running.client.append(CLONE, rows(50))
-    first = running.running[0]
-    first.stop()
-    follower = first.committer._follower
-    assert follower is not None
-    again = running.start(running.root / "again").await_leading()
-    rebuilt = again.committer._follower
-    assert rebuilt is not None
-    assert rebuilt.machine.digest() == follower.machine.digest()
+    replay(running)
     assert running.client.append(CLONE, rows(51)).version == 8
 
 
