@@ -125,10 +125,7 @@ class Replayed:
         values = {name: data[name] for name in cls.__slots__}
         values["expired"] = Expired.from_json(data["expired"])
         values["rebuilt"] = [RebuiltTable(**one) for one in data["rebuilt"]]
-        values["problems"] = [
-            Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
-            for problem in data["problems"]
-        ]
+        values["problems"] = [Problem.from_json(problem) for problem in data["problems"]]
         return cls(**values)
 
 
@@ -244,12 +241,11 @@ class _Replay:
                 result.found(self._files.look(made))
 
     def _write(self, life: LifeManifests, path: str) -> None:
-        """Put a manifest; what an interrupted run wrote stands there already."""
+        """Put a manifest."""
         store, data = self._places.new(life.location), life.encode()
         if life.message and (beside := transaction_path(life.state)):
             store.write_ahead(beside, life.message)
-        if not store.create(path, data) and store.read(path) != data:
-            store.write(path, data)
+        _put(store, path, data)
         self._result.manifests += 1
 
     def _write_metadata(self, change: Change, sequence: int) -> None:
@@ -259,8 +255,7 @@ class _Replay:
         folder, _, name = place.rpartition("/")
         data = table.encode()
         store = self._places.new(folder)
-        if not store.create(name, data) and store.read(name) != data:
-            store.write(name, data)
+        _put(store, name, data)
         self._result.metadata_files += 1
         if self._files is None:
             return
@@ -370,6 +365,12 @@ class _Replay:
             result.equal_bytes = self._before[0] + equal
             result.equal_fields = self._before[1] + alike
         result.index_rows = self._index.rows_compared
+
+
+def _put(store: ObjectStore, path: str, data: bytes) -> None:
+    """Put a file; what an interrupted run wrote stands there already."""
+    if not store.create(path, data) and store.read(path) != data:
+        store.write(path, data)
 
 
 class _Copying(LocalStore):

@@ -76,6 +76,11 @@ class Problem:
     hurts: str = ""
     """The versions that can't be read without a file that is missing."""
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Problem:
+        """Return what `asdict` made an object of."""
+        return cls(**{**data, "kind": ProblemKind(data["kind"])})
+
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
@@ -223,8 +228,5 @@ class PartitionFindings:
         values["expired"] = Expired.from_json(data["expired"])
         values["erased"] = Erased(**data["erased"])
         values["rows_expired"] = Erased(**data["rows_expired"])
-        values["problems"] = [
-            Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
-            for problem in data["problems"]
-        ]
+        values["problems"] = [Problem.from_json(problem) for problem in data["problems"]]
         return cls(**values)
