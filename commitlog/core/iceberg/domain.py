@@ -9,7 +9,7 @@ arguments gives the same answer in every process: a follower applies an outcome 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -99,7 +99,6 @@ def decide_iceberg(
     transaction_id: str,
     namespaces: Container[TableId],
     others: Mapping[TableId, str],
-    check_location: Callable[[str], str] = lambda location: "",
     fits: Fits | None = None,
     protocol: int = PROTOCOL_SUPPORTED,
     position: int = 0,
@@ -109,10 +108,9 @@ def decide_iceberg(
     """Decide all Iceberg changes of one transaction; changes nothing.
 
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
-    no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
-    location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
-    rewritten where snapshots are rebased; without it, none is. `protocol` is the log's, for what
-    is rebased. `position` is the outcome's sequence, which the metadata then says; 0: it doesn't.
+    no Iceberg change can touch them. `fits` says whether manifest lists can be rewritten where
+    snapshots are rebased; without it, none is. `protocol` is the log's, for what is rebased.
+    `position` is the outcome's sequence, which the metadata then says; 0: it doesn't.
     `registered` reads metadata that a change refers to; without it, changes hold theirs.
     """
     try:
@@ -132,18 +130,16 @@ def decide_iceberg(
         for change, plan in zip(changes, plans, strict=True):
             before, applied = tables.get(change.table), plan.change if plan else change
             after = _applied(applied, before, time_ms, transaction_id, position)
-            result = IcebergResult(
-                change.table,
-                before,
-                after,
-                is_registered=change.is_register,
-                plan=plan,
-                updates=applied.updates,
+            results.append(
+                IcebergResult(
+                    change.table,
+                    before,
+                    after,
+                    is_registered=change.is_register,
+                    plan=plan,
+                    updates=applied.updates,
+                )
             )
-            if result.writes_file and (reason := check_location(after.metadata_location)):
-                phrase = Phrase("iceberg_place_refused", {"problem": reason})
-                return IcebergRefused(Status.REJECTED, Code.LOCATION_NOT_ALLOWED, phrase)
-            results.append(result)
         return tuple(results)
     except Invalid as error:
         return IcebergRefused(Status.REJECTED, Code.INVALID_OPERATION, error.phrase)
