@@ -214,8 +214,8 @@ class VersionStore:
         """
         raise NotImplementedError
 
-    def commit(self, staged: StagedManifest) -> bool:
-        """Commit a staged manifest; return False if another one has its version.
+    def commit(self, staged: StagedManifest) -> str | None:
+        """Commit a staged manifest; return its canonical path, None if another has its version.
 
         Raises CommitConflict if it was refused for another reason.
         """
@@ -252,18 +252,19 @@ class LogNamespace(GivenNamespace):
         self.refused = None
         staged = self.staged_in(request)
         try:
-            committed = self._store.commit(staged)
+            path = self._store.commit(staged)
         except CommitLogError as error:
             self.refused = error
             _log.warning("a native write of %s failed: %s", "$".join(self._store.table), error)
             raise
-        if not committed:
+        if path is None:
             for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
                 with contextlib.suppress(TableVersionNotFoundError):  # deleted since
                     self._readable(version)
             raise ConcurrentModificationError(f"version {staged.version} is taken")
         self.head = staged.version
-        return {"version": self._readable(staged.version) | {"manifest_size": staged.size}}
+        made = {"version": staged.version, "manifest_path": object_path(self.location, path)}
+        return {"version": made | {"manifest_size": staged.size}}
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Travel as a read-only description: another process has no connection to the log."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable
 
 import lance
@@ -21,15 +20,22 @@ from commitlog.client.caller import caller
 from commitlog.client.lance_request import new_transaction_id, parse_message
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo, Tables
+from commitlog.client.tables import TableInfo, Tables, at_versions
 from commitlog.client.written_keys import as_carried, read_written_keys
-from commitlog.codecs.manifest_file import decode_manifest, transaction_path
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    manifest_name,
+    transaction_path,
+)
 from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import NoSuchVersion, OutcomeUnknown, RetryableConflict
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
 COMMIT_TIMEOUT_SECONDS = 120.0
+DECIDED_TIMEOUT_SECONDS = 1.0
 """In a staged version's metadata: what the writer's handle had read, before Lance rebased it.
 Under the policy `latest` Lance saw only the versions that have files."""
 
@@ -86,8 +92,8 @@ class LogVersions(VersionStore):
             self._ask()
         return materialize(self._runtime(), self._info, version)
 
-    def commit(self, staged: StagedManifest) -> bool:
-        """Commit a staged manifest; return False if another one has its version."""
+    def commit(self, staged: StagedManifest) -> str | None:
+        """Commit a staged manifest and return its path; None if another one has its version."""
         data = store_for(self.location).read(staged.path)
         state, message = decode_manifest(data)
         if message is None:
@@ -112,10 +118,10 @@ class LogVersions(VersionStore):
         )
         outcome = self._decide(lance_message.uuid or new_transaction_id(), operation)
         if outcome.status is Status.COMMITTED:
-            return True
+            return self._made(staged, state)
         is_taken = self._ask().version >= staged.version
         if is_taken and (outcome.status is Status.RETRYABLE or outcome.code is Code.NOT_LATEST):
-            return False
+            return None
         if outcome.code is Code.NOT_LATEST and self._clear_the_way():
             raise RetryableConflict(
                 f"version {staged.version} of {self._info.name} was staged on top of versions "
@@ -124,7 +130,18 @@ class LogVersions(VersionStore):
                 outcome,
             )
         outcome.raise_for_conflict()
-        return False
+        return None
+
+    def _made(self, staged: StagedManifest, state: ManifestState) -> str:
+        """Return the path of a version that was just committed, by asking only if need be."""
+        header, info = state.header, self._info
+        is_same = [*header.fields.values()] == [*info.field_ids.values()]
+        if is_same and staged.version > info.version:
+            self._info = at_versions(info, version=staged.version)
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(staged.version, staged.naming_scheme)}"
+        if store_for(self.location).size(path) >= 0:
+            return path
+        return self.materialize(staged.version)
 
     def _clear_the_way(self) -> bool:
         """Have the leader move versions away that were written around the log, if there are any."""
@@ -147,17 +164,16 @@ class LogVersions(VersionStore):
             principal=self._principal,
             properties=self._caller.properties,
         )
-        deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS
         is_new = attempt == 0 and transaction_id != self._caller.transaction_id
         ticket = self._runtime().submit(transaction, id_is_new=is_new)
-        outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="committed")
+        try:
+            outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="readable")
+        except OutcomeUnknown:
+            # It may be in the log, and only its file is late.
+            outcome = ticket.result(DECIDED_TIMEOUT_SECONDS, wait="committed")
         if outcome.status is Status.COMMITTED:
             # There is no next try, and a dataset may be open for years.
             self._attempts.pop(transaction_id, None)
-            try:
-                return ticket.result(max(deadline - time.monotonic(), 1), wait="readable")
-            except OutcomeUnknown:
-                return outcome
         return outcome
 
     def _ask(self) -> TableInfo:

@@ -159,7 +159,11 @@ class Tables:
             is_said_again = known is not None and known.body == body
             if known is not None and _is_in_place(known, body):
                 # With what was made of it.
-                info = known.info if is_said_again else _at_versions(known.info, body)
+                info = (
+                    known.info
+                    if is_said_again
+                    else at_versions(known.info, **{name: body[name] for name in _VERSIONS})
+                )
             else:
                 info = _here(body)
                 if known is not None:
@@ -197,10 +201,10 @@ def _is_in_place(known: _Learnt, body: Mapping[str, Any]) -> bool:
     return {**known.body, **versions} == body and known.info.location == _place(body)
 
 
-def _at_versions(info: TableInfo, body: Mapping[str, Any]) -> TableInfo:
+def at_versions(info: TableInfo, **versions: int) -> TableInfo:
     """Return a table at other versions, with all that was made of its schema."""
     made = object.__new__(TableInfo)
-    vars(made).update(vars(info), **{name: body[name] for name in _VERSIONS})
+    vars(made).update(vars(info), **versions)
     return made
 
 

@@ -23,6 +23,8 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.client import native
 from commitlog.client.caller import Caller, acting_for
 from commitlog.client.native import LogVersions
+from commitlog.client.runtime import Runtime
+from commitlog.core.lance.staged_keys import keys_in
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
 from tests.fakes.leader import SCHEMA, FakeLeader, blank
@@ -66,6 +68,38 @@ def test_native_writes_go_through_the_log(client: CommitLog, leader: FakeLeader,
     assert dict(operation.metadata) == {"commitlog.base_version": "2"}
     assert client.table("a$t").version == dataset.version == 3
     assert leader.committed[-1][1].transaction_id in leader.answers
+
+
+def test_a_native_commit_asks_nothing_once_it_is_readable(
+    client: CommitLog, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    ask = Runtime._watch
+
+    def noting(self: Runtime, connection: Any, ticket: Any, readable: bool) -> None:
+        asked.append(readable)
+        ask(self, connection, ticket, readable)
+
+    monkeypatch.setattr(Runtime, "_watch", noting)
+    dataset = client.open("a$t")
+    leader.requests.clear()
+    dataset.insert(_rows(id=[50], v=["q"]))
+    dataset.delete("id = 50")
+    assert (leader.requests, asked) == ([], [])
+    assert (dataset.version, dataset.count_rows()) == (4, 10)
+
+
+def test_native_writes_after_a_change_of_columns_carry_the_keys_of_the_new_ones(
+    log: MemoryLog, leader: FakeLeader
+) -> None:
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$k", SCHEMA, primary_key="id")
+        dataset = client.open("a$k")
+        lance.LanceDataset.drop_columns(dataset, ["v"])
+        dataset.insert(_rows(id=[1]))
+        dataset.insert(_rows(id=[2]))
+    keys = [keys_in(operation.metadata) for operation in _staged(leader)]
+    assert [one is not None and len(one.hashes) > 0 for one in keys] == [False, True, True]
 
 
 def test_native_writes_name_the_principal(log: MemoryLog, leader: FakeLeader) -> None:
