@@ -164,11 +164,16 @@ def put_apart(
 
 
 def key_of(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Return the columns of a key that a caller names, or the table's own key."""
+    """Return the columns of a key that a caller names, or the table's own key.
+
+    As in Lance, a name in another case names the column too, if it is the only one.
+    """
     given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
     # A tuple, mostly: to look at `Sequence` is slow.
     is_listed = isinstance(given, tuple | Sequence)
     key = tuple(given) if is_listed else ()
+    if on is not None:
+        key = tuple(_column(info, name) for name in key)
     if len(set(key)) != len(key) or not is_listed:
         raise InvalidTransaction(
             f"on={on!r} names no key",
@@ -183,6 +188,13 @@ def key_of(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
             advice="Name the key's columns, or create the table with a primary_key",
         )
     return key
+
+
+def _column(info: TableInfo, name: str) -> str:
+    if name in info.column_ids or not isinstance(name, str):
+        return name
+    like = [column for column in info.column_ids if column.lower() == name.lower()]
+    return like[0] if len(like) == 1 else name
 
 
 def is_small(data: Any) -> bool:

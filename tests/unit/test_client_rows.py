@@ -470,3 +470,21 @@ def test_what_was_made_of_a_schema_serves_the_next_version(client: CommitLog, ta
     assert second.version > first.version
     assert (second.schema, second.lance_schema) == made
     assert second.schema is made[0]
+
+
+def test_a_key_is_found_by_its_name_in_another_case_as_by_lance(
+    client: CommitLog, table: str
+) -> None:
+    client.merge_insert(table, {"id": [1, 6], "v": ["A", "f"]}, "ID").raise_for_conflict()
+    with client.transact() as block:
+        block.merge_insert(table, {"id": [2], "v": ["B"]}, ["Id"])
+    assert _rows(client) == {1: "A", 2: "B", 3: "c", 4: "d", 5: "e", 6: "f"}
+    operation, _ = made_write(client, ("a", "t"), {"id": [9], "v": ["z"]}, "upsert", "ID", {}, None)
+    assert operation.on == ("id",)
+    with pytest.raises(InvalidTransaction, match="names no key"):
+        client.merge_insert(table, {"id": [1], "v": ["A"]}, ["id", "ID"])
+    two = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
+    client.create_table("a$two", two)
+    client.merge_insert("a$two", {"id": [1], "ID": [2]}, "ID")
+    with pytest.raises(InvalidTransaction, match="no column 'Id'"):
+        client.merge_insert("a$two", {"id": [1], "ID": [2]}, "Id")
