@@ -38,6 +38,7 @@ from commitlog.client.row_writes import (
     settings_of,
 )
 from commitlog.client.rows import (
+    NOTHING_APPENDED,
     Prepared,
     prepare_append,
     remove_files,
@@ -49,7 +50,7 @@ from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
-from commitlog.model.records import Application, Code, Expect, Outcome, Status
+from commitlog.model.records import Application, Code, Expect, Outcome, Status, Transaction
 from commitlog.model.table import TableId
 
 # Of its own: a program that seeds `random` gets from it what it would without us. Without state:
@@ -114,7 +115,7 @@ class Execution:
         if (outcome := self._write_rows(data, RowsMode.APPEND)) is not None:
             return outcome
         self._is_append = True
-        written: list[tuple[Any, Prepared]] = []
+        written: list[tuple[TableInfo, Prepared]] = []
         # A stream is read once; other rows can be cast again if the schema changed, and are cast
         # before a file is begun.
         is_stream = isinstance(data, pa.RecordBatchReader)
@@ -129,17 +130,20 @@ class Execution:
         cast_for, rows = cast(known) if known else self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
-            if written and (is_stream or written[0][0] == (info.location, info.fields)):
+            if written and (is_stream or _is_alike(written[0][0], info)):
                 kept = written[0][1]
                 version = info.version if info.primary_key else 0
                 return Prepared(kept.operation, version, keys=kept.keys, counts=kept.counts)
             dataset = self._log.opened.for_writing(info)
             source = rows
-            if written or info.fields != cast_for.fields:
+            if written:
+                remove_files(*written.pop())
+                source = rows_reader(data, info.schema, info.name)
+            elif info.fields != cast_for.fields:
                 # A stream that was cast is cast again: it wasn't read yet.
                 source = rows_reader(rows if is_stream else data, info.schema, info.name)
             prepared = prepare_append(info, dataset, source)
-            written[:] = [((info.location, info.fields), prepared)]
+            written.append((info, prepared))
             return prepared
 
         first = None if cast_for.primary_key else cast_for
@@ -269,7 +273,12 @@ class Execution:
                 reasons.append("the table was replaced while it was being read")
                 continue
             self.counts = prepared.counts
-            outcome = self._submit(described, prepared, attempt, reasons)
+            try:
+                transaction, outcome = self._submit(described, prepared, attempt, reasons)
+            except NOTHING_APPENDED:
+                remove_files(described, prepared)
+                raise
+            tell_repeat(self._log.runtime(), transaction, outcome)
             if outcome.status is Status.COMMITTED:
                 return outcome
             again = self._is_worth_it(outcome) and len(reasons) + 1 < self._attempts_max
@@ -282,7 +291,7 @@ class Execution:
 
     def _submit(
         self, info: TableInfo, prepared: Prepared, attempt: int, reasons: Sequence[str]
-    ) -> Outcome:
+    ) -> tuple[Transaction, Outcome]:
         commit = prepared_commit(info, prepared, self._transaction_id, id_is_new=self._id_is_new)
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
         if self._notes_counts:
@@ -312,9 +321,7 @@ class Execution:
         ticket = self._log.runtime().submit(
             transaction, id_is_new=self._id_is_new, any_content=True
         )
-        outcome = ticket.result(max(left, 1.0), self._wait)
-        tell_repeat(self._log.runtime(), transaction, outcome)
-        return outcome
+        return transaction, ticket.result(max(left, 1.0), self._wait)
 
     def _is_worth_it(self, outcome: Outcome) -> bool:
         if outcome.code is Code.EXPECTATION_FAILED:
@@ -341,6 +348,11 @@ OPTIONS = [
     one.name for one in signature(Execution).parameters.values() if one.kind is one.KEYWORD_ONLY
 ]
 """What one may say of each operation."""
+
+
+def _is_alike(one: TableInfo, other: TableInfo) -> bool:
+    """Return True if rows that were written for one description fit the other."""
+    return (one.location, one.fields) == (other.location, other.fields)
 
 
 def _reason(outcome: Outcome) -> str:

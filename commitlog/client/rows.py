@@ -10,6 +10,7 @@ Changed rows move to new fragments (Lance's `rewrite_rows`) and keep their stabl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -30,7 +31,13 @@ from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import encoded_keys, hashed, packed
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import (
+    CommitLogError,
+    InvalidRequest,
+    InvalidTransaction,
+    NoSuchTable,
+    Unavailable,
+)
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import KeyHashes
@@ -46,6 +53,8 @@ _WRONG_ROWS = (
 """How pylance begins what is wrong with rows, and not with storage."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32
+
+_log = logging.getLogger("commitlog")
 
 
 Search = Callable[[TableInfo, lance.LanceDataset, list[str] | dict[str, str], str], pa.Table | None]
@@ -157,8 +166,22 @@ def delete_rows(
     return updated, removed, rows
 
 
+NOTHING_APPENDED = (InvalidRequest, NoSuchTable, Unavailable)
+"""What submitting, and waiting for the outcome, raise only if the log surely has no such record."""
+
+
 def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False) -> None:
-    """Remove what was written for an operation that surely was not committed."""
+    """Remove what was written for an operation that surely was not committed.
+
+    The caller hears of what became of that; what a store doesn't remove now, maintenance does.
+    """
+    try:
+        _remove_files(info, prepared, keep_data=keep_data)
+    except (OSError, CommitLogError) as error:
+        _log.warning("files of %s that nothing needs were left: %s", info.name, error)
+
+
+def _remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool) -> None:
     store = store_for(info.location)
     message = prepared.operation
     if not isinstance(message, Transaction):

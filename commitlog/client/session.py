@@ -21,7 +21,7 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
 from commitlog.client.row_tickets import settled_if_rows
 from commitlog.client.row_writes import key_of, made_write
-from commitlog.client.rows import Prepared, prepare_append, remove_files
+from commitlog.client.rows import NOTHING_APPENDED, Prepared, prepare_append, remove_files
 from commitlog.client.submission import AffectedRowsLike, as_operation, prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
@@ -165,6 +165,20 @@ class TransactionBuilder:
             return
         if not self._operations:
             return
+        deadline = time.monotonic() + self._timeout
+        try:
+            outcome = self.outcome = self._submitted()
+        except NOTHING_APPENDED:
+            self._remove_files()
+            raise
+        if outcome.status is not Status.COMMITTED:
+            self._remove_files()
+        self._check_tables(outcome)
+        # Rows that are refused later leave the record's commits as they are.
+        self.outcome = settled_if_rows(self._log.runtime(), outcome, self._wait, deadline)
+        self.outcome.raise_for_conflict()
+
+    def _submitted(self) -> Outcome:
         transaction = self._log.transaction(
             tuple(self._operations),
             transaction_id=self.transaction_id,
@@ -173,18 +187,11 @@ class TransactionBuilder:
             expects=self._expects,
             payloads=self._payloads,
         )
-        deadline = time.monotonic() + self._timeout
         # Files differ each time a block is repeated under its id: what was committed first counts.
         self.ticket = self._log.runtime().submit(
             transaction, id_is_new=self._id_is_new, any_content=bool(self._written)
         )
-        outcome = self.outcome = self.ticket.result(self._timeout, self._wait)
-        if outcome.status is not Status.COMMITTED:
-            self._remove_files()
-        self._check_tables(outcome)
-        # Rows that are refused later leave the record's commits as they are.
-        self.outcome = settled_if_rows(self._log.runtime(), outcome, self._wait, deadline)
-        self.outcome.raise_for_conflict()
+        return self.ticket.result(self._timeout, self._wait)
 
     def _check_tables(self, outcome: Outcome) -> None:
         """Refuse the commit of an earlier block on other tables, which isn't this one's answer."""
@@ -206,10 +213,10 @@ class TransactionBuilder:
         return self._log.describe(parse_table_id(table_id), fresh=True, readable=True)
 
     def _add(self, info: TableInfo, prepared: Prepared) -> None:
+        self._written.append((info, prepared))
         self._operations.append(
             prepared_commit(info, prepared, self.transaction_id, id_is_new=self._id_is_new)
         )
-        self._written.append((info, prepared))
 
     def _remove_files(self) -> None:
         for info, prepared in self._written:

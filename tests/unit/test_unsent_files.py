@@ -1,0 +1,140 @@
+"""Data files of calls that appended nothing are removed at once, and never those of a record."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog, InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import LocalStore
+from commitlog.client import session
+from commitlog.client.runtime import Runtime
+from commitlog.errors import CommitLogError, LogClosed, Overloaded
+from commitlog.model.records import Code, Outcome, Status, Submitted
+from tests.fakes.leader import SCHEMA, FakeLeader, blank
+
+ROWS = {"id": [1, 2], "v": ["a", "b"]}
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$t", SCHEMA)
+        client.append("a$t", {"id": [0], "v": ["z"]})
+        yield client
+
+
+def _files(client: CommitLog) -> int:
+    location = Path(client.table("a$t").location)
+    return sum(len(os.listdir(location / one)) for one in ("data", "_deletions") if
+               (location / one).is_dir())  # fmt: skip
+
+
+def _block(client: CommitLog, **options: Any) -> None:
+    with client.transact(**options) as block:
+        block.append("a$t", ROWS)
+        block.merge_insert("a$t", {"id": [0], "v": ["y"]}, "id")
+
+
+def _append(client: CommitLog) -> None:
+    client.append("a$t", ROWS)
+
+
+NOT_SENT = [Unavailable("away"), Overloaded("busy", 1.0), LogClosed(), InvalidTransaction("no")]
+
+
+@pytest.mark.parametrize("write", [_block, _append])
+@pytest.mark.parametrize("error", NOT_SENT, ids=lambda error: type(error).__name__)
+def test_what_was_not_sent_leaves_no_files(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch, write: Any, error: CommitLogError
+) -> None:
+    before = _files(client)
+
+    def refuse(self: Runtime, *_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Runtime, "submit", refuse)
+    with pytest.raises(type(error)):
+        write(client)
+    assert _files(client) == before
+
+
+@pytest.mark.parametrize("write", [_block, _append])
+def test_what_may_have_been_sent_keeps_its_files(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch, write: Any
+) -> None:
+    before = _files(client)
+
+    def lose(self: Runtime, *_: Any, **__: Any) -> None:
+        raise OutcomeUnknown("the answer is lost", "x")
+
+    monkeypatch.setattr(Runtime, "submit", lose)
+    with pytest.raises(OutcomeUnknown):
+        write(client)
+    assert _files(client) > before
+
+
+def test_a_block_whose_record_is_invalid_leaves_no_files(client: CommitLog) -> None:
+    before = _files(client)
+    with pytest.raises(InvalidTransaction):
+        _block(client, properties={"note": "\ud800"})
+    assert _files(client) == before
+
+
+def test_an_operation_that_cannot_be_encoded_leaves_no_files(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidTransaction("too many fragments")
+
+    before = _files(client)
+    monkeypatch.setattr(session, "prepared_commit", refuse)
+    with pytest.raises(InvalidTransaction, match="too many fragments"):
+        _block(client)
+    assert _files(client) == before
+
+
+def test_a_store_that_removes_nothing_does_not_hide_why_a_block_failed(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise PermissionError("read-only file system")
+
+    def fail() -> None:
+        with client.transact() as block:
+            block.append("a$t", ROWS)
+            monkeypatch.setattr(LocalStore, "delete", broken)
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert "were left: read-only file system" in caplog.text
+
+
+def test_files_of_an_append_that_is_written_again_for_other_columns_are_removed(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    before = _files(client)
+    refused: list[Submitted] = []
+
+    def decide(submitted: Submitted) -> Outcome | None:
+        if refused:
+            return None
+        refused.append(submitted)
+        location = leader.tables[("a", "t")].operation.location
+        import lance
+
+        lance.dataset(location).add_columns({"w": "id"})
+        leader.tables[("a", "t")].version += 1
+        return replace(blank(Status.RETRYABLE, Code.CONFLICT), attempt=0)
+
+    leader.decide = decide
+    client.append("a$t", pa.table(ROWS, schema=SCHEMA)).raise_for_conflict()
+    # One data file of the rows, and one of the new column.
+    assert _files(client) == before + 2
+    assert client.open("a$t").count_rows() == 3
