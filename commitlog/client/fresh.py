@@ -7,8 +7,6 @@ holds, and it is a dataset of Lance's like any other, only that it can't be writ
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -30,6 +28,7 @@ from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
+from commitlog.client.view_folders import new_folder, use_folder
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.rows.deciding import dropped_columns
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
@@ -67,6 +66,7 @@ class FreshDataset(ReadOnlyDataset):
 def _received(position: int, state: tuple[Any, ...]) -> FreshDataset:
     view = cast(FreshDataset, FreshDataset.__deserialize__(*state))
     view.position = position
+    use_folder(Path(view.uri).parent, view)
     return view
 
 
@@ -165,10 +165,11 @@ def _names(write: AcceptedWrite, columns: Set[int]) -> bool:
 def _view(
     info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[AcceptedWrite], position: int
 ) -> FreshDataset:
-    folder = Path(tempfile.mkdtemp(prefix="commitlog-fresh-"))
+    folder = new_folder()
+    place = str(folder.path / "view.lance")
     try:
-        made = dataset.shallow_clone(str(folder / "view.lance"), dataset.version)
-        here = replace(info, location=str(folder / "view.lance"), version=made.version)
+        made = dataset.shallow_clone(place, dataset.version)
+        here = replace(info, location=place, version=made.version)
         for group in _groups(here, writes):
             prepared = prepare_group(here, made, group, base_scan(here, group))
             if prepared is not None:
@@ -177,12 +178,12 @@ def _view(
                 )
                 here = replace(here, version=made.version)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise
     made.__class__ = FreshDataset
     view = cast(FreshDataset, made)
     view.position = position
-    weakref.finalize(view, shutil.rmtree, str(folder), ignore_errors=True)
+    folder.remove_with(view)
     return view
 
 
