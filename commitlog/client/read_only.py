@@ -71,3 +71,19 @@ def _refusing(name: str) -> Any:
 
 for _name in _WRITES:
     setattr(ReadOnlyDataset, _name, _refusing(_name))
+
+
+_inherited = lance.LanceDataset._inherit_base_store_params
+
+
+def _checking_inherited(destination: Any, given: Any) -> Any:
+    if isinstance(destination, ReadOnlyDataset):
+        destination.refuse("lance.write_dataset or LanceDataset.commit")
+    return _inherited(destination, given)
+
+
+# Functions that commit to a dataset that they are given begin with this, and nothing else does.
+# What they then use of the dataset are the parts that also read.
+lance.LanceDataset._inherit_base_store_params = staticmethod(  # type: ignore[assignment, method-assign]
+    _checking_inherited
+)

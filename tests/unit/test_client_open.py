@@ -195,6 +195,20 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
             client.open("a$t", version)
 
 
+def _refuses_what_is_given_it(handle: lance.LanceDataset) -> None:
+    rows = _rows(id=[60], v=["q"])
+    append = lance.LanceOperation.Append(lance.fragment.write_fragments(rows, handle))
+    transaction = lance.Transaction(read_version=handle.version, operation=append)
+    writes: list[Callable[[], Any]] = [
+        lambda: lance.write_dataset(rows, handle, mode="append"),
+        lambda: lance.LanceDataset.commit(handle, append, read_version=handle.version),
+        lambda: lance.LanceDataset.commit_batch(handle, [transaction]),
+    ]
+    for write in writes:
+        with pytest.raises(InvalidRequest, match="read-only, and lance.write_dataset or"):
+            write()
+
+
 def test_an_opened_table_travels_for_reading_only(client: CommitLog) -> None:
     import pickle
 
@@ -206,6 +220,7 @@ def test_an_opened_table_travels_for_reading_only(client: CommitLog) -> None:
                 write(handle)
         with pytest.raises(InvalidRequest, match="optimize writes"):
             _ = handle.optimize
+        _refuses_what_is_given_it(handle)
     # A worker writes files for it, and whoever has a connection submits them.
     fragments = lance.fragment.write_fragments(_rows(id=[50], v=["q"]), sent)
     client.submit("a$t", lance.LanceOperation.Append(fragments)).result().raise_for_conflict()

@@ -128,6 +128,8 @@ def test_copies_of_a_view_are_read_only_and_keep_its_folder(running: Service) ->
         assert (made.position, made.count_rows()) == (position, 4)
         with pytest.raises(InvalidRequest, match="fresh view is read-only"):
             made.insert(table_of([empty(5)]))
+        with pytest.raises(InvalidRequest, match="fresh view is read-only"):
+            lance.write_dataset(table_of([empty(5)]), made, mode="append")
     del view, made, copies[2]
     gc.collect()
     assert folder.is_dir()
