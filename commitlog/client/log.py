@@ -1,7 +1,8 @@
 """`CommitLog`: a writer's and reader's connection to a log.
 
 Thread-safe, and usable from asyncio: submitting doesn't wait for answers, and tickets can be
-awaited. A program can end without closing it, and a forked child connects again.
+awaited. A program can end without closing it. A forked child connects again, but Lance may crash
+there: start children that read or write rows by `spawn`.
 """
 
 from __future__ import annotations
@@ -69,10 +70,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         self._runtime: Runtime | None = None
         self._pid, self._is_closed = os.getpid(), False
         self._lock = threading.Lock()
-        self.opened = Opened(self.runtime)
-        reference = weakref.ref(self)
+        self.opened, reference = Opened(self.runtime), weakref.ref(self)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=lambda: _new_lock(reference()))
+            os.register_at_fork(after_in_child=lambda: _new_locks(reference()))
 
     @classmethod
     def connect(
@@ -325,7 +325,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         with self._lock:
             self._is_closed = True
             runtime, self._runtime = self._runtime, None
-        if runtime is not None:
+        if runtime is not None and self._pid == os.getpid():  # a forked child has the parent's
             runtime.close(timeout)
 
     def __enter__(self) -> CommitLog:
@@ -393,6 +393,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         self._pid = os.getpid()
 
 
-def _new_lock(log: CommitLog | None) -> None:
-    if log is not None:
+def _new_locks(log: CommitLog | None) -> None:
+    if log is not None:  # a forked child waits for no thread that its parent has
         log._lock = threading.Lock()
+        log._tables.renew_locks()
+        log.opened.renew_locks()

@@ -40,6 +40,11 @@ class Opened:
         self._datasets: dict[tuple[str, str, int], lance.LanceDataset] = {}
         self._files = VersionFiles()
 
+    def renew_locks(self) -> None:
+        """In a forked child, wait for no thread that the parent has."""
+        self._lock, self._files = threading.Lock(), VersionFiles()
+        vars(self).pop("keys", None)
+
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
         """Open a version by path, without the log behind it."""
         key = (info.location, info.incarnation, version)

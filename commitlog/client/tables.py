@@ -106,6 +106,10 @@ class Tables:
         self._lock = threading.Lock()
         self._known: dict[TableId, _Learnt] = {}
 
+    def renew_locks(self) -> None:
+        """In a forked child, wait for no thread that the parent has."""
+        self._lock = threading.Lock()
+
     def known(self, table: TableId) -> TableInfo | None:
         """Return a recent description, without asking."""
         found = self._known.get(table)

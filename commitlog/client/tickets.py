@@ -9,6 +9,7 @@ transaction: `OutcomeUnknown` carries the id under which to ask again.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -27,6 +28,18 @@ from commitlog.errors import (
     OutcomeUnknown,
 )
 from commitlog.model.records import Outcome, Status, Transaction
+
+_lock = threading.Lock()
+"""Of all tickets, since it is held for moments; a forked child gets a new one."""
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 Wait = Literal["readable", "committed"]
 RESULT_TIMEOUT_SECONDS = 30.0
@@ -126,7 +139,6 @@ class Ticket:
         """The results of its writes of rows, if the leader sent them with the outcome."""
         self.traced_from = 0.0
         """When it was submitted, if it is traced and its span wasn't reported yet."""
-        self._lock = threading.Lock()
 
     @property
     def transaction(self) -> Transaction:
@@ -194,7 +206,7 @@ class Ticket:
 
     def deliver(self, outcome: Outcome, readable: bool) -> None:
         """Take an answer from the leader or the topic."""
-        with self._lock:
+        with _lock:
             self._decided = self._decided or outcome
             if readable or outcome.status is not Status.COMMITTED:
                 self._readable = self._readable or outcome
@@ -213,7 +225,7 @@ class Ticket:
 
     def fail(self, error: CommitLogError) -> None:
         """Note that the transaction certainly wasn't appended, or that no answer will come."""
-        with self._lock:
+        with _lock:
             if self._decided is None or isinstance(error, OutcomeUnknown):
                 self._failure = error
         self._wake()
@@ -221,7 +233,7 @@ class Ticket:
     def _wake(self) -> None:
         if not self._waiting:
             return
-        with self._lock:
+        with _lock:
             due = [future for readable, future in self._waiting if self._knows(readable)]
             self._waiting = [each for each in self._waiting if each[1] not in due]
         for future in due:
@@ -237,7 +249,7 @@ class Ticket:
         if not readable:
             check_wait(wait)
         if readable != self._asked and not self._knows(readable):
-            with self._lock:
+            with _lock:
                 ask, self._asked = readable != self._asked, readable
             if ask:
                 self._ask(self, readable)
@@ -248,7 +260,7 @@ class Ticket:
         future: Future[None] = Future()
         # One awaiting task may be cancelled; the answer still belongs to the others.
         future.set_running_or_notify_cancel()
-        with self._lock:
+        with _lock:
             self._waiting.append((wait == "readable", future))
         self._wake()
         return future
