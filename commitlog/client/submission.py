@@ -21,7 +21,7 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.arguments import refused
 from commitlog.client.clones import clone, is_clone
-from commitlog.client.contents import contents, cover_no_more, summary
+from commitlog.client.contents import complete, contents, summary
 from commitlog.client.host import Host, TableName
 from commitlog.client.iceberg_text import check_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
@@ -241,7 +241,7 @@ def _encode(
         advice = "Pass the types that pylance documents; ids and versions are at least 0"
         with refused(what, "operation", operation, advice):
             message, metadata = to_transaction(operation, read_version=read_version, uuid=uuid)
-        cover_no_more(info, operation, message)
+        complete(info, operation, message)
     return message, message.SerializeToString(deterministic=True), metadata
 
 
