@@ -181,6 +181,13 @@ def key_of(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
             value=on,
             advice="Give a column's name, or several, each once",
         )
+    if not key and info.lost_key:
+        gone = next(name for name in info.lost_key if name not in info.column_ids)
+        raise InvalidTransaction(
+            f"{info.name} has no key now: its column {gone!r} was renamed or dropped",
+            field="on",
+            advice="Name the key's columns, or give the column its name again",
+        )
     if not key:
         raise InvalidTransaction(
             f"{info.name} has no key",

@@ -30,6 +30,9 @@ MAX_AGE_SECONDS = 60.0
 class TableInfo(TableDescription):
     """A table as the leader described it at some moment."""
 
+    lost_key: tuple[str, ...] = ()
+    """The declared key, of which a column was renamed or dropped: then it is none."""
+
     @property
     def name(self) -> str:
         """The table's name as people write it."""
@@ -192,7 +195,7 @@ def _here(body: Mapping[str, Any]) -> TableInfo:
     """
     info = replace(TableInfo.from_json(body), location=_place(body))
     is_whole = not info.fields or all(name in info.column_ids for name in info.primary_key)
-    return info if is_whole else replace(info, primary_key=())
+    return info if is_whole else replace(info, primary_key=(), lost_key=info.primary_key)
 
 
 def _place(body: Mapping[str, Any]) -> str:
