@@ -162,8 +162,11 @@ class Ticket:
         try:
             is_known = self._ask_for(wait)
             if not (is_known() if self._read is None else self._read(is_known, deadline)):
-                future = self._future(wait)
-                with contextlib.suppress(TimeoutError), self._attended(is_known):
+                with (
+                    contextlib.suppress(TimeoutError),
+                    self._attended(is_known),
+                    self._future(wait) as future,
+                ):
                     future.result(max(0.0, deadline - time.monotonic()))
         except LogClosed:
             raise self._unreachable() from None
@@ -184,8 +187,8 @@ class Ticket:
             is_known = self._ask_for(wait)
             if not is_known():
                 left = max(0.0, deadline - time.monotonic())
-                with self._attended(is_known):
-                    await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=left)
+                with self._attended(is_known), self._future(wait) as future:
+                    await asyncio.wait({asyncio.wrap_future(future)}, timeout=left)
         except LogClosed:
             raise self._unreachable() from None
         return self._found(timeout, wait)
@@ -255,15 +258,21 @@ class Ticket:
                 self._ask(self, readable)
         return partial(self._knows, readable)
 
-    def _future(self, wait: Wait) -> Future[None]:
-        """Return a future that ends when the answer is there."""
+    @contextlib.contextmanager
+    def _future(self, wait: Wait) -> Iterator[Future[None]]:
+        """Give a future that ends when the answer is there, to a caller that waits for it here."""
         future: Future[None] = Future()
         # One awaiting task may be cancelled; the answer still belongs to the others.
         future.set_running_or_notify_cancel()
+        waiting = (wait == "readable", future)
         with _lock:
-            self._waiting.append((wait == "readable", future))
-        self._wake()
-        return future
+            self._waiting.append(waiting)
+        try:
+            self._wake()
+            yield future
+        finally:
+            with _lock:
+                self._waiting = [one for one in self._waiting if one is not waiting]
 
     def _found(self, timeout: float, wait: Wait) -> Outcome:
         found = self._readable if wait == "readable" else self._decided

@@ -1,0 +1,78 @@
+"""Callers who give up waiting for a ticket leave nothing behind, and disturb nobody."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog, OutcomeUnknown
+from commitlog.adapters.memory import MemoryLog
+from commitlog.client.tickets import Ticket
+from tests.fakes.leader import SCHEMA, FakeLeader
+
+
+@pytest.fixture
+def ticket(log: MemoryLog, leader: FakeLeader) -> Iterator[Ticket]:
+    """A ticket without an answer, until the leader isn't paused any more."""
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$t", SCHEMA)
+        rows = pa.table({"id": [1], "v": ["a"]}, schema=SCHEMA)
+        fragments = lance.fragment.write_fragments(rows, client.table("a$t").location)
+        leader.paused.set()
+        yield client.submit("a$t", lance.LanceOperation.Append(fragments))
+        leader.paused.clear()
+
+
+def test_waiting_again_and_again_keeps_nothing(ticket: Ticket, leader: FakeLeader) -> None:
+    for _ in range(50):
+        with pytest.raises(OutcomeUnknown):
+            ticket.result(0.0)
+
+    async def poll() -> None:
+        for _ in range(50):
+            with pytest.raises(OutcomeUnknown):
+                await ticket.result_async(0.0)
+
+    asyncio.run(poll())
+    assert ticket._waiting == []
+    leader.paused.clear()
+    assert ticket.result(30).version == 2
+
+
+def test_an_answer_after_the_event_loop_has_ended_disturbs_nobody(
+    ticket: Ticket, leader: FakeLeader, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def give_up() -> None:
+        with pytest.raises(OutcomeUnknown):
+            await ticket.result_async(0.01)
+        task = asyncio.create_task(ticket.result_async(30))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        asyncio.create_task(ticket.result_async(30))  # noqa: RUF006 -- the loop's end cancels it
+        await asyncio.sleep(0)
+
+    asyncio.run(give_up())
+    assert ticket._waiting == []
+    leader.paused.clear()
+    assert ticket.result(30).version == 2
+    assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
+    ticket: Ticket, leader: FakeLeader
+) -> None:
+    async def wait() -> list[int]:
+        tasks = [asyncio.create_task(ticket.result_async(30)) for _ in range(20)]
+        await asyncio.sleep(0)
+        tasks[3].cancel()
+        leader.paused.clear()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[3], asyncio.CancelledError)
+        return [one.version for one in found if not isinstance(one, BaseException)]
+
+    assert asyncio.run(wait()) == [2] * 19
