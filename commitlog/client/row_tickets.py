@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
-from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, deadline_after
+from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
 from commitlog.errors import (
     CommitLogError,
     InvalidTransaction,
@@ -133,36 +133,58 @@ class RowsTicket:
         """
         check_rows_wait(wait)
         deadline = deadline_after(timeout)
-        runtime, ticket = self._runtime, self._ticket
-        runtime.rows_hint = wait == "readable"
-        outcome = accepted(ticket, timeout, is_held=runtime.rows_hint)
-        if outcome.code in (Code.WRONG_SCHEMA, Code.TABLE_REPLACED):
-            with contextlib.suppress(CommitLogError):
-                self._on_stale()
-        return settled(runtime, outcome, wait, deadline, ticket.applied)
+        outcome = self._ticket.result(timeout, self._accepted(timeout, wait))
+        return self._settled(outcome, wait, deadline)
 
     def __await__(self) -> Generator[Any, None, RowsOutcome]:
         """Wait as `result()` does, without blocking the event loop."""
+        return self.result_async().__await__()
+
+    async def result_async(
+        self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: RowsWait = "readable"
+    ) -> RowsOutcome:
+        """Wait as `result` does, without blocking the event loop."""
         import asyncio
 
-        return asyncio.to_thread(self.result).__await__()
+        check_rows_wait(wait)
+        deadline = deadline_after(timeout)
+        ticket = self._ticket
+        outcome = await ticket.result_async(timeout, self._accepted(timeout, wait))
+        is_known = outcome.status is Status.COMMITTED
+        if is_known and (wait == "accepted" or ticket.applied is not None):
+            return self._settled(outcome, wait, deadline)
+        # The leader has to be asked.
+        return await asyncio.to_thread(self._settled, outcome, wait, deadline)
+
+    def _accepted(self, timeout: float, wait: RowsWait) -> Wait:
+        self._runtime.rows_hint = wait == "readable"
+        return _wait_for(self._ticket, timeout, is_held=self._runtime.rows_hint)
+
+    def _settled(self, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:
+        if outcome.code in (Code.WRONG_SCHEMA, Code.TABLE_REPLACED):
+            with contextlib.suppress(CommitLogError):
+                self._on_stale()
+        return settled(self._runtime, outcome, wait, deadline, self._ticket.applied)
 
     def __repr__(self) -> str:
         """Show the id and what is known."""
         return f"RowsTicket({self.transaction_id!r}, {'accepted' if self.done() else 'pending'})"
 
 
-def accepted(ticket: Ticket, timeout: float, *, is_held: bool = True) -> Outcome:
-    """Wait until the rows of a transaction are in the log, or readable if the outcome `is_held`.
+def accepted(ticket: Ticket, timeout: float) -> Outcome:
+    """Wait until the rows of a transaction are in the log, or readable if the outcome is held."""
+    return ticket.result(timeout, _wait_for(ticket, timeout, is_held=True))
+
+
+def _wait_for(ticket: Ticket, timeout: float, *, is_held: bool) -> Wait:
+    """Return for what to wait, so that rows are in the log, or readable if the outcome `is_held`.
 
     A caller that waits for files gets the outcome unasked; without files, that is at once.
     """
     if not is_held or timeout < HELD_SECONDS_MIN:
         ticket.ask_at_once()
-    for one in ticket.transaction.operations:
-        if not isinstance(one, WriteRows):
-            return ticket.result(timeout, "committed")
-    return ticket.result(timeout, "readable")
+    has_files = any(not isinstance(one, WriteRows) for one in ticket.transaction.operations)
+    return "committed" if has_files else "readable"
 
 
 def writes_rows(outcome: Outcome) -> bool:
