@@ -124,6 +124,12 @@ def _transaction_id(name: str, value: Any) -> None:
         )
 
 
+def _known_transaction_id(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise refusal(name, value, "Give the id that a ticket or an outcome names")
+    _transaction_id(name, value)
+
+
 def _table(name: str, value: Any) -> None:
     parse_table_id(value)
 
@@ -232,6 +238,7 @@ _CHECKS: dict[str, Check] = {
     "str | os.PathLike[str] | None": _or_none(_PATH),
     "timedelta | None": _or_none(_DURATION),
     "transaction_id": _transaction_id,
+    "transaction_id: str": _known_transaction_id,
     "version": _or_none(_VERSION),
 }
 """By the annotations of public methods, but for a name that says more than its annotation. What has
@@ -264,7 +271,9 @@ def has_columns(dataset: lance.LanceDataset) -> str:
 @functools.cache
 def _checks(function: Callable[..., Any]) -> dict[str, Check | None]:
     return {
-        name: _CHECKS.get(name) or _CHECKS.get(str(one.annotation))
+        name: _CHECKS.get(f"{name}: {one.annotation}")
+        or _CHECKS.get(name)
+        or _CHECKS.get(str(one.annotation))
         for name, one in inspect.signature(function).parameters.items()
     }
 

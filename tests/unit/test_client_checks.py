@@ -367,3 +367,9 @@ def _said(transaction: Transaction) -> Transaction:
         submitted_at_ms=0,
         payload_hash=b"",
     )
+
+
+@pytest.mark.parametrize("wrong", [None, "", 7, b"x", "x" * 200])
+def test_an_outcome_is_asked_for_by_an_id(client: CommitLog, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match="transaction.id"):
+        client.outcome(wrong, timeout=0.1)
