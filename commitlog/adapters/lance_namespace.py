@@ -253,14 +253,15 @@ class LogNamespace(GivenNamespace):
         staged = self.staged_in(request)
         try:
             path = self._store.commit(staged)
+            if path is None:
+                for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
+                    with contextlib.suppress(TableVersionNotFoundError):  # deleted since
+                        self._readable(version)
         except CommitLogError as error:
             self.refused = error
             _log.warning("a native write of %s failed: %s", "$".join(self._store.table), error)
             raise
         if path is None:
-            for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
-                with contextlib.suppress(TableVersionNotFoundError):  # deleted since
-                    self._readable(version)
             raise ConcurrentModificationError(f"version {staged.version} is taken")
         self.head = staged.version
         made = {"version": staged.version, "manifest_path": object_path(self.location, path)}
@@ -291,3 +292,21 @@ def refusal_of(dataset: Any) -> CommitLogError | None:
     """Return why the log didn't commit the last native write of a dataset, None if it did."""
     namespace = getattr(dataset, "_namespace_client", None)
     return namespace.refused if isinstance(namespace, LogNamespace) else None
+
+
+@contextlib.contextmanager
+def saying_why(dataset: Any) -> Iterator[None]:
+    """Raise the log's own error where pylance says "unknown", or wraps it in words of its own."""
+    namespace = getattr(dataset, "_namespace_client", None)
+    if not isinstance(namespace, LogNamespace):
+        yield
+        return
+    namespace.refused = namespace.failed = None
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:  # the second of an index
+        if namespace.refused is not None and COMMIT_UNKNOWN in str(error).lower():
+            raise namespace.refused from error
+        if namespace.failed is not None:
+            raise namespace.failed from error
+        raise

@@ -12,7 +12,7 @@ import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
+from commitlog.adapters.lance_namespace import saying_why
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
@@ -35,20 +35,16 @@ _WRITES = (
     *("update_field_metadata", "update_metadata", "update_schema_metadata"),
 )
 """Methods of Lance's dataset that commit a version."""
+_LOOKS = ("checkout_latest", "checkout_version")
+"""Methods that ask the log for a version."""
 
 
 @contextmanager
 def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
-    """Raise the log's refusal where Lance says "Commit result … is unknown", or name the disk."""
+    """Raise the log's own error in place of Lance's, or name the disk that is full."""
     managed = cast(ManagedDataset, dataset)
-    try:
-        with naming_full_storage(format_table_id(managed._table), dataset.uri):
-            yield
-    except (OSError, RuntimeError) as error:  # the second of an index
-        refused = refusal_of(dataset)
-        if refused is None or COMMIT_UNKNOWN not in str(error).lower():
-            raise
-        raise refused from error
+    with saying_why(dataset), naming_full_storage(format_table_id(managed._table), dataset.uri):
+        yield
 
 
 def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,8 +200,8 @@ class ManagedDataset(lance.LanceDataset):
         return _Optimizer(self)
 
 
-for _write in _WRITES:
-    setattr(ManagedDataset, _write, _says_why(getattr(lance.LanceDataset, _write)))
+for _name in (*_WRITES, *_LOOKS):
+    setattr(ManagedDataset, _name, _says_why(getattr(lance.LanceDataset, _name)))
 
 
 class _Tags(Tags):

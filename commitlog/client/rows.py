@@ -318,7 +318,7 @@ class _KeyCollector:
         self._info = info
         self._hashes: set[bytes] = set()
         self._count = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def passing(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(rows.schema, self._batches(rows))
@@ -333,7 +333,7 @@ class _KeyCollector:
                 if key and is_whole and self._count <= APPENDED_KEYS_MAX:
                     self._hashes.update(hashes_of(self._info, key, batch))
                 yield batch
-        except Exception as error:
+        except BaseException as error:
             self.error = error
             raise
 

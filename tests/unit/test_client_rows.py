@@ -488,3 +488,16 @@ def test_a_key_is_found_by_its_name_in_another_case_as_by_lance(
     client.merge_insert("a$two", {"id": [1], "ID": [2]}, "ID")
     with pytest.raises(InvalidTransaction, match="no column 'Id'"):
         client.merge_insert("a$two", {"id": [1], "ID": [2]}, "Id")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, KeyError])
+def test_what_a_callers_stream_raises_reaches_the_caller(
+    client: CommitLog, table: str, error: type[BaseException]
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [9], "v": ["x"]}, schema=SCHEMA)
+        raise error
+
+    with pytest.raises(error):
+        client.append(table, pa.RecordBatchReader.from_batches(SCHEMA, batches()))
+    assert 9 not in _rows(client)
