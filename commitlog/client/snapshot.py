@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
@@ -185,6 +185,13 @@ _HEADS = """
 
 class Reads(AsksSql, NamesPositions):
     """Adds to `CommitLog` more ways to read: `subscribe`, `snapshot` and `sql`."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: its threads and sockets belong to one process."""
+        raise TypeError(
+            "a CommitLog is one process's connection, and can't be pickled or copied: call"
+            " CommitLog.connect in each process that needs one"
+        )
 
     def subscribe(
         self,

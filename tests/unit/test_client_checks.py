@@ -1,5 +1,7 @@
 """What is surely wrong is refused before anything is appended."""
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -373,3 +375,9 @@ def _said(transaction: Transaction) -> Transaction:
 def test_an_outcome_is_asked_for_by_an_id(client: CommitLog, wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="transaction.id"):
         client.outcome(wrong, timeout=0.1)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_client_that_is_sent_says_what_to_do(client: CommitLog, send: Any) -> None:
+    with pytest.raises(TypeError, match=r"call CommitLog.connect in each process"):
+        send(client)
