@@ -64,6 +64,7 @@ class TransactionBuilder:
 
     def expect(self, expectation: Expect) -> None:
         """Add a precondition of the whole transaction."""
+        self._check_open()
         self._expects.append(expectation)
 
     def submit(
@@ -76,6 +77,7 @@ class TransactionBuilder:
         inserted_keys: KeyHashes | None = None,
     ) -> None:
         """Add one operation, as in `CommitLog.submit`."""
+        self._check_open()
         built, _, _ = as_operation(
             self._log,
             table_id,
@@ -89,6 +91,7 @@ class TransactionBuilder:
 
     def append(self, table_id: TableName, data: Any) -> None:
         """Add rows to a table."""
+        self._check_open()
         info = self._log.describe(parse_table_id(table_id), fresh=True)
         rows = rows_reader(data, info.schema, info.name)
         self._add(info, prepare_append(info, self._log.opened.for_writing(info), rows))
@@ -135,6 +138,7 @@ class TransactionBuilder:
 
         They are accepted with the whole transaction, and applied to their table afterwards.
         """
+        self._check_open()
         table = parse_table_id(table_id)
         identity = self.transaction_id
         operation, payloads = made_write(self._log, table, data, mode, on, options, identity)
@@ -142,15 +146,18 @@ class TransactionBuilder:
         self._payloads += payloads
 
     def __enter__(self) -> TransactionBuilder:
+        self._check_open()
+        return self
+
+    def _check_open(self) -> None:
+        """Refuse what comes after the block: its record is sent, and nothing would follow it."""
         if self._is_over:
-            # Its files are a committed transaction's, or are removed.
             raise InvalidRequest(
                 f"the block of transaction {self.transaction_id} has ended",
                 field="transaction_id",
                 value=self.transaction_id,
                 advice="Call log.transact() again for another transaction",
             )
-        return self
 
     def __exit__(
         self,
@@ -210,6 +217,7 @@ class TransactionBuilder:
                 )
 
     def _head(self, table_id: TableName) -> TableInfo:
+        self._check_open()
         return self._log.describe(parse_table_id(table_id), fresh=True, readable=True)
 
     def _add(self, info: TableInfo, prepared: Prepared) -> None:

@@ -17,13 +17,14 @@ from commitlog import (
     InvalidTransaction,
     OutcomeUnknown,
     Status,
+    TableVersionIs,
     Unavailable,
 )
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_writes import made_write
 from commitlog.codecs.keys import key_hashes
-from commitlog.model.operations import CreateTable, LanceCommit
+from commitlog.model.operations import CreateTable, DropTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
 from tests.fakes.leader import SCHEMA, FakeLeader, blank
 
@@ -431,7 +432,21 @@ def test_a_block_is_used_once(client: CommitLog, leader: FakeLeader, table: str)
     before = len(leader.committed)
     with pytest.raises(InvalidRequest, match="has ended"), t:
         t.append(table, {"id": [11]})
+    files = len(list(Path(client.table(table).location, "data").iterdir()))
+    late: list[Callable[[], Any]] = [
+        lambda: t.append(table, {"id": [11]}),
+        lambda: t.delete(table, "id = 10"),
+        lambda: t.update(table, {"v": "'x'"}),
+        lambda: t.merge_insert(table, {"id": [12], "v": ["l"]}),
+        lambda: t.write_rows(table, {"id": [13]}),
+        lambda: t.submit(None, DropTable(("a", "t"))),
+        lambda: t.expect(TableVersionIs(("a", "t"), 1)),
+    ]
+    for call in late:
+        with pytest.raises(InvalidRequest, match="has ended"):
+            call()
     assert len(leader.committed) == before
+    assert len(list(Path(client.table(table).location, "data").iterdir())) == files
     assert _rows(client)[10] == "j"
 
 
