@@ -209,7 +209,7 @@ class LeaderConnection:
         except TimeoutError as error:
             raise Unavailable(
                 f"the leader of partition {self.partition} did not answer `{method}` within "
-                f"{timeout:g} s{self._why()}; make the same call again, or check that `commitlog "
+                f"{timeout:.3g} s{self._why()}; make the same call again, or check that `commitlog "
                 "committer` is running"
             ) from error
         finally:

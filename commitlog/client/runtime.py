@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +36,21 @@ from commitlog.wire import Watch
 
 EXIT_FLUSH_SECONDS = 5.0
 OVERLOAD_PATIENCE_SECONDS = 10.0
+REQUEST_SECONDS_MIN = 1.0
+"""So that a call whose time ends between its attempts still hears from a leader that is there."""
+
+
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+
+
+@contextlib.contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Have requests of this thread or task end then (monotonic clock), or soon after."""
+    token = _DEADLINE.set(min(deadline, _DEADLINE.get()))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +153,8 @@ class Runtime:
 
     def ask(self, partition: int, method: str, **params: Any) -> Callable[[], Any]:
         """Send a request to a partition's leader; return a function that waits for the answer."""
-        timeout = self._settings.request_timeout_seconds
+        left = max(REQUEST_SECONDS_MIN, _DEADLINE.get() - time.monotonic())
+        timeout = min(self._settings.request_timeout_seconds, left)
         return self.connection(partition).ask(method, params, timeout)
 
     def submit(

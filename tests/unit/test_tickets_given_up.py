@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog, OutcomeUnknown
+from commitlog import CommitLog, OutcomeUnknown, Unavailable
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.runtime import RuntimeSettings
 from commitlog.client.tickets import Ticket
 from tests.fakes.leader import SCHEMA, FakeLeader
 
@@ -76,3 +78,26 @@ def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
         return [one.version for one in found if not isinstance(one, BaseException)]
 
     assert asyncio.run(wait()) == [2] * 19
+
+
+def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
+    log: MemoryLog, leader: FakeLeader
+) -> None:
+    settings = RuntimeSettings(request_timeout_seconds=120)
+    with CommitLog(lambda: log, settings=settings) as client:
+        client.create_table("a$t", SCHEMA, primary_key="id")
+        rows = {"id": [1], "v": ["a"]}
+        leader.muted.set()
+        calls: list[Callable[[], object]] = [
+            lambda: client.append("a$t", rows, timeout=0.1),
+            lambda: client.append("a$t", pa.table(rows).to_reader(), timeout=0.1),
+            lambda: client.merge_insert("a$t", rows, timeout=0.1),
+            lambda: client.update("a$t", {"v": "'x'"}, timeout=0.1),
+            lambda: client.delete("a$t", "id = 1", timeout=0.1),
+        ]
+        began = time.monotonic()
+        for call in calls:
+            with pytest.raises(Unavailable, match="`table` within 1 s"):
+                call()
+        assert time.monotonic() - began < 60
+        leader.muted.clear()
