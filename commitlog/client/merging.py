@@ -37,6 +37,7 @@ from commitlog.client.rows import (
     hashes_of,
     key_ids,
     keys_in,
+    whole,
     whole_keys,
     with_children,
     write_moved,
@@ -162,7 +163,8 @@ def prepare_merge(
 def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBuilder:
     """Set what pylance is to do; it reads a condition on the table's own rows at once."""
     if options.when_matched_update_all:
-        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
+        condition = options.when_matched_update_all_filt
+        builder = builder.when_matched_update_all(whole(condition) if condition else None)
     if options.when_matched_delete:
         builder = builder.when_matched_delete()
     if options.when_matched_fail:
@@ -170,9 +172,8 @@ def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBu
     if options.when_not_matched_insert_all:
         builder = builder.when_not_matched_insert_all()
     if options.when_not_matched_by_source_delete:
-        builder = builder.when_not_matched_by_source_delete(
-            options.when_not_matched_by_source_delete_filt
-        )
+        condition = options.when_not_matched_by_source_delete_filt
+        builder = builder.when_not_matched_by_source_delete(whole(condition) if condition else None)
     return builder
 
 

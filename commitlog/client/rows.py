@@ -217,7 +217,7 @@ def scan(
     read: list[str] | dict[str, str] = columns
     if isinstance(columns, dict):
         plain = {f"`{name}`" for name in columns}
-        read = {name: sql if sql in plain else _whole(sql) for name, sql in columns.items()}
+        read = {name: sql if sql in plain else whole(sql) for name, sql in columns.items()}
     try:
         if search and predicate and not reads_blobs:
             found = search(info, dataset, read, predicate)
@@ -225,7 +225,7 @@ def scan(
                 return found
         return dataset.scanner(
             columns=read,
-            filter=None if predicate is None else _whole(predicate),
+            filter=None if predicate is None else whole(predicate),
             with_row_address=True,
             with_row_id=True,
             blob_handling="all_binary" if reads_blobs else None,
@@ -243,7 +243,7 @@ def scan(
         ) from error
 
 
-def _whole(sql: str) -> str:
+def whole(sql: str) -> str:
     """Return SQL in brackets: Lance would read no further than an expression goes.
 
     A closing line ends a comment, and a semicolon ends what is read anyway.
