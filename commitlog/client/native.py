@@ -36,8 +36,7 @@ from commitlog.model.records import Code, Outcome, Status, Transaction
 
 COMMIT_TIMEOUT_SECONDS = 120.0
 DECIDED_TIMEOUT_SECONDS = 1.0
-"""In a staged version's metadata: what the writer's handle had read, before Lance rebased it.
-Under the policy `latest` Lance saw only the versions that have files."""
+"""How long it takes at most to learn what is known of a commit whose file is late."""
 
 
 def open_managed(
