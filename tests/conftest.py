@@ -7,6 +7,7 @@ new is looked for by the other profiles.
 """
 
 import gc
+import importlib
 import os
 import random
 import shutil
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Before a test imports Lance's library of namespaces, which then costs a second less.
+import commitlog.adapters.lean_import  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.namespace_world import World
@@ -150,6 +154,23 @@ def pytest_configure_node(node: Any) -> None:
 
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each worker import a part of the modules first, so that it alone compiles them.
+
+    In a fresh clone all would come to a module at the same time, and each would compile it.
+    """
+    if not _is_worker(session.config):
+        return
+    folders = [path for path in map(Path, session.config.args) if path.is_dir()]
+    modules = sorted(path.resolve() for folder in folders for path in folder.rglob("test_*.py"))
+    worker = getattr(session.config, "workerinput")  # noqa: B009
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in modules[len(modules) * number // count : len(modules) * (number + 1) // count]:
+        name = ".".join(path.relative_to(session.config.rootpath).with_suffix("").parts)
+        with suppress(Exception, pytest.skip.Exception):  # said when it is collected
+            importlib.import_module(name)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
