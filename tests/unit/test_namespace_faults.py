@@ -9,8 +9,6 @@ import pytest
 
 from tests.namespace_world import World, numbers
 
-lancedb = pytest.importorskip("lancedb")
-
 ANSWERS = ("lost", "late", "409", "500", "502", "503", "504")
 
 
@@ -30,6 +28,7 @@ def of_pylance(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
 
 
 def of_lancedb(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
+    lancedb = pytest.importorskip("lancedb")
     connection = lancedb.connect_namespace("rest", {"uri": world.uri})
     opened = connection.open_table(table[-1], namespace_path=table[:-1])
     return {
