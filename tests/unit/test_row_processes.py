@@ -162,6 +162,8 @@ def test_who_gives_up_leaves_no_answer_to_the_next(asked: Callable[..., Asked]) 
 def test_the_next_work_does_not_wait_for_a_child_that_died(asked: Callable[..., Asked]) -> None:
     processes = asked(1, spare=1)
     assert processes.made.count == 1
+    for child in processes.made._children:  # one that nobody asked yet wouldn't run
+        child.start()
     first = processes.ask(("pid", None))
     with pytest.raises(WorkLost):
         processes.ask(("abort", None))
