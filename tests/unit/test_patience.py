@@ -62,10 +62,10 @@ def test_a_process_at_work_is_told_from_one_that_sleeps() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        wait_until(lambda: active_seconds(busy.pid) > 0.5, "half a second of work")
+        wait_until(lambda: active_seconds(busy.pid) > 0.2, "a fifth of a second of work")
         before, worked = active_seconds(idle.pid), active_seconds(busy.pid)
-        wait_until(lambda: active_seconds(busy.pid) > worked + 0.5, "as much again")
-        assert active_seconds(idle.pid) < before + 0.25
+        wait_until(lambda: active_seconds(busy.pid) > worked + 0.2, "as much again")
+        assert active_seconds(idle.pid) < before + 0.1
     finally:
         for process in (busy, idle):
             process.kill()
