@@ -193,6 +193,24 @@ def test_the_document_names_every_route_and_no_other(world: World) -> None:
         assert world.send("GET", path)[0] == 200
 
 
+def test_the_document_is_made_once_and_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def make(**told: Any) -> dict[str, Any]:
+        made.append(document(**told))
+        return made[-1]
+
+    monkeypatch.setattr("consumers.servers.openapi.routes.document", make)
+    with serving_routes([]) as uri:
+        assert not made
+        for path in ("/docs", "/openapi.json", "/docs"):
+            with urllib.request.urlopen(uri + path, timeout=120) as answer:
+                assert answer.status == 200
+    assert len(made) == 1
+
+
 def test_the_page_tells_of_every_operation_and_loads_nothing(world: World) -> None:
     status, page = world.send("GET", "/docs")
     text = page.decode()

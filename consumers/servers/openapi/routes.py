@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -31,15 +32,22 @@ vertical-align: top } :root { color-scheme: light dark }
 def openapi_routes(
     served: Sequence[BaseRoute], *, base_path: str = "", is_secured: bool = False
 ) -> list[Route]:
-    """Return the routes that describe these."""
-    found = document(base_path=base_path, is_secured=is_secured, routes=_others(served))
-    page = _page(found)
+    """Return the routes that describe these; what they answer is made when it is asked for."""
 
-    async def openapi(request: Request) -> JSONResponse:
-        return JSONResponse(found)
+    @cache
+    def found() -> dict[str, Any]:
+        return document(base_path=base_path, is_secured=is_secured, routes=_others(served))
 
-    async def docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(page, headers=_HEADERS)
+    @cache
+    def page() -> str:
+        return _page(found())
+
+    # Not async: they run in a thread, since the first answer is work.
+    def openapi(request: Request) -> JSONResponse:
+        return JSONResponse(found())
+
+    def docs(request: Request) -> HTMLResponse:
+        return HTMLResponse(page(), headers=_HEADERS)
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
 
