@@ -131,6 +131,7 @@ def test_a_replay_gives_the_same_bytes(history: Any) -> None:
     assert tables == again
 
 
+@pytest.mark.slow
 @given(_HISTORY)
 @settings(deadline=None)
 def test_every_metadata_file_is_whole(history: Any) -> None:

@@ -134,6 +134,7 @@ def in_order(rows: list[Row]) -> list[tuple[str, ...]]:
     return sorted(tuple(repr(row[name]) for name in SCHEMA.names) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_group_comes_to_what_its_writes_come_to_one_by_one(seed: int) -> None:
     chance = random.Random(seed)

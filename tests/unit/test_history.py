@@ -56,6 +56,7 @@ def test_steps_do_not_grow_with_missed_versions(missed: int) -> None:
     assert steps_of(history, deleting(10), after) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [1, 100, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_steps_do_not_grow_with_fragments(fragments: int) -> None:
     history = history_of(100_000, fragments)

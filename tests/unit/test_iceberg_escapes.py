@@ -170,6 +170,7 @@ def test_a_table_s_own_place_is_named_freely(places: Places) -> None:
     assert places.post("namespaces/bobs/tables/t", {**change, "updates": [back]}, ADMIN)[0] == 200
 
 
+@pytest.mark.slow
 def test_no_table_is_made_at_a_place_of_others(places: Places) -> None:
     listed = [*places.foreign(), f"{places.left}/deeper", *places.disguised()]
     for number, place in enumerate(listed):

@@ -38,6 +38,7 @@ def test_a_name_that_no_file_of_a_table_has_holds_up_no_other(
     assert repr(str(odd)) in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "named",
     [
@@ -73,6 +74,7 @@ def test_whatever_a_manifest_names_holds_up_no_other(
     assert not stray.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written",
     [

@@ -162,6 +162,7 @@ def test_writes_of_rows_say_in_words_what_they_wrote() -> None:
     assert what_of_rows(LanceCommit(("t",), "Append", 1, b"")) is None
 
 
+@pytest.mark.slow
 def test_what_maintenance_has_to_do_and_did_can_be_asked(tmp_path: Path) -> None:
     def due(running: Service) -> list[tuple[object, ...]]:
         counted(running, tmp_path)

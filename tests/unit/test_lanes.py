@@ -65,6 +65,7 @@ def test_every_golden_record_is_read_and_written_alike(
         assert not any(lanes.read(one) for one in records if one not in of_schemas)
 
 
+@pytest.mark.slow
 @given(transaction=TRANSACTIONS, outcome=dataclass_of(Outcome))
 def test_any_value_is_written_and_read_alike(
     lanes: Lanes, transaction: Transaction, outcome: Outcome

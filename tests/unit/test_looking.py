@@ -102,6 +102,7 @@ def test_what_is_asked_at_once_sees_one_snapshot(
     assert len(opened) == 8
 
 
+@pytest.mark.slow
 def test_blame_is_of_a_table_a_fragment_or_a_file(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +149,7 @@ def test_listings_are_csv_if_asked(root: Path, capsys: pytest.CaptureFixture[str
         assert {len(row) for row in rows} == {len(header)}
 
 
+@pytest.mark.slow
 def test_a_listing_without_rows_is_the_header_as_csv(
     root: Path,
     versions: tuple[int, int],
@@ -371,6 +373,7 @@ def test_a_wrong_query_is_told_as_such(root: Path) -> None:
         history.query(root, "SELECT nope FROM timeline")
 
 
+@pytest.mark.slow
 def test_the_older_command_line_of_duckdb_reads_it(root: Path) -> None:
     program = Path(sys.executable).with_name("duckdb")
     if not program.exists():
@@ -473,6 +476,7 @@ def test_a_digit_that_is_no_number_names_no_position(
     assert "has no transaction" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_a_commit_id_of_iceberg_names_its_transaction(
     root: Path, command: str, capsys: pytest.CaptureFixture[str]

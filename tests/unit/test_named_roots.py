@@ -110,6 +110,7 @@ def test_before_protocol_5_it_is_a_property_like_any_other(world: World) -> None
     assert bind(world, "/elsewhere", "no name").reason is None
 
 
+@pytest.mark.slow
 def test_an_older_logs_places_follow_its_root(tmp_path: Path) -> None:
     at_first, moved = tmp_path / "first", tmp_path / "moved"
     old = f"{OLD}/protocol-4/tables"

@@ -142,6 +142,7 @@ def requests_of(client: int) -> list[Sent]:
     return found
 
 
+@pytest.mark.slow
 def test_requests_that_are_cut_off_and_sent_again_at_once_count_once(world: World) -> None:
     world.log.create_table("ns$raced", SCHEMA, primary_key="id", properties={"rows": "log"})
     both, sent = ThreadPoolExecutor(2 * CLIENTS), [requests_of(n) for n in range(CLIENTS)]

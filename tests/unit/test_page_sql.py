@@ -78,6 +78,7 @@ def test_questions_about_the_index_are_answered(uri: str) -> None:
     assert len(cut["rows"]) == 100
 
 
+@pytest.mark.slow
 def test_values_without_json_are_words_or_refused(uri: str, root: Path) -> None:
     status, found = ask(uri, {"sql": "SELECT 'nan'::DOUBLE, ['-inf'::FLOAT], 1.5"})
     assert (status, found["rows"]) == (200, [["nan", ["-inf"], "1.5"]])

@@ -54,6 +54,7 @@ def test_a_command_says_which_cluster_it_waits_for(
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["committer", "rows"])
 def test_a_part_that_waits_for_a_cluster_is_stopped_by_a_signal(part: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -164,6 +164,7 @@ SPANS = "SELECT fragment_id, first_version, last_version, rows FROM fragments OR
 ONCE_ADDED = [(0, 2, 3, 2), (0, 4, None, 1), (1, 3, None, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_followed", [False, True])
 @pytest.mark.parametrize(
     ("come_back", "blamed", "spans"),
@@ -274,6 +275,7 @@ def test_versions_of_an_earlier_table_of_the_name_are_not_compared(made: Service
     assert at["incarnation"] != made.client.table("ns$a").incarnation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "hours"),
     [
