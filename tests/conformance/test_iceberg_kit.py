@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra import iceberg_kit, maven_jars
-from tests.integration.test_up import service
+from tests.integration.test_up import NO_ROW_PROCESSES, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -21,8 +21,8 @@ PASSES = 146
 def test_the_kit_passes_over_the_log(tmp_path: Path) -> None:
     jars = maven_jars.fetch(iceberg_kit.PINS)
     root = tmp_path / "root"
-    place = str(iceberg_kit.TABLES_ROOT)
-    with service(root, "--kafka-port", "0", "--tables-root", place) as running:
+    place = ("--tables-root", str(iceberg_kit.TABLES_ROOT))
+    with service(root, "--kafka-port", "0", *place, *NO_ROW_PROCESSES) as running:
         result = iceberg_kit.run(f"http://127.0.0.1:{running.port}", jars)
     print(result)
     assert set(result.failures) <= {iceberg_kit.JAVA_ONLY}

@@ -15,7 +15,7 @@ from consumers.broker import find_java
 from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import run, service
+from tests.integration.test_up import NO_ROW_PROCESSES, run, service
 from tests.spark_start import AS_USERS_DO
 
 pytestmark = [
@@ -30,7 +30,7 @@ _SECONDS = 600
 
 def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
     oldest_spark.fetch()
-    with service(tmp_path / "root", "--kafka-port", "0") as running:
+    with service(tmp_path / "root", "--kafka-port", "0", *NO_ROW_PROCESSES) as running:
         server = IcebergServer(running.port)
         java = find_java().path
         arguments = [server.uri, oldest_spark.jars(oldest_spark.ICEBERG), str(tmp_path)]

@@ -20,7 +20,7 @@ from tests.histories.iceberg import Tally, live
 from tests.histories.iceberg_java import java_iceberg
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import Service, run, service
+from tests.integration.test_up import NO_ROW_PROCESSES, Service, run, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -60,7 +60,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with contextlib.ExitStack() as stack:
 
         def start() -> Service:
-            return stack.enter_context(service(root))
+            return stack.enter_context(service(root, *NO_ROW_PROCESSES))
 
         running = start()
 
