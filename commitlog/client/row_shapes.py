@@ -15,6 +15,7 @@ from commitlog.adapters.row_values import holds_blobs, is_number
 from commitlog.client.data import columns_of
 from commitlog.client.merging import check_merge
 from commitlog.client.row_groups import RowsUnusable, fulfilling
+from commitlog.client.rows import whole
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.errors import InvalidTransaction, WrongColumns
@@ -145,7 +146,8 @@ def _check_columns(info: TableInfo, written: pa.Schema, mode: RowsMode) -> None:
 def _check_condition(table: pa.Schema, rows: pa.Schema, condition: str) -> None:
     """Refuse a condition that no rows could be held against."""
     try:
-        fulfilling(table.empty_table(), rows.empty_table(), condition)
+        for sql in (condition, whole(condition)):  # also what may be behind its first expression
+            fulfilling(table.empty_table(), rows.empty_table(), sql)
     except RowsUnusable as error:
         raise InvalidTransaction(
             error.problem,

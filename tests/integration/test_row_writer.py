@@ -324,6 +324,7 @@ def test_small_appends_and_upserts_of_such_tables_take_this_way(running: Service
         ([{"id": 1}], {"mode": "upsert", IF: 5}, IF),
         ([{"id": 1}], {"mode": "upsert", IF: "source.a > 1"}, IF),
         ([{"id": 1, "a": 2}], {"mode": "upsert", IF: "source.a >"}, IF),
+        ([{"id": 1, "a": 2}], {"mode": "upsert", IF: "source.a > 1 LIMIT 1"}, IF),
         ([], {}, "data"),
     ],
 )
