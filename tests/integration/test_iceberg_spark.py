@@ -17,6 +17,7 @@ from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import NO_ROW_PROCESSES, run, service
 from tests.spark_start import AS_USERS_DO
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.broker,
@@ -79,7 +80,8 @@ def _undo_and_prove(root: Path, server: IcebergServer, table: dict[str, Any]) ->
     assert [one["name"] for one in views] == ["gone", "v"]
     for name in ("gone", "v"):
         loaded = server.ask("GET", f"/v1/namespaces/spark/views/{name}").json["metadata"]
-        said = command("explain", loaded["properties"]["commitlog.position"])
-        assert f"spark${name}" in said
+        explain = ("explain", loaded["properties"]["commitlog.position"], "--root", str(root))
+        wait_until(lambda: run(*explain).returncode == 0, "an index that knows of it")  # noqa: B023
+        assert f"spark${name}" in run(*explain).stdout
     command("verify")
     command("backup", str(root.parent / "backup"))
