@@ -294,7 +294,10 @@ def _put_in_place(received: list[int], wanted: list[int]) -> None:
 
 def _name_process(shown: Sequence[str]) -> None:
     """Show Python's command line to `ps`, as far as there is room for it."""
-    behind = Path("/proc/self/stat").read_text().rpartition(")")[2]
+    try:
+        behind = Path("/proc/self/stat").read_text().rpartition(")")[2]
+    except OSError:  # nobody looks there either
+        return
     start, end = map(int, behind.split()[_COMMAND_LINE])
     for program in (sys.executable, os.path.basename(sys.executable)):
         line = b"\0".join(os.fsencode(word) for word in (program, *shown))
