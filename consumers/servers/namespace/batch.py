@@ -340,8 +340,7 @@ def _version(
     info = infos[made.table]
     if info is not None and info.incarnation == made.incarnation:
         return version_created(service, info, made, outcome)
-    # The table was deregistered since, perhaps by this very batch.
-    entry = as_offered("/", made, outcome)
+    entry = as_offered("/", made, outcome)  # the table was deregistered since
     del entry["manifest_size"]  # the leader's file may have another one than what was staged
     entry["manifest_path"] = offered.partition(".manifest-")[0] + ".manifest"
     return {"transaction_id": outcome.transaction_id, "version": entry}
