@@ -154,7 +154,7 @@ def _parsed(text: str) -> tuple[dict[str, str], dict[str, str]]:
 def _check_apart(group: Mapping[str, str], olds: Mapping[str, str]) -> None:
     """Refuse places that could be bound twice, or give one file two names in the log."""
     for new in (new for old, new in group.items() if old != new):
-        if any(_meet(new, old) for old in olds) or sum(_meet(new, n) for n in group.values()) > 1:
+        if any(meet(new, old) for old in olds) or sum(meet(new, n) for n in group.values()) > 1:
             raise InvalidSettings(
                 f"places: {new!r} overlaps another bound place: name each place once"
             )
@@ -254,5 +254,6 @@ def _is_place(text: str) -> bool:
     return is_absolute and len(plain(text)) > 1 and ".." not in text.split("/")
 
 
-def _meet(one: str, other: str) -> bool:
+def meet(one: str, other: str) -> bool:
+    """Return True if a place is, contains or is in another one."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

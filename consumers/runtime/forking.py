@@ -276,9 +276,15 @@ def _be_forked(asked: _Asked, received: list[int], between: int) -> None:
 def _end_with(parent: int) -> None:
     """Have this process end with its parent, but not by a terminal's Ctrl-C, which is for that."""
     os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:  # it has ended already
         os._exit(0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _put_in_place(received: list[int], wanted: list[int]) -> None:

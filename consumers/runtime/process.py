@@ -27,6 +27,7 @@ from pathlib import Path
 
 from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.config import ConfigurationError
+from consumers.runtime.forking import die_with_parent
 from consumers.runtime.log_lines import VARIABLE, JsonLines
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
@@ -44,7 +45,6 @@ GRACE_SECONDS = 4.0
 """How long a part may take to end after its supervisor is gone."""
 _PENDING_LINES_MAX = 10_000
 _FLUSH_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1
 _M_ARENA_MAX = -8
 
 logger = logging.getLogger(__name__)
@@ -292,8 +292,7 @@ def _take_lifeline() -> socket.socket | None:
         return None
     lifeline = socket.socket(fileno=int(number))
     lifeline.set_inheritable(False)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     return lifeline
 
 

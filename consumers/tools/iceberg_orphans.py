@@ -22,6 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile, zip_longest
 
+from commitlog.adapters.places import meet
 from commitlog.adapters.storage import UnlistableError
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
@@ -175,9 +176,7 @@ class IcebergOrphans:
         """Return what somebody may need; tell whose needs can't be known."""
         named = self._named
         homes = set(named.homes())
-        dead = {
-            home for home in named.purged.values() if not any(_meet(home, one) for one in homes)
-        }
+        dead = {home for home in named.purged.values() if not any(meet(home, one) for one in homes)}
         standing = {
             place: home
             for place, home in named.homes_of.items()
@@ -328,11 +327,6 @@ class IcebergOrphans:
             return True
         missing.add(place)
         return False
-
-
-def _meet(one: str, other: str) -> bool:
-    """Return True if a place is, contains or is in another one."""
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _starting(places: Sequence[str], start: str) -> Iterator[str]:
