@@ -22,7 +22,6 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
-from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path, relative_path
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
@@ -40,7 +39,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.limits import LOCATION_BYTES_MAX, LOCATION_PART_BYTES_MAX
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.service import Service
-from consumers.servers.namespace.staged import read_confined
+from consumers.servers.namespace.staged import check_state, staged_bytes
 
 
 def is_branch(branch: str | None) -> TypeGuard[str]:
@@ -131,25 +130,13 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
     path = f"{folder}/{manifest_name(request.version, name.scheme)}"
     names = map(parse_manifest_name, store.names(folder))
     known = {one.version for one in names if one is not None and not one.staged_by}
+    data = staged_bytes(info.location, staged, request)
     try:
-        data = read_confined(info.location, staged)
         state, _ = decode_manifest(data)
-    except FileNotFoundError:
-        raise InvalidInputError(
-            f"the staged manifest {request.manifest_path!r} does not exist"
-        ) from None
     except (CommitLogError, ValueError) as error:
         raise InvalidInputError(f"{request.manifest_path!r} is no manifest: {error}") from error
-    check_gate(info.location, [base.path for base in state.header.message.base_paths])
+    check_state(info.location, state, request)
     check_files(info, map(DataFragment.FromString, state.fragments.values()))
-    if state.version != request.version:
-        raise InvalidInputError(
-            f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
-        )
-    if request.manifest_size is not None and request.manifest_size != len(data):
-        raise InvalidInputError(
-            f"manifest_size is {request.manifest_size}, but the file has {len(data)} bytes"
-        )
     follows = request.version - 1 in known or not known - {request.version}
     if not follows or (not store.create(path, data) and store.read(path) != data):
         raise ConcurrentModificationError(

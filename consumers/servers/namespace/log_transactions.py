@@ -33,7 +33,7 @@ from commitlog.model.operations import target
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.security.grants import Access
 from consumers.servers.security.places import of_update
 
@@ -240,10 +240,9 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
     if found is not None:
         call.committed, call.position = found[0].transaction_id, found[0].sequence
         return described(found[0])
-    kept = [(BODY_HASH, call.digest)] if call.key is not None else []
     builder = service.log.transact(
         transaction_id=call.key,
-        properties=[*request.properties.items(), *kept],
+        properties=[*request.properties.items(), *keyed(call)],
         timeout=request.timeout_seconds,
         wait=request.wait,
     )

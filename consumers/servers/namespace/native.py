@@ -22,7 +22,7 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.service import Service, keyed
 
 _PYLANCE = frozenset({"lance", "pyarrow"})
 
@@ -46,7 +46,7 @@ def commit_natively(
     info = service.info(call.table)
     who = call.caller
     if call.key is not None:
-        said = (*who.properties, (BODY_HASH, call.digest))
+        said = (*who.properties, *keyed(call))
         who = replace(who, transaction_id=call.key, properties=said)
     with acting_for(who):
         dataset = service.open_managed(info)

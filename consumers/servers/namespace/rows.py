@@ -43,7 +43,7 @@ from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.durations import TIMEOUT_SECONDS, timeout_of
 from consumers.servers.namespace.first_version import stage_first_version
 from consumers.servers.namespace.native import commit_natively
-from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.namespace.staged import StagedTarget, read_staged
 from consumers.servers.namespace.tables import declaration
 from consumers.servers.namespace.transactions import visible
@@ -352,7 +352,7 @@ def _carried_out(
             call.table,
             transaction_id=call.key,
             timeout=timeout,
-            properties=[(BODY_HASH, call.digest)] if call.key is not None else [],
+            properties=keyed(call),
             notes_counts=call.key is not None,
         )
         began = time.monotonic()

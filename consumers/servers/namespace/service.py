@@ -236,12 +236,11 @@ class Service:
         properties: Sequence[tuple[str, str]] = (),
     ) -> tuple[Outcome, Transaction]:
         """Append a transaction and wait until its versions can be read."""
-        keyed = [(BODY_HASH, call.digest)] if call.key is not None else []
         transaction = self.log.transaction(
             tuple(operations),
             transaction_id=transaction_id,
             attempt=attempt,
-            properties=[*properties, *keyed],
+            properties=[*properties, *keyed(call)],
         )
         began = time.monotonic()
         is_first = call.key is None and attempt == 0 and transaction_id not in self.attempts
@@ -372,3 +371,8 @@ class Service:
         """Open a table's head for native writes, which go through the log."""
         self.open(info)
         return self.log.open(info.table_id)
+
+
+def keyed(call: Call) -> list[tuple[str, str]]:
+    """Return the property by which a repetition under an Idempotency-Key is known; none without."""
+    return [(BODY_HASH, call.digest)] if call.key is not None else []

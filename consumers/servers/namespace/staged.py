@@ -33,6 +33,7 @@ from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name,
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import INTERNAL
 from commitlog.core.lance.staged_keys import keys_in, with_keys
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -99,17 +100,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         )
     path = relative_path(target.location, request.manifest_path)
     _check_name(path, request)
-    try:
-        data = read_confined(target.location, path)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise StagedManifestMissing(
-            f"the staged manifest {request.manifest_path!r} does not exist"
-        ) from error
-    if request.manifest_size is not None and request.manifest_size != len(data):
-        raise InvalidInputError(
-            f"manifest_size is {request.manifest_size}, but {request.manifest_path!r} has "
-            f"{len(data)} bytes"
-        )
+    data = staged_bytes(target.location, path, request)
     try:
         state, message = decode_manifest(data)
         if message is None:
@@ -119,12 +110,8 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         raise InvalidInputError(
             f"{request.manifest_path!r} is not a Lance manifest with an inline transaction: {error}"
         ) from error
-    check_gate(target.location, [base.path for base in state.header.message.base_paths])
+    check_state(target.location, state, request)
     guard_from_cleanup(target.location, state.header.message.config)
-    if state.version != request.version:
-        raise InvalidInputError(
-            f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
-        )
     if not lance_message.uuid:
         raise InvalidInputError(f"the transaction in {request.manifest_path!r} has no uuid")
     written = read_written_keys(info, lance_message) if info is not None else None
@@ -144,6 +131,31 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
     if info is not None and written is not None:
         _refuse_standing_keys(info, operation, lance_message, written)
     return Staged(operation, lance_message.uuid)
+
+
+def staged_bytes(location: str, path: str, request: Any) -> bytes:
+    """Return the bytes of the manifest that a request says is staged, if they are as many."""
+    try:
+        data = read_confined(location, path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise StagedManifestMissing(
+            f"the staged manifest {request.manifest_path!r} does not exist"
+        ) from error
+    if request.manifest_size is not None and request.manifest_size != len(data):
+        raise InvalidInputError(
+            f"manifest_size is {request.manifest_size}, but {request.manifest_path!r} has "
+            f"{len(data)} bytes"
+        )
+    return data
+
+
+def check_state(location: str, state: ManifestState, request: Any) -> None:
+    """Refuse a manifest of places that the caller may not read, or of another version."""
+    check_gate(location, [base.path for base in state.header.message.base_paths])
+    if state.version != request.version:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
+        )
 
 
 def is_built_over_any_head(staged: Staged) -> bool:

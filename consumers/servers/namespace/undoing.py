@@ -15,7 +15,7 @@ from consumers.servers.namespace.log_transactions import (
     TableName,
     described,
 )
-from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.security.grants import Access
 
 
@@ -78,10 +78,9 @@ def once(service: Service, call: Call, request: OneRecord, commit: Any) -> dict[
     if found is not None:
         outcome = found[0]
     else:
-        kept = [(BODY_HASH, call.digest)] if call.key is not None else []
         outcome = commit(
             transaction_id=call.key,
-            properties=[*request.properties.items(), *kept],
+            properties=[*request.properties.items(), *keyed(call)],
             timeout=request.timeout_seconds,
         )
     if outcome is None:
