@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from consumers.servers.namespace import (
@@ -36,7 +37,6 @@ class Entry:
     """One operation of the protocol."""
 
     name: str
-    method: str
     path: str
     operation: Operation | None = None
     """None: it answers 406."""
@@ -49,6 +49,7 @@ class Entry:
     """Answers most requests of a heavy operation without rows; raises NeedsRows for the others."""
     heavy_word: bytes = b""
     """It isn't tried on bodies that have this word in them."""
+    method: str = "POST"
 
     @property
     def only_reads(self) -> bool:
@@ -56,284 +57,108 @@ class Entry:
         return self.access is Access.READ or self.name.startswith(("Describe", "List"))
 
 
+# By what it takes on the object that its path names; a plain Entry reads.
+_writes = partial(Entry, access=Access.WRITE)
+_administers = partial(Entry, access=Access.ADMIN)
+_checks = partial(Entry, access=None)
 _NAMESPACE, _TABLE, _TRANSACTION = "/v1/namespace/{id}", "/v1/table/{id}", "/v1/transaction/{id}"
 
 OPERATIONS: tuple[Entry, ...] = (
-    Entry(
-        "CreateNamespace",
-        "POST",
-        f"{_NAMESPACE}/create",
-        namespaces.create_namespace,
-        access=Access.ADMIN,
+    _administers("CreateNamespace", f"{_NAMESPACE}/create", namespaces.create_namespace),
+    Entry("DescribeNamespace", f"{_NAMESPACE}/describe", namespaces.describe_namespace),
+    _administers("DropNamespace", f"{_NAMESPACE}/drop", namespaces.drop_namespace),
+    Entry("NamespaceExists", f"{_NAMESPACE}/exists", namespaces.namespace_exists),
+    _checks("ListNamespaces", f"{_NAMESPACE}/list", namespaces.list_namespaces, method="GET"),
+    _checks("ListTables", f"{_NAMESPACE}/table/list", namespaces.list_tables, method="GET"),
+    _checks("ListAllTables", "/v1/table", namespaces.list_all_tables, method="GET"),
+    _checks("BatchCommitTables", "/v1/table/batch-commit", batch.batch_commit),
+    _checks(
+        "BatchCreateTableVersions", "/v1/table/version/batch-create", batch.batch_create_versions
     ),
-    Entry("DescribeNamespace", "POST", f"{_NAMESPACE}/describe", namespaces.describe_namespace),
-    Entry(
-        "DropNamespace",
-        "POST",
-        f"{_NAMESPACE}/drop",
-        namespaces.drop_namespace,
-        access=Access.ADMIN,
+    _writes("DeclareTable", f"{_TABLE}/declare", tables.declare_table),
+    Entry("DescribeTable", f"{_TABLE}/describe", tables.describe_table),
+    Entry("TableExists", f"{_TABLE}/exists", tables.table_exists),
+    _administers("DropTable", f"{_TABLE}/drop", tables.drop_table),
+    _administers("DeregisterTable", f"{_TABLE}/deregister", tables.deregister_table),
+    _administers("RegisterTable", f"{_TABLE}/register", tables.register_table, True),
+    _administers("RenameTable", f"{_TABLE}/rename", tables.rename_table),
+    _writes("CreateTableVersion", f"{_TABLE}/version/create", versions.create_version),
+    Entry("DescribeTableVersion", f"{_TABLE}/version/describe", versions.describe_version),
+    Entry("ListTableVersions", f"{_TABLE}/version/list", version_list.list_versions),
+    _administers("BatchDeleteTableVersions", f"{_TABLE}/version/delete", deletion.delete_versions),
+    _writes("CreateTable", f"{_TABLE}/create", rows.create_table, True, takes_arrow=True),
+    _writes("InsertIntoTable", f"{_TABLE}/insert", rows.insert, True, takes_arrow=True),
+    _writes(
+        "MergeInsertIntoTable", f"{_TABLE}/merge_insert", rows.merge_insert, True, takes_arrow=True
     ),
-    Entry("NamespaceExists", "POST", f"{_NAMESPACE}/exists", namespaces.namespace_exists),
-    Entry("ListNamespaces", "GET", f"{_NAMESPACE}/list", namespaces.list_namespaces, access=None),
-    Entry("ListTables", "GET", f"{_NAMESPACE}/table/list", namespaces.list_tables, access=None),
-    Entry("ListAllTables", "GET", "/v1/table", namespaces.list_all_tables, access=None),
-    Entry("BatchCommitTables", "POST", "/v1/table/batch-commit", batch.batch_commit, access=None),
-    Entry(
-        "BatchCreateTableVersions",
-        "POST",
-        "/v1/table/version/batch-create",
-        batch.batch_create_versions,
-        access=None,
-    ),
-    Entry("DeclareTable", "POST", f"{_TABLE}/declare", tables.declare_table, access=Access.WRITE),
-    Entry("DescribeTable", "POST", f"{_TABLE}/describe", tables.describe_table),
-    Entry("TableExists", "POST", f"{_TABLE}/exists", tables.table_exists),
-    Entry("DropTable", "POST", f"{_TABLE}/drop", tables.drop_table, access=Access.ADMIN),
-    Entry(
-        "DeregisterTable",
-        "POST",
-        f"{_TABLE}/deregister",
-        tables.deregister_table,
-        access=Access.ADMIN,
-    ),
-    Entry(
-        "RegisterTable",
-        "POST",
-        f"{_TABLE}/register",
-        tables.register_table,
-        True,
-        access=Access.ADMIN,
-    ),
-    Entry("RenameTable", "POST", f"{_TABLE}/rename", tables.rename_table, access=Access.ADMIN),
-    Entry(
-        "CreateTableVersion",
-        "POST",
-        f"{_TABLE}/version/create",
-        versions.create_version,
-        access=Access.WRITE,
-    ),
-    Entry("DescribeTableVersion", "POST", f"{_TABLE}/version/describe", versions.describe_version),
-    Entry("ListTableVersions", "POST", f"{_TABLE}/version/list", version_list.list_versions),
-    Entry(
-        "BatchDeleteTableVersions",
-        "POST",
-        f"{_TABLE}/version/delete",
-        deletion.delete_versions,
-        access=Access.ADMIN,
-    ),
-    Entry(
-        "CreateTable",
-        "POST",
-        f"{_TABLE}/create",
-        rows.create_table,
-        True,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "InsertIntoTable", "POST", f"{_TABLE}/insert", rows.insert, True, True, access=Access.WRITE
-    ),
-    Entry(
-        "MergeInsertIntoTable",
-        "POST",
-        f"{_TABLE}/merge_insert",
-        rows.merge_insert,
-        True,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry("UpdateTable", "POST", f"{_TABLE}/update", rows.update, True, access=Access.WRITE),
-    Entry("DeleteFromTable", "POST", f"{_TABLE}/delete", rows.delete, True, access=Access.WRITE),
+    _writes("UpdateTable", f"{_TABLE}/update", rows.update, True),
+    _writes("DeleteFromTable", f"{_TABLE}/delete", rows.delete, True),
     Entry(
         "CountTableRows",
-        "POST",
         f"{_TABLE}/count_rows",
         rows.count_rows,
         is_heavy=True,
         lightly=rows.count_by_manifest,
         heavy_word=b"predicate",
     ),
-    Entry("QueryTable", "POST", f"{_TABLE}/query", query.query, True),
-    Entry("ExplainTableQueryPlan", "POST", f"{_TABLE}/explain_plan", query.explain_plan, True),
-    Entry("AnalyzeTableQueryPlan", "POST", f"{_TABLE}/analyze_plan", query.analyze_plan, True),
-    Entry("GetTableStats", "POST", f"{_TABLE}/stats", indices.table_stats, True),
-    Entry("RestoreTable", "POST", f"{_TABLE}/restore", schema.restore, True, access=Access.WRITE),
-    Entry(
-        "AlterTableAddColumns",
-        "POST",
-        f"{_TABLE}/add_columns",
-        schema.add_columns,
-        True,
-        access=Access.WRITE,
+    Entry("QueryTable", f"{_TABLE}/query", query.query, True),
+    Entry("ExplainTableQueryPlan", f"{_TABLE}/explain_plan", query.explain_plan, True),
+    Entry("AnalyzeTableQueryPlan", f"{_TABLE}/analyze_plan", query.analyze_plan, True),
+    Entry("GetTableStats", f"{_TABLE}/stats", indices.table_stats, True),
+    _writes("RestoreTable", f"{_TABLE}/restore", schema.restore, True),
+    _writes("AlterTableAddColumns", f"{_TABLE}/add_columns", schema.add_columns, True),
+    _writes("AlterTableAlterColumns", f"{_TABLE}/alter_columns", schema.alter_columns, True),
+    _writes("AlterTableDropColumns", f"{_TABLE}/drop_columns", schema.drop_columns, True),
+    _writes("AlterTableBackfillColumns", f"{_TABLE}/backfill_column"),
+    _writes(
+        "UpdateFieldMetadata", f"{_TABLE}/update_field_metadata", schema.update_field_metadata, True
     ),
-    Entry(
-        "AlterTableAlterColumns",
-        "POST",
-        f"{_TABLE}/alter_columns",
-        schema.alter_columns,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "AlterTableDropColumns",
-        "POST",
-        f"{_TABLE}/drop_columns",
-        schema.drop_columns,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry("AlterTableBackfillColumns", "POST", f"{_TABLE}/backfill_column", access=Access.WRITE),
-    Entry(
-        "UpdateFieldMetadata",
-        "POST",
-        f"{_TABLE}/update_field_metadata",
-        schema.update_field_metadata,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
+    _writes(
         "UpdateTableSchemaMetadata",
-        "POST",
         f"{_TABLE}/schema_metadata/update",
         schema.update_schema_metadata,
         True,
-        access=Access.WRITE,
     ),
+    _writes("CreateTableIndex", f"{_TABLE}/create_index", indices.create_index, True),
+    _writes("CreateTableScalarIndex", f"{_TABLE}/create_scalar_index", indices.create_index, True),
+    Entry("ListTableIndices", f"{_TABLE}/index/list", indices.list_indices, True),
     Entry(
-        "CreateTableIndex",
-        "POST",
-        f"{_TABLE}/create_index",
-        indices.create_index,
-        True,
-        access=Access.WRITE,
+        "DescribeTableIndexStats", f"{_TABLE}/index/{{index_name}}/stats", indices.index_stats, True
     ),
-    Entry(
-        "CreateTableScalarIndex",
-        "POST",
-        f"{_TABLE}/create_scalar_index",
-        indices.create_index,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry("ListTableIndices", "POST", f"{_TABLE}/index/list", indices.list_indices, True),
-    Entry(
-        "DescribeTableIndexStats",
-        "POST",
-        f"{_TABLE}/index/{{index_name}}/stats",
-        indices.index_stats,
-        True,
-    ),
-    Entry(
-        "DropTableIndex",
-        "POST",
-        f"{_TABLE}/index/{{index_name}}/drop",
-        indices.drop_index,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry("ListTableTags", "POST", f"{_TABLE}/tags/list", tags.list_tags, True),
-    Entry("GetTableTagVersion", "POST", f"{_TABLE}/tags/version", tags.tag_version, True),
-    Entry(
-        "CreateTableTag",
-        "POST",
-        f"{_TABLE}/tags/create",
-        tags.create_tag,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "UpdateTableTag",
-        "POST",
-        f"{_TABLE}/tags/update",
-        tags.update_tag,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "DeleteTableTag",
-        "POST",
-        f"{_TABLE}/tags/delete",
-        tags.delete_tag,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "CreateTableBranch",
-        "POST",
-        f"{_TABLE}/branches/create",
-        branches.create_branch,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry("ListTableBranches", "POST", f"{_TABLE}/branches/list", branches.list_branches, True),
-    Entry(
-        "DeleteTableBranch",
-        "POST",
-        f"{_TABLE}/branches/delete",
-        branches.delete_branch,
-        True,
-        access=Access.WRITE,
-    ),
-    Entry(
-        "DescribeTransaction",
-        "POST",
-        f"{_TRANSACTION}/describe",
-        transactions.describe_transaction,
-        access=None,
-    ),
-    Entry(
-        "AlterTransaction",
-        "POST",
-        f"{_TRANSACTION}/alter",
-        transactions.alter_transaction,
-        access=None,
-    ),
-    Entry(
-        "CreateMaterializedView", "POST", "/v1/materialized_view/{id}/create", access=Access.WRITE
-    ),
-    Entry(
-        "RefreshMaterializedView", "POST", "/v1/materialized_view/{id}/refresh", access=Access.WRITE
-    ),
+    _writes("DropTableIndex", f"{_TABLE}/index/{{index_name}}/drop", indices.drop_index, True),
+    Entry("ListTableTags", f"{_TABLE}/tags/list", tags.list_tags, True),
+    Entry("GetTableTagVersion", f"{_TABLE}/tags/version", tags.tag_version, True),
+    _writes("CreateTableTag", f"{_TABLE}/tags/create", tags.create_tag, True),
+    _writes("UpdateTableTag", f"{_TABLE}/tags/update", tags.update_tag, True),
+    _writes("DeleteTableTag", f"{_TABLE}/tags/delete", tags.delete_tag, True),
+    _writes("CreateTableBranch", f"{_TABLE}/branches/create", branches.create_branch, True),
+    Entry("ListTableBranches", f"{_TABLE}/branches/list", branches.list_branches, True),
+    _writes("DeleteTableBranch", f"{_TABLE}/branches/delete", branches.delete_branch, True),
+    _checks("DescribeTransaction", f"{_TRANSACTION}/describe", transactions.describe_transaction),
+    _checks("AlterTransaction", f"{_TRANSACTION}/alter", transactions.alter_transaction),
+    _writes("CreateMaterializedView", "/v1/materialized_view/{id}/create"),
+    _writes("RefreshMaterializedView", "/v1/materialized_view/{id}/refresh"),
 )
 
 
 LOG_OPERATIONS: tuple[Entry, ...] = (
-    Entry(
-        "SubmitLogTransaction",
-        "POST",
-        "/v1/log/transactions",
-        log_transactions.submit_transaction,
-        True,
-        access=None,
+    _checks(
+        "SubmitLogTransaction", "/v1/log/transactions", log_transactions.submit_transaction, True
     ),
     Entry(
-        "PrewarmTableIndex",
-        "POST",
-        f"{_TABLE}/index/{{index_name}}/prewarm",
-        indices.prewarm_index,
-        True,
+        "PrewarmTableIndex", f"{_TABLE}/index/{{index_name}}/prewarm", indices.prewarm_index, True
     ),
-    Entry(
-        "ShowConnection",
-        "GET",
-        f"{_TABLE}/version/landed",
-        versions.show_connection,
-        access=Access.WRITE,
-    ),
-    Entry("CloneTable", "POST", f"{_TABLE}/clone", access=Access.WRITE),
-    Entry("PrewarmTableData", "POST", f"{_TABLE}/page_cache/prewarm"),
-    Entry(
-        "SetProperties", "POST", "/v1/log/properties", properties.set_properties, True, access=None
-    ),
-    Entry("UndropTable", "POST", "/v1/log/undrop", undoing.undrop, True, access=None),
-    Entry("RestoreTables", "POST", "/v1/log/restore", undoing.restore, True, access=None),
-    Entry(
+    _writes("ShowConnection", f"{_TABLE}/version/landed", versions.show_connection, method="GET"),
+    _writes("CloneTable", f"{_TABLE}/clone"),
+    Entry("PrewarmTableData", f"{_TABLE}/page_cache/prewarm"),
+    _checks("SetProperties", "/v1/log/properties", properties.set_properties, True),
+    _checks("UndropTable", "/v1/log/undrop", undoing.undrop, True),
+    _checks("RestoreTables", "/v1/log/restore", undoing.restore, True),
+    _checks(
         "DescribeLogTransaction",
-        "GET",
         "/v1/log/transactions/{id}",
         log_transactions.describe_log_transaction,
-        access=None,
+        method="GET",
     ),
 )
 """The log's own and LanceDB's, in the protocol's manner: it has no models for them."""
