@@ -35,7 +35,7 @@ def java_program() -> list[str]:
 
     Raises:
         NoCompiler: Java is a runtime alone.
-        maven_jars.Unreachable: the jars aren't in the cache, and no registry answers.
+        JarsUnavailable: the jars aren't in the cache, and no registry answers.
     """
     java = str(find_java().path)
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)

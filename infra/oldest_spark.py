@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from consumers.broker import JarMismatch, JarsUnavailable
 from consumers.broker.jars import cache_root
 from infra import maven_jars
 
@@ -35,16 +36,16 @@ def packages() -> Path:
 
 def jars(*artifacts: str) -> str:
     """Return the jars, or those of some artifacts, as `spark.jars` takes them."""
-    folder = maven_jars.folder_of(PINS)
-    chosen = [j for j in maven_jars.pinned(PINS) if not artifacts or j.artifact in artifacts]
-    return ",".join(str(folder / jar.file_name) for jar in chosen)
+    found = maven_jars.jar_set(PINS)
+    chosen = [pin for pin in found.pins if not artifacts or pin.artifact in artifacts]
+    return ",".join(str(found.folder / pin.file_name) for pin in chosen)
 
 
 def fetch() -> None:
     """Fetch all of it into the cache, if it isn't there; one process at a time.
 
     Raises:
-        Unreachable: no registry answers.
+        JarsUnavailable: no registry answers.
     """
     cache_root().mkdir(parents=True, exist_ok=True)
     with (cache_root() / "oldest-spark.lock").open("w") as lock:
@@ -73,8 +74,8 @@ def _fetch() -> None:
             return
         said = done.stderr[-2_000:]
         if "hash" in said.lower():
-            raise maven_jars.JarsUnavailable(f"{PYSPARK} differs from its pin:\n{said}")
-    raise maven_jars.Unreachable(f"{PYSPARK} could not be installed:\n{said}")
+            raise JarMismatch(f"{PYSPARK} differs from its pin:\n{said}", (PYSPARK,))
+    raise JarsUnavailable(f"{PYSPARK} could not be installed:\n{said}")
 
 
 if __name__ == "__main__":

@@ -20,17 +20,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from consumers.broker import pins as pins_module
 from consumers.broker.errors import JarMismatch, JarsUnavailable
 from consumers.broker.java import Java, find_java
-from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, read_pins
+from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, pins_path, read_pins
 from consumers.runtime.locks import taken
 
 Progress = Callable[[str], None]
 
 RESOLVE_TIMEOUT_SECONDS = 600.0
+MAVEN = "http://ant.apache.org/ivy/maven"
 # Of Kafka's closure: one that is not published, and one that only macros need while compiling.
 NOT_NEEDED = (("org.apache.kafka", "kafka-tools-api"), ("org.scala-lang", "scala-reflect"))
 
@@ -58,11 +59,26 @@ def _cache_root() -> Path:
     return user_cache / "lance-commitlog"
 
 
+class JarSet(NamedTuple):
+    """Jars that are fetched together, Kafka's unless said otherwise."""
+
+    pins: tuple[Pin, ...]
+    file: str
+    """What the file of their pins is called."""
+    what: str = "Kafka's jars"
+    name: str = "jars"
+    renewal: str = "regenerate them with `python -m consumers.broker --pin`"
+    """How the pins are changed."""
+
+    @property
+    def folder(self) -> Path:
+        """Where they are kept, whether they are there or not."""
+        contents = "".join(f"{pin.file_name} {pin.sha256}\n" for pin in self.pins)
+        return cache_root() / f"{self.name}-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
+
+
 def ensure_jars(
-    java: Java,
-    *,
-    pins: tuple[Pin, ...] | None = None,
-    on_progress: Progress | None = None,
+    java: Java, jars: JarSet | None = None, *, on_progress: Progress | None = None
 ) -> Path:
     """Return the folder of the pinned jars, fetching them first if the cache has none.
 
@@ -70,33 +86,29 @@ def ensure_jars(
         JarsUnavailable: they could not be fetched; check the network and call again.
         JarMismatch: what was fetched is not what was pinned; nothing of it is kept.
     """
-    pins = read_pins() if pins is None else pins
+    jars = jars or JarSet(read_pins(), pins_path().name)
     deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
-    contents = "".join(f"{pin.file_name} {pin.sha256}\n" for pin in pins)
-    digest = hashlib.sha256(contents.encode()).hexdigest()[:12]
-    folder = cache_root() / f"jars-{digest}"
-    if not mismatches(folder, pins):
+    folder = jars.folder
+    if not mismatches(folder, jars.pins):
         return folder
     with locked(folder.with_suffix(".lock"), deadline, on_progress):
-        if not mismatches(folder, pins):  # another process fetched them meanwhile
+        if not mismatches(folder, jars.pins):  # another process fetched them meanwhile
             return folder
-        _fetch(java, pins, folder, deadline, on_progress)
+        _fetch(java, jars, folder, deadline, on_progress)
     return folder
 
 
 def _fetch(
-    java: Java, pins: tuple[Pin, ...], folder: Path, deadline: float, on_progress: Progress | None
+    java: Java, jars: JarSet, folder: Path, deadline: float, on_progress: Progress | None
 ) -> None:
     with making(folder.parent, f"fetching-{folder.name}") as scratch:
         fetched = Path(scratch) / "jars"
-        wanted = [(pin.group, pin.artifact, pin.version) for pin in pins]
-        _run_ivy(java, Path(scratch), wanted, fetched, deadline, on_progress)
-        if wrong := mismatches(fetched, pins):
+        _run_ivy(java, Path(scratch), jars, fetched, deadline, on_progress)
+        if wrong := mismatches(fetched, jars.pins):
             raise JarMismatch(
-                f"fetched jars differ from the pins in {pins_module.pins_path().name}, and "
-                f"were discarded: {', '.join(wrong)}. Check the repository or mirror that "
-                "served them; only if the pins themselves are meant to change, regenerate "
-                "them with `python -m consumers.broker --pin`",
+                f"fetched jars differ from the pins in {jars.file}, and were discarded: "
+                f"{', '.join(wrong)}. Check the repository or mirror that served them; only if "
+                f"the pins themselves are meant to change, {jars.renewal}",
                 wrong,
             )
         # A damaged folder of an earlier fetch is in the way of the rename.
@@ -107,7 +119,7 @@ def _fetch(
 def _run_ivy(
     java: Java,
     scratch: Path,
-    wanted: Sequence[tuple[str, str, str]],
+    jars: JarSet,
     into: Path,
     deadline: float,
     on_progress: Progress | None,
@@ -115,43 +127,46 @@ def _run_ivy(
     closure: bool = False,
 ) -> None:
     """Fetch what is wanted, and with `closure` all that it needs to run, into a folder."""
-    _write_ivy_files(scratch, wanted, closure)
+    _write_ivy_files(scratch, jars.pins, closure)
     settings = os.environ.get("COMMITLOG_IVY_SETTINGS") or str(scratch / "ivysettings.xml")
     command = [str(java.path), "-jar", str(_ivy_jar()), "-settings", settings]
     command += ["-cache", str(scratch / "ivy-cache"), "-ivy", str(scratch / "ivy.xml")]
     command += ["-types", "jar", "bundle", "-retrieve"]
-    command += [str(into / "[organisation]--[artifact]-[revision].[ext]")]
+    command += [str(into / "[organisation]--[artifact]-[revision](-[classifier]).[ext]")]
     lines: deque[str] = deque(maxlen=200)
     fetched_count = 0
     for line in _lines_of(command, deadline):
         lines.append(line)
         if "[SUCCESSFUL ]" in line and on_progress:
             fetched_count += 1
-            total = "" if closure else f" of {len(wanted)}"
-            on_progress(f"fetching Kafka's jars: {fetched_count}{total}")
+            total = "" if closure else f" of {len(jars.pins)}"
+            on_progress(f"fetching {jars.what}: {fetched_count}{total}")
     is_late = time.monotonic() >= deadline
     if is_late or not into.is_dir():
         late = " in time" if is_late else ""
         reasons = [line for line in lines if _tells_why(line)] or list(lines)
         raise JarsUnavailable(
-            f"Kafka's jars could not be fetched{late} (needed once; later starts use the cache)."
+            f"{jars.what} could not be fetched{late} (needed once; later starts use the cache)."
             " Check the network, or name a mirror in an Ivy settings file with"
             " COMMITLOG_IVY_SETTINGS, then start again. Ivy said:"
             + "".join(f"\n  {line}" for line in list(dict.fromkeys(reasons))[-6:])
         )
 
 
-def _write_ivy_files(scratch: Path, wanted: Sequence[tuple[str, str, str]], closure: bool) -> None:
+def _write_ivy_files(scratch: Path, wanted: Sequence[Pin], closure: bool) -> None:
     # Without POMs Ivy asks for the wanted files and no others, and is ten times faster. With them,
     # Maven's scopes become configurations, of which a running broker needs these two.
     scope = ' conf="default->runtime,master"' if closure else ""
+    modules: dict[str, list[Pin]] = {}
+    for pin in wanted:
+        org, name, version = map(quoteattr, (pin.group, pin.artifact, pin.version))
+        modules.setdefault(f"org={org} name={name} rev={version}{scope}", []).append(pin)
     dependencies = "".join(
-        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(version)}{scope}/>"
-        for org, name, version in wanted
+        f"<dependency {module}>{_artifacts(pins)}</dependency>" for module, pins in modules.items()
     )
     excludes = "".join(f'<exclude org="{org}" module="{name}"/>' for org, name in NOT_NEEDED)
     (scratch / "ivy.xml").write_text(
-        '<ivy-module version="2.0"><info organisation="local" module="broker"/>'
+        f'<ivy-module version="2.0" xmlns:m="{MAVEN}"><info organisation="local" module="broker"/>'
         f"<dependencies>{dependencies}{excludes}</dependencies></ivy-module>"
     )
     use_poms = str(closure).lower()
@@ -160,6 +175,17 @@ def _write_ivy_files(scratch: Path, wanted: Sequence[tuple[str, str, str]], clos
         f'<ibiblio name="central" m2compatible="true" usepoms="{use_poms}"/>'
         "</resolvers></ivysettings>"
     )
+
+
+def _artifacts(pins: Sequence[Pin]) -> str:
+    """Name a module's jars if it isn't only its main one."""
+    if not any(pin.classifier for pin in pins):
+        return ""
+    named = ""
+    for pin in pins:
+        classifier = f" m:classifier={quoteattr(pin.classifier)}" if pin.classifier else ""
+        named += f'<artifact name={quoteattr(pin.artifact)} type="jar" ext="jar"{classifier}/>'
+    return named
 
 
 def _lines_of(command: list[str], deadline: float) -> Iterator[str]:
@@ -241,13 +267,13 @@ def resolve_pins(kafka: str, *, on_progress: Progress | None) -> tuple[Pin, ...]
     """
     deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
     java = find_java()
-    wanted = [(*KAFKA, kafka)]
     with tempfile.TemporaryDirectory(prefix="pinning-") as scratch:
         folder = Path(scratch)
         first, second = folder / "first", folder / "second"
+        wanted = JarSet((Pin(*KAFKA, kafka, ""),), "")
         _run_ivy(java, folder, wanted, first, deadline, on_progress, closure=True)
         found = {pin.artifact: pin.version for pin in map(pin_of, first.iterdir())}
-        binding = ("org.apache.logging.log4j", "log4j-slf4j-impl", found["log4j-core"])
-        wanted = [(*KAFKA, found["kafka_2.13"]), binding]
+        binding = Pin("org.apache.logging.log4j", "log4j-slf4j-impl", found["log4j-core"], "")
+        wanted = JarSet((Pin(*KAFKA, found["kafka_2.13"], ""), binding), "")
         _run_ivy(java, folder, wanted, second, deadline, on_progress, closure=True)
         return tuple(sorted(map(pin_of, second.iterdir())))

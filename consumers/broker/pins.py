@@ -1,7 +1,8 @@
 """The jars the broker runs on: coordinates and sha256 of each, read from one text file.
 
-One line per jar, `group:artifact:version sha256`; `#` starts a comment. A jar is kept under
-the name `group--artifact-version.jar`, so that two groups' artifacts of one name do not collide.
+One line per jar, `group:artifact:version[:classifier] sha256`; `#` starts a comment. A jar is kept
+under the name `group--artifact-version.jar`, so that two groups' artifacts of one name do not
+collide.
 """
 
 import hashlib
@@ -26,11 +27,13 @@ class Pin:
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
         """The jar's name in the cache."""
-        return f"{self.group}--{self.artifact}-{self.version}.jar"
+        tail = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.group}--{self.artifact}-{self.version}{tail}.jar"
 
 
 def pins_path() -> Path:
@@ -52,11 +55,11 @@ def parse_pins(text: str) -> tuple[Pin, ...]:
         if not content:
             continue
         coordinates, _, sha256 = content.partition(" ")
-        if not re.fullmatch(r"[^:]+:[^:]+:[^:]+", coordinates) or len(sha256.strip()) != 64:
+        if not re.fullmatch(r"[^:]+(:[^:]+){2,3}", coordinates) or len(sha256.strip()) != 64:
             raise ValueError(f"not a pin, want `group:artifact:version sha256`: {line!r}")
-        group, artifact, version = coordinates.split(":")
-        pins.append(Pin(group, artifact, version, sha256.strip()))
-    return tuple(sorted(pins))
+        group, artifact, version, *classifier = coordinates.split(":")
+        pins.append(Pin(group, artifact, version, sha256.strip(), "".join(classifier)))
+    return tuple(pins)
 
 
 def format_pins(pins: Iterable[Pin]) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from infra import maven_jars, namespace_clients
+from consumers.broker import JarsUnavailable
+from infra import namespace_clients
 from tests.namespace_world import World, arrow_stream, numbers
 from tests.unit.test_namespace_reach import ADMIN, BOB, secured_world
 
@@ -208,7 +209,7 @@ def calling(language: str, folder: Path) -> Calling:
     else:
         try:
             command = namespace_clients.java_program()
-        except (maven_jars.Unreachable, namespace_clients.NoCompiler) as error:
+        except (JarsUnavailable, namespace_clients.NoCompiler) as error:
             pytest.skip(f"Lance's Java client is not tested: {error}")
 
     def called(world: World, who: dict[str, str], calls: list[Call]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from consumers.broker import (
     find_java,
 )
 from consumers.broker.child import TIMER_SLACK_NS, TIMERS
-from consumers.broker.jars import ensure_jars
+from consumers.broker.jars import JarSet, ensure_jars
 from consumers.broker.pins import Pin, kafka_version, read_pins
 from tests.disks import small_disk
 from tests.waiting import wait_until
@@ -350,6 +350,6 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(
     small = next(pin for pin in read_pins() if pin.artifact == "jspecify")
     forged = Pin(small.group, small.artifact, small.version, "0" * 64)
     with pytest.raises(JarMismatch, match="differ from the pins") as refused:
-        ensure_jars(find_java(), pins=(forged,))
+        ensure_jars(find_java(), JarSet((forged,), "pins"))
     assert refused.value.jars == (forged.file_name,)
     assert not list(tmp_path.rglob("*.jar"))

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
-from infra import maven_jars, oldest_spark
+from consumers.broker import JarsUnavailable
+from infra import oldest_spark
 from tests import spark_start
 from tests.child import lines_of
 from tests.spark_world import led_log
@@ -42,7 +43,7 @@ def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
 ) -> None:
     try:
         oldest_spark.fetch()
-    except maven_jars.Unreachable as error:
+    except JarsUnavailable as error:
         pytest.skip(f"no registry has PySpark 4.1, or Delta's and Iceberg's jars: {error}")
     with led_log(tmp_path, broker.bootstrap_servers) as name:
         with CommitLog.connect(broker.bootstrap_servers, log=name) as client:
