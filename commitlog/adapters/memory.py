@@ -24,6 +24,7 @@ from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis,
 from commitlog.adapters.memory_cluster import (
     AppendCall,
     MemoryCluster,
+    NeverMoved,
     Partition,
     Sent,
     Stored,
@@ -31,7 +32,7 @@ from commitlog.adapters.memory_cluster import (
 )
 from commitlog.errors import CorruptLog, TopicSettings, WrongLog
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
-from commitlog.ports import DeliveryFailed, LogIdentity, Move, OnDelivery, OnLanded, RawRecord
+from commitlog.ports import DeliveryFailed, LogIdentity, OnDelivery, OnLanded, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -252,7 +253,7 @@ class MemoryRecordsWriter(_Writer):
             return self._cluster.partition(self._topic, self._partition).time_of(offset)
 
 
-class MemoryLog:
+class MemoryLog(NeverMoved):
     """A log on a `MemoryCluster`; see `commitlog.ports.Log`. Thread-safe."""
 
     def __init__(self, cluster: MemoryCluster | None = None, log: str = LOG_NAME_DEFAULT) -> None:
@@ -311,18 +312,6 @@ class MemoryLog:
         return LogIdentity(
             self.cluster.cluster_id, transactions.topic_id, outcomes.topic_id, self.name
         )
-
-    def home(self) -> str:
-        """Return the id of its topic."""
-        return self.identity().outcomes_topic_id
-
-    def moves(self) -> tuple[Move, ...]:
-        """Return nothing: it was never moved."""
-        return ()
-
-    def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Do nothing: it was never moved."""
-        del timeout_seconds
 
     def check_settings(self) -> None:
         """Raise TopicSettings if records would be lost or refused as the topics are set."""

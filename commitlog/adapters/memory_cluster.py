@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from commitlog.errors import CommitLogError, Unavailable, WrongLog
-from commitlog.ports import DeliveryFailed
+from commitlog.ports import DeliveryFailed, LogIdentity, Move
 
 
 class Fate(Enum):
@@ -197,3 +198,22 @@ class MemoryCluster:
             target = self.partition(topic, partition)
             target.records = [record for record in target.records if record.offset >= start]
             target.start = max(target.start, start)
+
+
+class NeverMoved(Protocol):
+    """What a log that nobody moves answers about that; see `commitlog.ports.Log`."""
+
+    def identity(self) -> LogIdentity:
+        """Return the cluster's and the topics' ids."""
+
+    def home(self) -> str:
+        """Return the id of its topic."""
+        return self.identity().outcomes_topic_id
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return nothing: it was never moved."""
+        return ()
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Do nothing: it was never moved."""
+        del timeout_seconds

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from commitlog.adapters.memory_cluster import NeverMoved
 from commitlog.core.log.chain import first_hash
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -48,7 +49,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId
-from commitlog.ports import LogIdentity, Move
+from commitlog.ports import LogIdentity
 from tests.fakes.lance_contents import Contents, Made, lance_fields
 
 START_MS = 1_700_000_000_000
@@ -371,7 +372,7 @@ class ListReader(Generic[Record]):
 
 
 @dataclass
-class ReadOnlyLog:
+class ReadOnlyLog(NeverMoved):
     """The reading half of a log over made-up partitions."""
 
     logs: list[PartitionLog]
@@ -385,18 +386,6 @@ class ReadOnlyLog:
     def partitions(self) -> int:
         """Return their number."""
         return len(self.logs)
-
-    def home(self) -> str:
-        """Return the id of its topic."""
-        return self.identity().outcomes_topic_id
-
-    def moves(self) -> tuple[Move, ...]:
-        """Return nothing: it was never moved."""
-        return ()
-
-    def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Do nothing: it was never moved."""
-        del timeout_seconds
 
     def identity(self) -> LogIdentity:
         """Return fixed ids."""

@@ -13,10 +13,10 @@ from commitlog.adapters.memory import (
     MemoryReader,
     MemoryRecordsWriter,
 )
-from commitlog.adapters.memory_cluster import Partition
+from commitlog.adapters.memory_cluster import NeverMoved, Partition
 from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
-from commitlog.ports import LogIdentity, Move, OnDelivery, OnLanded, RawRecord, Record
+from commitlog.ports import LogIdentity, OnDelivery, OnLanded, RawRecord, Record
 from commitlog.protocol import outcomes_topic, transactions_topic
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -183,7 +183,7 @@ class Decoders:
 AnyWriter = SimulatedWriter | SimulatedRecordsWriter
 
 
-class SimulatedLog:
+class SimulatedLog(NeverMoved):
     """See `commitlog.ports.Log`; what a running process asks of it."""
 
     def __init__(
@@ -207,18 +207,6 @@ class SimulatedLog:
     def identity(self) -> LogIdentity:
         """Return the cluster's and the topics' ids."""
         return self._log.identity()
-
-    def home(self) -> str:
-        """Return the id of its topic."""
-        return self.identity().outcomes_topic_id
-
-    def moves(self) -> tuple[Move, ...]:
-        """Return nothing: it was never moved."""
-        return ()
-
-    def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Do nothing: it was never moved."""
-        del timeout_seconds
 
     def check_settings(self) -> None:
         """Raise TopicSettings if records would be lost."""

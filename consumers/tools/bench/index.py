@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import NeverMoved
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Decided
 from commitlog.model.records import (
@@ -29,7 +30,7 @@ from commitlog.model.records import (
     Submitted,
     Transaction,
 )
-from commitlog.ports import Log, LogIdentity, Move
+from commitlog.ports import Log, LogIdentity
 from commitlog.protocol import transaction_key
 from consumers import history
 from consumers.tools.bench.index_log import NODE, TableLog
@@ -275,7 +276,7 @@ def _watch(root: Path, last: int, seen: Any) -> None:
     seen.put(None)
 
 
-class _LiveLog:
+class _LiveLog(NeverMoved):
     """The reading half of a log that continues from a sequence: only what comes after is there."""
 
     name = "bench"
@@ -307,18 +308,6 @@ class _LiveLog:
 
     def partitions(self) -> int:
         return 1
-
-    def home(self) -> str:
-        """Return the id of its topic."""
-        return self.identity().outcomes_topic_id
-
-    def moves(self) -> tuple[Move, ...]:
-        """Return nothing: it was never moved."""
-        return ()
-
-    def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Do nothing: it was never moved."""
-        del timeout_seconds
 
     def identity(self) -> LogIdentity:
         return LogIdentity("bench", "transactions", "outcomes", self.name)
