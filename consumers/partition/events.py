@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from commitlog.core.decisions import Change
@@ -54,6 +55,13 @@ class Event:
 
 Version = tuple[str, int]
 """An incarnation and a version of it."""
+
+
+def by_record(sequence: int, time_ms: int, principal: str) -> str:
+    """Return by whom, when and by which record something was done: ` by NAME on …, by record N`."""
+    when = datetime.fromtimestamp(time_ms / 1000, UTC)
+    by = f" by {principal}" if principal else ""
+    return f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {sequence}"
 
 
 def versions_of(outcome: Outcome) -> tuple[Version, ...]:

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -52,7 +51,7 @@ from commitlog.model.records import OperationResult, Outcome, Submitted, Transac
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
-from consumers.partition.events import Version
+from consumers.partition.events import Version, by_record
 from consumers.partition.offset_index import EVERY
 from consumers.partition.table_files import quarantined
 
@@ -236,12 +235,8 @@ class OldVersions:
                 assert isinstance(record, Transaction)
                 deletions = (o for o in record.operations if isinstance(o, DeleteTableVersions))
                 if any(is_in(version, operation.ranges) for operation in deletions):
-                    when = datetime.fromtimestamp(outcome.time_ms / 1000, UTC)
-                    by = f" by {record.principal}" if record.principal else ""
-                    return (
-                        f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {outcome.sequence}"
-                        f" ({outcome.transaction_id})"
-                    )
+                    said = by_record(outcome.sequence, outcome.time_ms, record.principal)
+                    return f"{said} ({outcome.transaction_id})"
         finally:
             transactions.close()
         return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from commitlog.core.log.replica import Decided
@@ -13,6 +12,7 @@ from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties, LanceCommit
 from commitlog.model.records import Status, Transaction, is_commit
 from commitlog.model.table import format_table_id
+from consumers.partition.events import by_record
 
 ERASURE = "commitlog.erasure"
 """In a transaction's properties: what it erases, in JSON."""
@@ -69,13 +69,6 @@ class RowExpiry:
             f"rows that were written to {self.table} through position {self.through}"
             f" expired{recorded}: {self.reason}"
         )
-
-
-def by_record(sequence: int, time_ms: int, principal: str) -> str:
-    """Return by whom, when and by which record something was done: ` by NAME on …, by record N`."""
-    when = datetime.fromtimestamp(time_ms / 1000, UTC)
-    by = f" by {principal}" if principal else ""
-    return f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {sequence}"
 
 
 def property_of(reason: str, writes: Iterable[Position]) -> tuple[str, str]:

@@ -10,7 +10,8 @@ from typing import Any
 from commitlog.core.decisions import Change
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.erasure.acts import RecordedErasure, RowExpiry, by_record
+from consumers.partition.events import by_record
+from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
 from consumers.tools.verify.missing import said
 
 EXPIRIES_KEPT = 20
