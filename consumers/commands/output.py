@@ -97,19 +97,6 @@ def print_listing(
         _print_aligned(columns, rows)
 
 
-def print_report(
-    report: Mapping[str, Any], *listings: tuple[Sequence[Column], str], as_json: bool
-) -> None:
-    """Print what was measured: the whole report as JSON, or listings of some of its parts."""
-    if as_json:
-        print_json(report)
-        return
-    for at, (columns, part) in enumerate(listings):
-        if at:
-            print()
-        print_listing(columns, report[part], as_json=False, nothing="nothing was measured")
-
-
 def print_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> None:
     """Print rows as CSV with a header; a list is a JSON array in its cell.
 

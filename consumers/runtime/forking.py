@@ -281,10 +281,10 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, on Linux."""
+def die_with_parent(how: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends, on Linux."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, how)
 
 
 def _put_in_place(received: list[int], wanted: list[int]) -> None:

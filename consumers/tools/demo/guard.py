@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 import threading
 import time
 
+from consumers.runtime.forking import die_with_parent
+
 POLL_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
     """Be terminated when the parent is gone: by the kernel on Linux, else by looking."""
     expected = os.getppid()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)
         if os.getppid() != expected:
             os.kill(os.getpid(), signal.SIGTERM)
         return
