@@ -9,7 +9,10 @@ from uuid import uuid4
 
 import pytest
 
+from consumers.servers.namespace.service import Service
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+BATCH_COMMIT = "/v1/table/batch-commit"
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +61,54 @@ def test_properties_of_transactions_are_set_once(world: World) -> None:
     assert twice(world, path, {"actions": [sets]})["properties"]["k"] == "v"
     unsets = {"unset_property_action": {"key": "k", "mode": "Fail"}}
     assert "k" not in twice(world, path, {"actions": [unsets]})["properties"]
+
+
+def staged(world: World, table: str) -> dict[str, Any]:
+    """Make a table, and stage its next version."""
+    world.write(["a", table], numbers(0, 5))
+    (request,) = world.stage(["a", table], lambda dataset: dataset.insert(numbers(5, 7)))
+    return request
+
+
+def test_a_version_is_created_once(world: World) -> None:
+    request, key = staged(world, "v"), {"Idempotency-Key": str(uuid4())}
+    path = "/v1/table/a$v/version/create"
+    first = world.post(path, request, headers=key)
+    assert first[0] == 200, first
+    assert world.post(path, request, headers=key) == first
+    status, body = world.post(path, {**request, "metadata": {"by": "other"}}, headers=key)
+    assert (status, body["code"]) == (409, 14)
+    assert "Idempotency-Key" in body["error"]
+    assert world.post("/v1/table/a$v/deregister")[0] == 200
+    status, body = world.post(path, request, headers=key)
+    assert (status, body["version"]["version"]) == (200, 2)
+    assert body["version"]["manifest_path"] == first[1]["version"]["manifest_path"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["create", "batch-create", "batch-create without a key", "delete", "deregister"]
+)
+def test_a_request_that_is_repeated_while_it_runs_gets_the_same_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = kind.replace(" ", "-")
+    version, ranges = staged(world, table), [{"start_version": 0, "end_version": -1}]
+    path, body = {
+        "create": (f"/v1/table/a${table}/version/create", version),
+        "delete": (f"/v1/table/a${table}/version/delete", {"ranges": ranges}),
+        "deregister": (BATCH_COMMIT, {"operations": [{"deregister_table": {"id": ["a", table]}}]}),
+    }.get(kind, ("/v1/table/version/batch-create", {"entries": [version]}))
+    headers = {} if "without" in kind else {"Idempotency-Key": str(uuid4())}
+    first = world.post(path, body, headers=headers)
+    assert first[0] == 200, first
+
+    known, asked = Service.transaction, list[str]()
+
+    def transaction(self: Service, transaction_id: str) -> Any:
+        asked.append(transaction_id)
+        # The repetition asked before the first request had committed.
+        return None if len(asked) == 1 else known(self, transaction_id)
+
+    monkeypatch.setattr(Service, "transaction", transaction)
+    assert world.post(path, body, headers=headers) == first
+    assert len(asked) > 1

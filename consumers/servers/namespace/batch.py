@@ -46,11 +46,10 @@ from consumers.servers.namespace.staged import (
 )
 from consumers.servers.namespace.tables import declaration, declared, ended
 from consumers.servers.namespace.versions import (
-    as_offered,
     commit_staged,
     raise_refusal,
     refuse_taken,
-    version_created,
+    version_of_record,
 )
 from consumers.servers.security.grants import Access
 
@@ -246,6 +245,8 @@ def _committed(
     except OutcomeUnknown:
         raise
     except (LanceNamespaceError, CommitLogError) as error:
+        if call.key is None and (first := _first(service, call)) is not None:
+            return batch.infos, first  # the same batch was sent twice at the same time
         infos = batch.infos.items()
         if all(service.is_as_known(info, error) for _, info in infos):
             raise
@@ -337,13 +338,7 @@ def _version(
             return {"transaction_id": outcome.transaction_id, "version": entry}
     if made.table not in infos:
         infos[made.table] = service.find(made.table)
-    info = infos[made.table]
-    if info is not None and info.incarnation == made.incarnation:
-        return version_created(service, info, made, outcome)
-    entry = as_offered("/", made, outcome)  # the table was deregistered since
-    del entry["manifest_size"]  # the leader's file may have another one than what was staged
-    entry["manifest_path"] = offered.partition(".manifest-")[0] + ".manifest"
-    return {"transaction_id": outcome.transaction_id, "version": entry}
+    return version_of_record(service, infos[made.table], made, outcome, offered)
 
 
 def _kind(call: Call, operation: Any) -> tuple[str, Any]:

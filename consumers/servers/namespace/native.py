@@ -17,7 +17,6 @@ from lance_namespace import (
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import acting_for
 from commitlog.errors import OutcomeUnknown, without_build_paths
-from commitlog.model.records import Outcome, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
@@ -42,7 +41,9 @@ def commit_natively(
         return answered(change_branch(service, call, branch, work)[0])
     first = service.first_answer(call)
     if first is not None:
-        return _answered(call, *first)
+        outcome = first[0]
+        call.committed, call.position = outcome.transaction_id, outcome.sequence
+        return {"version": outcome.version, "transaction_id": outcome.transaction_id}
     info = service.info(call.table)
     who = call.caller
     if call.key is not None:
@@ -54,10 +55,7 @@ def commit_natively(
     try:
         result = work(dataset)
     except Exception as error:
-        refused = refused_commit(dataset, error)
-        if call.key is not None and (first := service.first_answer(call)) is not None:
-            return _answered(call, *first)  # somebody was faster with the same key
-        raise refused from error
+        raise refused_commit(dataset, error) from error
     changed = result if isinstance(result, lance.LanceDataset) else dataset
     body: dict[str, Any] = {"version": changed.version}
     if changed.version != before:
@@ -65,11 +63,6 @@ def commit_natively(
             replace(info, version=changed.version), changed.version
         )
     return body
-
-
-def _answered(call: Call, outcome: Outcome, transaction: Transaction) -> dict[str, Any]:
-    call.committed, call.position = outcome.transaction_id, outcome.sequence
-    return {"version": outcome.version, "transaction_id": transaction.transaction_id}
 
 
 def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:

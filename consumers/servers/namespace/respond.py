@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from commitlog.adapters.lance_datasets import behind
 from commitlog.client.caller import acting_for
-from commitlog.errors import InvalidTransaction, OutcomeUnknown
+from commitlog.errors import InvalidTransaction, OutcomeUnknown, Unavailable
 from consumers.servers.namespace import rows
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed
@@ -81,6 +81,14 @@ def _run(entry: Entry, service: Service, call: Call) -> Any:
             if entry.access is Access.READ:  # nothing of it gets into the log
                 return entry.operation(service, call)
             with acting_for(call.caller):
+                try:
+                    return entry.operation(service, call)
+                except (OutcomeUnknown, Unavailable):
+                    raise
+                except Exception:
+                    if call.committed or not service.was_committed(call):
+                        raise
+                # A request under the same key was faster: its answer is this one's, too.
                 return entry.operation(service, call)
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:

@@ -225,6 +225,13 @@ class Service:
             )
         return found
 
+    def was_committed(self, call: Call) -> bool:
+        """Say whether a request under the same Idempotency-Key has committed by now."""
+        found = self.transaction(call.key) if call.key is not None else None
+        if found is None or found[0].status is not Status.COMMITTED:
+            return False
+        return dict(found[1].properties).get(BODY_HASH) == call.digest
+
     def submit(
         self,
         call: Call,

@@ -100,6 +100,12 @@ def create_version(service: Service, call: Call) -> dict[str, Any]:
     check_fields(request)
     if is_branch(request.branch):
         return create_branch_version(service, service.info(call.table), request)
+    if (first := service.first_answer(call)) is not None:
+        outcome, transaction = first
+        made = transaction.operations[0]
+        assert isinstance(made, CreateTableVersion)
+        info = service.find(made.table)
+        return version_of_record(service, info, made, outcome, request.manifest_path)
     known = service.lately(call.table)
     try:
         return _create_version(service, call, request, known)
@@ -246,6 +252,22 @@ def version_created(
         entry = as_offered(info.location, made, outcome)
     if entry is None:
         entry = service.version_entry(_at_least(info, made.version), made.version)
+    return {"transaction_id": outcome.transaction_id, "version": entry}
+
+
+def version_of_record(
+    service: Service,
+    info: TableInfo | None,
+    made: CreateTableVersion,
+    outcome: Outcome,
+    offered: str,
+) -> dict[str, Any]:
+    """Describe a version that was committed before, of a table that may be gone by now."""
+    if info is not None and info.incarnation == made.incarnation:
+        return version_created(service, info, made, outcome)
+    entry = as_offered("/", made, outcome)  # the table was deregistered since
+    del entry["manifest_size"]  # the leader's file may have another one than what was staged
+    entry["manifest_path"] = offered.partition(".manifest-")[0] + ".manifest"
     return {"transaction_id": outcome.transaction_id, "version": entry}
 
 
