@@ -20,6 +20,7 @@ from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.rest import routes
+from consumers.servers.namespace.service import Service
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World, numbers
 from tests.service import Running
@@ -76,6 +77,34 @@ def test_a_request_commits_both_formats_in_one_record(
     assert server.ask("POST", _COMMIT, body, key).data == first.data
     status, told = world.send("GET", f"/v1/log/transactions/{first.json['commit-id']}")
     assert (status, told["sequence"]) == (200, before + 1)
+
+
+@pytest.mark.parametrize("kind", ["both formats", "rename"])
+def test_a_request_that_is_repeated_while_it_runs_gets_the_same_answer(
+    world: World,
+    server: IcebergServer,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    path, body = _COMMIT, request(namespace, [{"deregister_table": {"id": [namespace, "lance"]}}])
+    if kind == "rename":
+        names = [{"namespace": [namespace], "name": name} for name in ("ice", "new")]
+        path, body = "/v1/tables/rename", dict(zip(("source", "destination"), names, strict=True))
+    key = {"Idempotency-Key": str(uuid_utils.uuid7())}
+    known, asked = Service.transaction, list[str]()
+
+    def transaction(self: Service, transaction_id: str) -> Any:
+        found = known(self, transaction_id)
+        asked.append(transaction_id)
+        if len(asked) == 1:  # the first request commits after the repetition looked for it
+            assert server.ask("POST", path, body, key).status in (200, 204)
+        return found
+
+    monkeypatch.setattr(Service, "transaction", transaction)
+    again = server.ask("POST", path, body, key)
+    assert again.status in (200, 204), again.data
+    assert again.data == server.ask("POST", path, body, key).data
 
 
 def test_a_request_that_is_refused_changes_neither(

@@ -271,13 +271,10 @@ class IcebergCatalog:
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self.view()
-        if not self.first(asked):
-            if source not in view.tables:
-                raise no_such_table(source)
-            if destination[:-1] not in view.namespaces:
-                raise no_such_namespace(destination[:-1])
-            if destination in view.tables or destination in view.others:
-                raise rename_taken(view, source, destination)
+        wrong = None if source in view.tables else no_such_table(source)
+        wrong = wrong or rename_problem(view, source, destination)
+        if wrong is not None and not self.first(asked):
+            raise wrong
         answer = self.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, RefusedChanges):
             raise failure_of_refusal(answer)
@@ -371,8 +368,12 @@ def reading(location: str) -> Iterator[None]:
         ) from error
 
 
-def rename_taken(view: CatalogView, source: TableId, destination: TableId) -> Failure:
-    """Say that the new name of a table or view is taken."""
+def rename_problem(view: CatalogView, source: TableId, destination: TableId) -> Failure | None:
+    """Return why a table or view can't get its new name."""
+    if destination[:-1] not in view.namespaces:
+        return no_such_namespace(destination[:-1])
+    if destination not in view.tables and destination not in view.others:
+        return None
     what = "View" if destination in view.views else "Table"
     names = f"{'.'.join(source)} to {'.'.join(destination)}"
     return Failure(409, "AlreadyExistsException", f"Cannot rename {names}. {what} already exists")

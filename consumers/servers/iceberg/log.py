@@ -190,8 +190,17 @@ class LogIcebergService:
         Those of the first request under this id, if there was one: what they name may be gone.
         Raises InvalidTransaction, and NoSuchTable.
         """
-        if known := self.operations(transaction_id):
-            return tuple(o for o in known if not isinstance(o, IcebergChange))
+        try:
+            found = self.operations(transaction_id) or self._read(items, transaction_id, who)
+        except (InvalidTransaction, NoSuchTable):
+            # The first request may have committed in between.
+            if not (found := self.operations(transaction_id)):
+                raise
+        return tuple(one for one in found if not isinstance(one, IcebergChange))
+
+    def _read(
+        self, items: Sequence[Any], transaction_id: str, who: Principal
+    ) -> tuple[Operation, ...]:
         call = Call(
             "BatchCommitTables",
             "lance-operations",

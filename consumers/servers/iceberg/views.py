@@ -20,7 +20,7 @@ from consumers.servers.iceberg.catalog import (
     IcebergCatalog,
     Requester,
     reading,
-    rename_taken,
+    rename_problem,
 )
 from consumers.servers.iceberg.replies import (
     Failure,
@@ -125,13 +125,10 @@ class IcebergViews:
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self._catalog.view()
-        if not self._catalog.first(asked):
-            if source not in view.views:
-                raise no_such_view(source)
-            if destination[:-1] not in view.namespaces:
-                raise no_such_namespace(destination[:-1])
-            if destination in view.tables or destination in view.others:
-                raise rename_taken(view, source, destination)
+        wrong = None if source in view.views else no_such_view(source)
+        wrong = wrong or rename_problem(view, source, destination)
+        if wrong is not None and not self._catalog.first(asked):
+            raise wrong
         answer = self._catalog.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, RefusedChanges):
             raise _failure(answer, source)
