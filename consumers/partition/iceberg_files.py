@@ -278,19 +278,24 @@ def purge(
     files: IcebergFiles,
     is_needed: Callable[[str], bool] = lambda place: False,
     older: Collection[str] = (),
+    begin: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Remove a table's files, but those that others need; return those that are left.
 
     If a layer cannot be removed whole, the layers that name it stay. `older` are metadata files of
-    the table that its last one may not name.
+    the table that its last one may not name. `begin` is called once, before anything is removed.
     """
     found = contents(table, files)
     found.previous.update(dict.fromkeys(older))
-    left = list(found.unreadable)
+    left, has_begun = list(found.unreadable), False
     for layer in found.layers():
         for place in layer:
             if place in found.unreadable:
                 continue
+            is_own = below(place, table.location) is not None
+            if not has_begun and is_own and not is_needed(place) and files.exists(place):
+                begin()
+                has_begun = True
             if is_needed(place) or not _removed(table, files, place):
                 left.append(place)
         if left:

@@ -128,6 +128,10 @@ def _registered_by(submitted: Submitted) -> set[str]:
     return places
 
 
+class _LeftError(Exception):
+    """Says why a table's files stay for now."""
+
+
 class IcebergPurges:
     """What is left to remove of the dropped Iceberg tables of a log."""
 
@@ -186,55 +190,67 @@ class IcebergPurges:
         self, dropped: DroppedTables, place: str, drop: _Drop, why: str
     ) -> Callable[[], str]:
         def do() -> str:
-            if shared := self._sharing(drop.home):
-                self._bring_back(place)
-                return f"left: {drop.home} is also the location of {shared}"
-            if failure := self._needed().failure:
-                self._tried[place] = time.monotonic() + LISTED_SECONDS
-                self._bring_back(place)
-                return f"left: what other tables need is not known: {failure}"
-            aside = place + GONE
-            self._put_aside(place)
             try:
-                table = read_table(self._files.read(aside), place)
-                older = older_metadata(table, place, self._files)
-            except FileNotFoundError:
-                return ""
-            except (OSError, Invalid) as error:  # it may be a view's, which has no files
+                return self._purge(dropped, place, drop.home, why)
+            except _LeftError as error:
                 self._bring_back(place)
-                return f"left: {place} is no table's metadata: {error}"
-            aside_too = self._to_put_aside(table, older)
-            for one in aside_too:
-                self._put_aside(one)
-            self._settle(dropped, place, drop.home)
-            if place not in dropped.owed:
-                self._bring_back(place)
-                return ""
-            if shared := self._sharing(drop.home):
-                self._bring_back(place)
-                return f"left: {drop.home} is also the location of {shared}"
-            record_removal(self._client, why)
-            needed = self._needed()
-            if needed.failure:
-                self._bring_back(place)
-                return f"left: what other tables need is not known: {needed.failure}"
-            for one in older:
-                if needed.has(one):
-                    self._put_back(one)
-            left = purge(
-                replace(table, metadata_location=aside),
-                self._files,
-                needed.has,
-                [one + GONE if one in aside_too else one for one in older],
-            )
-            if not left:
-                return "all its files are removed"
-            kept = [one for one in left if needed.has(one)]
-            if kept:
-                return f"{len(kept):,} files stay, since another table needs them: {kept[0]}"
-            return f"{len(left):,} files could not be removed, the first one {left[0]}"
+                return str(error)
 
         return do
+
+    def _purge(self, dropped: DroppedTables, place: str, home: str, why: str) -> str:
+        self._check(place, home)
+        aside = place + GONE
+        self._put_aside(place)
+        try:
+            table = read_table(self._files.read(aside), place)
+            older = older_metadata(table, place, self._files)
+        except FileNotFoundError:
+            return ""
+        except (OSError, Invalid) as error:  # it may be a view's, which has no files
+            raise _LeftError(f"left: {place} is no table's metadata: {error}") from error
+        aside_too = self._to_put_aside(table, older)
+        for one in aside_too:
+            self._put_aside(one)
+        self._settle(dropped, place, home)
+        if place not in dropped.owed:
+            raise _LeftError("")
+        needed = self._check(place, home, older)
+
+        def begin() -> None:
+            nonlocal needed
+            record_removal(self._client, why)
+            needed = self._check(place, home, older)
+
+        left = purge(
+            replace(table, metadata_location=aside),
+            self._files,
+            lambda one: needed.has(one),
+            [one + GONE if one in aside_too else one for one in older],
+            begin,
+        )
+        if not left:
+            return "all its files are removed"
+        kept = [one for one in left if needed.has(one)]
+        if kept:
+            return f"{len(kept):,} files stay, since another table needs them: {kept[0]}"
+        return f"{len(left):,} files could not be removed, the first one {left[0]}"
+
+    def _check(self, place: str, home: str, aside: Collection[str] = ()) -> Known:
+        """Return what other tables need; raise if this one's files can't go now.
+
+        What they need of the metadata files put aside gets its name back.
+        """
+        if shared := self._sharing(home):
+            raise _LeftError(f"left: {home} is also the location of {shared}")
+        needed = self._needed()
+        if needed.failure:
+            self._tried[place] = time.monotonic() + LISTED_SECONDS
+            raise _LeftError(f"left: what other tables need is not known: {needed.failure}")
+        for one in aside:
+            if needed.has(one):
+                self._put_back(one)
+        return needed
 
     def _needed(self) -> Known:
         """Return what other tables need, as of now."""

@@ -17,7 +17,7 @@ from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_purges
 from consumers.tools.iceberg_reached import Reached
-from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made
+from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made, reasons
 from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -249,6 +249,8 @@ def test_a_purge_leaves_what_another_table_has_by_add_files(
     catalog.purge_table(owner.name())
     catalog.purge_table(other.name())
     first, second = world.maintain()
+    recorded = len(reasons(world.other))
+    assert (world.maintain(), len(reasons(world.other))) == ([first], recorded), "nothing to go"
     said, _, named = first.rpartition(": ")
     assert said == f"purge: {len(theirs)} files stay, since another table needs them"
     assert named in theirs
