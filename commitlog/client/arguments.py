@@ -17,7 +17,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from commitlog.client.row_tickets import check_rows_wait
-from commitlog.client.tickets import check_wait, deadline_after
+from commitlog.client.tickets import check_wait, deadline_after, until
 from commitlog.codecs.record_ids import id_problem
 from commitlog.errors import InvalidRequest, InvalidTransaction, without_build_paths
 from commitlog.model.operations import KeyHashes
@@ -287,9 +287,15 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> N
 
 
 def checked(function: F) -> F:
-    """Check a function's arguments, before it does anything, by the types that it names."""
+    """Check a function's arguments, before it does anything, by the types that it names.
+
+    A `timeout` among them holds for all that the function waits for.
+    """
     checks, by_position = _checks(function), []
-    for at, (name, one) in enumerate(inspect.signature(function).parameters.items()):
+    parameters = inspect.signature(function).parameters
+    timeout = parameters["timeout"].default if "timeout" in parameters else None
+    place = [*parameters, "timeout"].index("timeout")
+    for at, (name, one) in enumerate(parameters.items()):
         if one.kind is not one.POSITIONAL_OR_KEYWORD:
             break
         if (check := checks[name]) is not None:
@@ -303,7 +309,11 @@ def checked(function: F) -> F:
             if at < len(arguments):
                 check(name, arguments[at])
         check_arguments(function, options)
-        return function(*arguments, **options)
+        if timeout is None:
+            return function(*arguments, **options)
+        given = arguments[place] if place < len(arguments) else options.get("timeout", timeout)
+        with until(deadline_after(given)):
+            return function(*arguments, **options)
 
     return cast(F, call)
 

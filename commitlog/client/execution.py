@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -44,10 +43,9 @@ from commitlog.client.rows import (
     prepare_append,
     remove_files,
 )
-from commitlog.client.runtime import until
 from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Wait, deadline_after
+from commitlog.client.tickets import Wait, deadline_after, in_time
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -66,17 +64,6 @@ _READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.U
 
 
 Found = TypeVar("Found")
-
-
-def _in_time(work: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """Have the requests of a call end with its time, although each may take longer elsewhere."""
-
-    @wraps(work)
-    def call(self: Execution, *given: Any, **more: Any) -> Outcome:
-        with until(self._deadline):
-            return work(self, *given, **more)
-
-    return call
 
 
 class Execution:
@@ -122,7 +109,7 @@ class Execution:
         self.counts: Mapping[str, int] = {}
         """Rows inserted, updated and deleted by the last attempt."""
 
-    @_in_time
+    @in_time
     def append(self, data: Any) -> Outcome:
         """Append rows. Files are written once, and again only if the schema changes."""
         data = as_arrow(data)
@@ -163,13 +150,13 @@ class Execution:
         first = None if cast_for.primary_key else cast_for
         return self._run(prepare, keeps_files=True, first=first)
 
-    @_in_time
+    @in_time
     def delete(self, predicate: str, said: str | None = None) -> Outcome:
         """Delete the rows for which a predicate holds; the log records `said` instead, if given."""
         opened = self._log.opened
         return self._run(lambda info: direct.delete(info, opened, predicate, said))
 
-    @_in_time
+    @in_time
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
         """Set columns of the rows for which a predicate holds."""
         opened, search = self._log.opened, self._log.opened.keys.scan
@@ -177,7 +164,7 @@ class Execution:
             lambda info: prepare_update(info, opened.newest(info), values, where, search)
         )
 
-    @_in_time
+    @in_time
     def merge_insert(
         self, data: Any, on: str | Sequence[str] | None, options: MergeOptions
     ) -> Outcome:

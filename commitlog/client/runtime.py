@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +22,7 @@ from commitlog.adapters.tracing import tracing
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.fallback import Fallback
 from commitlog.client.sending import Sending
-from commitlog.client.tickets import Ticket
+from commitlog.client.tickets import Ticket, time_left
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
 from commitlog.errors import InvalidSettings, InvalidTransaction, LogClosed, Overloaded
@@ -36,21 +34,6 @@ from commitlog.wire import Watch
 
 EXIT_FLUSH_SECONDS = 5.0
 OVERLOAD_PATIENCE_SECONDS = 10.0
-REQUEST_SECONDS_MIN = 1.0
-"""So that a call whose time ends between its attempts still hears from a leader that is there."""
-
-
-_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
-
-
-@contextlib.contextmanager
-def until(deadline: float) -> Iterator[None]:
-    """Have requests of this thread or task end then (monotonic clock), or soon after."""
-    token = _DEADLINE.set(min(deadline, _DEADLINE.get()))
-    try:
-        yield
-    finally:
-        _DEADLINE.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +136,7 @@ class Runtime:
 
     def ask(self, partition: int, method: str, **params: Any) -> Callable[[], Any]:
         """Send a request to a partition's leader; return a function that waits for the answer."""
-        left = max(REQUEST_SECONDS_MIN, _DEADLINE.get() - time.monotonic())
-        timeout = min(self._settings.request_timeout_seconds, left)
+        timeout = time_left(self._settings.request_timeout_seconds)
         return self.connection(partition).ask(method, params, timeout)
 
     def submit(

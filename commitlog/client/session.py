@@ -7,7 +7,6 @@ table may have determined rows written to another, and only the caller knows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
@@ -24,7 +23,7 @@ from commitlog.client.row_writes import key_of, made_write
 from commitlog.client.rows import NOTHING_APPENDED, Prepared, prepare_append, remove_files
 from commitlog.client.submission import AffectedRowsLike, as_operation, prepared_commit
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Ticket, Wait
+from commitlog.client.tickets import Ticket, Wait, deadline_after, in_time
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.operations import KeyHashes, Operation
@@ -67,6 +66,12 @@ class TransactionBuilder:
         self._check_open()
         self._expects.append(expectation)
 
+    @property
+    def _deadline(self) -> float:
+        """When a call that begins now has to have its answers."""
+        return deadline_after(self._timeout)
+
+    @in_time
     def submit(
         self,
         table_id: TableName | None,
@@ -89,6 +94,7 @@ class TransactionBuilder:
         )
         self._operations.append(built)
 
+    @in_time
     def append(self, table_id: TableName, data: Any) -> None:
         """Add rows to a table."""
         self._check_open()
@@ -96,11 +102,13 @@ class TransactionBuilder:
         rows = rows_reader(data, info.schema, info.name)
         self._add(info, prepare_append(info, self._log.opened.for_writing(info), rows))
 
+    @in_time
     def delete(self, table_id: TableName, predicate: str) -> None:
         """Delete rows of a table."""
         info = self._head(table_id)
         self._add(info, direct.delete(info, self._log.opened, predicate))
 
+    @in_time
     def update(
         self, table_id: TableName, values: Mapping[str, Any], where: str | None = None
     ) -> None:
@@ -110,6 +118,7 @@ class TransactionBuilder:
         search = opened.keys.scan
         self._add(info, prepare_update(info, opened.newest(info), values, where, search))
 
+    @in_time
     def merge_insert(
         self,
         table_id: TableName,
@@ -125,6 +134,7 @@ class TransactionBuilder:
         check_options(others, [each.name for each in fields(MergeOptions)])
         self._add(info, direct.merge(info, self._log.opened, source, keys, merge))
 
+    @in_time
     def write_rows(
         self,
         table_id: TableName,
@@ -159,6 +169,7 @@ class TransactionBuilder:
                 advice="Call log.transact() again for another transaction",
             )
 
+    @in_time
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -172,7 +183,7 @@ class TransactionBuilder:
             return
         if not self._operations:
             return
-        deadline = time.monotonic() + self._timeout
+        deadline = self._deadline
         try:
             outcome = self.outcome = self._submitted()
         except NOTHING_APPENDED:

@@ -9,14 +9,16 @@ transaction: `OutcomeUnknown` carries the id under which to ask again.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, Literal
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar
 
 from commitlog.adapters.tracing import tracing
 from commitlog.codecs.avro import decode_log_record
@@ -43,6 +45,37 @@ if hasattr(os, "register_at_fork"):
 
 Wait = Literal["readable", "committed"]
 RESULT_TIMEOUT_SECONDS = 30.0
+WAIT_SECONDS_MIN = 1.0
+"""So that a call whose time ends between its attempts still hears from a leader that is there."""
+
+Returned = TypeVar("Returned")
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+
+
+@contextlib.contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Have the waits of this thread or task end then (monotonic clock), or soon after."""
+    token = _DEADLINE.set(min(deadline, _DEADLINE.get()))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def in_time(work: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Have all waits of a method end at the `_deadline` of its object, or soon after."""
+
+    @wraps(work)
+    def call(self: Any, *given: Any, **more: Any) -> Returned:
+        with until(self._deadline):
+            return work(self, *given, **more)
+
+    return call
+
+
+def time_left(timeout: float) -> float:
+    """Return how long a wait may take that is part of a call: no longer than that."""
+    return min(timeout, max(WAIT_SECONDS_MIN, _DEADLINE.get() - time.monotonic()))
 
 
 def deadline_after(timeout: float, name: str = "timeout") -> float:
@@ -52,7 +85,7 @@ def deadline_after(timeout: float, name: str = "timeout") -> float:
     """
     try:
         if timeout > -threading.TIMEOUT_MAX:  # which NaN is not
-            return time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+            return time.monotonic() + min(time_left(timeout), threading.TIMEOUT_MAX)
     except TypeError:
         pass
     raise InvalidRequest(

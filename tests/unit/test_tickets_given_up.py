@@ -11,6 +11,7 @@ import pytest
 
 from commitlog import CommitLog, OutcomeUnknown, Unavailable
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client import tickets
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.client.tickets import Ticket
 from tests.fakes.leader import SCHEMA, FakeLeader
@@ -81,8 +82,9 @@ def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
 
 
 def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
-    log: MemoryLog, leader: FakeLeader
+    log: MemoryLog, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tickets, "WAIT_SECONDS_MIN", 0.01)
     settings = RuntimeSettings(request_timeout_seconds=120)
     with CommitLog(lambda: log, settings=settings) as client:
         client.create_table("a$t", SCHEMA, primary_key="id")
@@ -94,10 +96,34 @@ def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
             lambda: client.merge_insert("a$t", rows, timeout=0.1),
             lambda: client.update("a$t", {"v": "'x'"}, timeout=0.1),
             lambda: client.delete("a$t", "id = 1", timeout=0.1),
+            lambda: client.alter_columns("a$t", {"path": "v", "name": "w"}, timeout=0.1),
+            lambda: client.compact("a$t", timeout=0.1),
+            lambda: client.drop_table("a$t", timeout=0.1),
+            lambda: client.expire_versions("a$t", retain_versions=1, timeout=0.1),
+            lambda: client.position(None, timeout=0.1),
         ]
         began = time.monotonic()
         for call in calls:
-            with pytest.raises(Unavailable, match="`table` within 1 s"):
+            with pytest.raises(Unavailable, match=r"`\w+` within 0.\d+ s"):
                 call()
+        with client.transact(timeout=0.1) as block:
+            for call in (
+                lambda: block.append("a$t", rows),
+                lambda: block.delete("a$t", "id = 1"),
+                lambda: block.update("a$t", {"v": "'x'"}),
+                lambda: block.merge_insert("a$t", rows),
+            ):
+                with pytest.raises(Unavailable, match=r"`table` within 0.\d+ s"):
+                    call()
         assert time.monotonic() - began < 60
-        leader.muted.clear()
+
+
+def test_an_outcome_takes_no_longer_than_the_call_that_waits_for_it(
+    ticket: Ticket, leader: FakeLeader
+) -> None:
+    began = time.monotonic()
+    with tickets.until(began), pytest.raises(OutcomeUnknown):
+        ticket.result(120)
+    assert time.monotonic() - began < 60
+    leader.paused.clear()
+    assert ticket.result(30).version == 2
