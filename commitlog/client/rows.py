@@ -11,6 +11,7 @@ Changed rows move to new fragments (Lance's `rewrite_rows`) and keep their stabl
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -51,6 +52,8 @@ _WRONG_ROWS = (
     "Not supported",
 )
 """How pylance begins what is wrong with rows, and not with storage."""
+_BRACKETS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[()]""", re.DOTALL)
+"""Brackets in SQL, and what may hold others that mean nothing."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32
 
@@ -246,8 +249,19 @@ def scan(
 def whole(sql: str) -> str:
     """Return SQL in brackets: Lance would read no further than an expression goes.
 
-    A closing line ends a comment, and a semicolon ends what is read anyway.
+    A closing line ends a comment, and a semicolon ends what is read anyway. InvalidTransaction for
+    a bracket that would close ours: of `a) OR (b` Lance reads `a`.
     """
+    depth = 0
+    for part in _BRACKETS.findall(sql):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if depth < 0:
+            raise InvalidTransaction(
+                f"{sql!r} closes a bracket that it doesn't open",
+                field="predicate",
+                value=sql,
+                advice="Correct the SQL",
+            )
     return f"({sql.rstrip().removesuffix(';')}\n)"
 
 

@@ -518,7 +518,7 @@ def test_what_a_callers_stream_raises_reaches_the_caller(
     assert 9 not in _rows(client)
 
 
-@pytest.mark.parametrize("rest", ["; x", " LIMIT 1", " source.v = 'x'"])
+@pytest.mark.parametrize("rest", ["; x", " LIMIT 1", " source.v = 'x'", ") OR (true"])
 def test_a_merges_condition_with_something_behind_it_is_refused(
     client: CommitLog, table: str, rest: str
 ) -> None:
@@ -533,6 +533,9 @@ def test_a_merges_condition_with_something_behind_it_is_refused(
             when_not_matched_by_source_delete_filt=f"id = 3{rest}",
         )
     assert _rows(client) == dict(zip(range(1, 6), "abcde", strict=True))
-    comment = "source.id = 2 -- of two;"
+    for wrong in (f"id = 2{rest}", f"v <> ')' AND id = 2{rest}"):
+        with pytest.raises(InvalidTransaction):
+            client.delete(table, wrong)
+    comment = "source.id = 2 -- of two;)"
     client.merge_insert(table, rows, when_matched_update_all_filt=comment).raise_for_conflict()
     assert _rows(client)[2] == "B"
