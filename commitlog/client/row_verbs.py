@@ -88,10 +88,13 @@ class WritesRows(Host):
         Raises InvalidRequest for a filter or columns that can't be read, FileNotFoundError if a
         file of the table is gone.
         """
+        from commitlog.client.rows import whole
+
+        condition = None if filter is None else whole(filter)
         dataset = self.open(table_id, fresh=fresh, position=position)
         chosen = None if columns is None else list(columns)
         try:
-            return dataset.to_table(columns=chosen, filter=filter)
+            return dataset.to_table(columns=chosen, filter=condition)
         except ValueError as error:
             told = without_build_paths(str(error))
             if "LanceError(IO)" in told:  # the store's or the files', not the caller's
