@@ -230,9 +230,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     ) -> Ticket:
         """Append one operation as a transaction and return at once.
 
-        The operation is one of `lance.LanceOperation`, a `lance.Transaction` (whose uuid becomes
-        the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
-        own. If it is certain to be refused, this raises, and nothing is appended.
+        One of `lance.LanceOperation`, a `lance.Transaction` (whose uuid is its id), the bytes of
+        one, or of this package's own. Name the `read_version` that its files were written for (by
+        default the newest). What is certain to be refused raises, and nothing is appended.
         """
         from commitlog.client.append_records import submit_append
         from commitlog.client.submission import as_operations
