@@ -35,7 +35,13 @@ from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket
 from commitlog.core.partition.repeats import OTHER_TABLES
-from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected, Unavailable
+from commitlog.errors import (
+    CommitConflict,
+    InvalidTransaction,
+    RetryableConflict,
+    TransactionRejected,
+    Unavailable,
+)
 from commitlog.model.records import Application, Code, Outcome
 from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to
@@ -136,22 +142,26 @@ class Batch:
         """Commit all of it as one record; None if there was nothing to do.
 
         Raises:
-            RetryableConflict: another commit won on merged rows; the files are removed.
+            CommitConflict: another commit won on merged rows, or the log refused the batch.
+            Unavailable: nothing was appended. Either way, the files are removed.
         """
         if not self._parts:
             return None
         try:
-            ticket, outcome = self._submit(self._parts, application, timeout)
-        except TransactionRejected as error:
-            # An attempt of this batch found nothing to do in some table where there is work now.
-            answered = _committed_to(error.outcome, self._parts)
-            if not answered:
-                raise
-            ticket, outcome = self._submit(answered, application, timeout)
-        except RetryableConflict:
-            for info, part in self._parts:
-                if isinstance(part, Prepared):
-                    remove_files(info, part)
+            try:
+                ticket, outcome = self._submit(self._parts, application, timeout)
+            except TransactionRejected as error:
+                # An attempt of this batch found nothing to do in a table where there is work now.
+                answered = _committed_to(error.outcome, self._parts)
+                if not answered:
+                    raise
+                ticket, outcome = self._submit(answered, application, timeout)
+        except (CommitConflict, Unavailable) as error:
+            # If it is only its rows that were refused later, the record's files are committed.
+            if not getattr(getattr(error, "outcome", None), "writes", ()):
+                for info, part in self._parts:
+                    if isinstance(part, Prepared):
+                        remove_files(info, part)
             raise
         trace_writes(outcome.transaction_id, self._wrote)
         self.repeat = tell_repeat(

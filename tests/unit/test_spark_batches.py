@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from commitlog.client import direct
+from commitlog.client.row_tickets import RowsApplied, RowsOutcome
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import Batch, batches, each_batch, merge, upsert
@@ -77,11 +79,13 @@ def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(
     with service(tmp_path) as world:
         log = world.client
         log.create_table(table, SCHEMA)
-        log.append(table, rows(1))
+        log.append(table, rows(1, 3))
         batch = Batch(log, parse_batches(OPTIONS))
         info = log.table(table)
         # As `merge` adds it: the rows of a fragment go, and their number is all that names it.
-        batch._parts.append((info, direct.delete(info, log.opened, "true")))
+        batch._parts.append((info, direct.delete(info, log.opened, "id = 1")))
+        deletions = Path(info.location, "_deletions")
+        assert list(deletions.iterdir())
         log.drop_table(table)
         log.create_table(table, SCHEMA)
         log.append(table, rows(2))
@@ -90,3 +94,29 @@ def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(
         with pytest.raises(TransactionRejected, match="dropped and created again"):
             batch.commit(Application("job", 0), timeout=30)
         assert ids_of(log.open(table)) == [2]
+        assert list(deletions.iterdir()) == [], "what was refused leaves no files"
+
+
+def test_files_of_a_record_stay_if_only_its_rows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = "shop$orders"
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table(table, SCHEMA)
+        log.append(table, rows(1, 3))
+        batch = Batch(log, parse_batches(OPTIONS))
+        info = log.table(table)
+        batch._parts.append((info, direct.delete(info, log.opened, "id = 1")))
+        submit = batch._submit
+
+        def refused(*given: Any) -> Any:
+            _, outcome = submit(*given)
+            rows_of_it = RowsApplied(1, 0, 0, 0, 0, "rows_refused", "no such column")
+            known = RowsOutcome(outcome.sequence, outcome.transaction_id, 0, Status.REJECTED)
+            raise TransactionRejected("refused", replace(known, writes=(rows_of_it,)))
+
+        monkeypatch.setattr(batch, "_submit", refused)
+        with pytest.raises(TransactionRejected):
+            batch.commit(Application("job", 0), timeout=30)
+        assert ids_of(log.open(table)) == [3]
