@@ -62,7 +62,8 @@ def captured(
         state.fragments = Fragments(kept)
     if first_free_id >= 0:
         state.max_fragment_id = first_free_id - 1
-    path = f"{PRIVATE_DIRECTORY}/{uuid.uuid4()}/{manifest_name(state.version)}"
+    folder = f"{PRIVATE_DIRECTORY}/{uuid.uuid4()}"
+    path = f"{folder}/{manifest_name(state.version)}"
     namespace = _PrivateNamespace(location, state.version, path)
     store.write(path, encode_manifest(state, inline))
     committed: list[Transaction] = []
@@ -72,6 +73,7 @@ def captured(
         )
     finally:
         store.delete(path)
+        store.prune(folder)
         for staged in namespace.staged:
             committed.append(_take(store, staged.path))
     wanted = [one for one in committed if not one.HasField("reserve_fragments")]

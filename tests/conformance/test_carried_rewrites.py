@@ -246,7 +246,8 @@ def test_it_gives_up_after_as_many_tries_as_it_was_given(tmp_path: Path) -> None
             pytest.raises(RetryableConflict),
         ):
             log.compact(T, tries_max=2)
-        assert not list(made.location(T).glob("_commitlog-private/*/*"))
+        # No folder for each try either: a busy table is compacted every minute, for years.
+        assert not list(made.location(T).glob("_commitlog-private/*"))
         assert (
             lance.dataset(str(made.location(T)))
             .to_table(columns=["id"])
