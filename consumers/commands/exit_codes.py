@@ -10,11 +10,13 @@ from enum import IntEnum
 
 from consumers.commands.output import visible
 
-_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""What only a file says: of standard output, say, without its name."""
+_NAMELESS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
+)
+"""What counts without a file's name, too: of standard output, say, or a socket."""
 _OF_THE_MACHINE = frozenset(
     {
-        *_OF_THE_DISK,
+        *_NAMELESS,
         *(errno.EACCES, errno.EPERM),
         *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
     }
@@ -106,7 +108,7 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED  # what DuckDB makes of Ctrl-C
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
         return ExitCode.MACHINE
-    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+    if isinstance(error, OSError) and error.errno in _NAMELESS:
         return ExitCode.MACHINE
     if type(error) is OSError and error.errno is None:
         return ExitCode.UNAVAILABLE  # an object store's answer
