@@ -65,11 +65,8 @@ def verify(
     """
     if options is not None and options.root is not None:
         check_root(log, options.root, partition)
-    with closing(
-        _Check(
-            log, partition, options or VerifyOptions(), on_progress or (lambda done, total: None)
-        )
-    ) as check:
+    on_progress = on_progress or (lambda done, total: None)
+    with closing(_Check(log, partition, options or VerifyOptions(), on_progress)) as check:
         return check.run()
 
 
@@ -181,6 +178,8 @@ class _Check:
         self._count()
         if self._state is not None:
             self._state.clear()
+        if self._index is not None:
+            self._index.remove()
         return verdict
 
     def close(self) -> None:

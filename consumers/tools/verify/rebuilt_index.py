@@ -117,6 +117,10 @@ class RebuiltIndex:
                 )
                 yield Problem(ProblemKind.INDEX, text, one.first_difference)
 
+    def remove(self) -> None:
+        """Remove its files, which nobody continues with; it is still to be closed."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
     def close(self) -> None:
         """Close the index; what is pending is not written."""
         self._index.close()
