@@ -35,6 +35,10 @@ from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 
+class UnusableFileError(OSError):
+    """A file is there, and can't be metadata: to read it again doesn't help."""
+
+
 class IcebergFiles:
     """Files below a log's tables root, by their locations. Thread-safe."""
 
@@ -48,9 +52,12 @@ class IcebergFiles:
     def read(self, location: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError, or OSError for one that is too large."""
         path = self._path(location)
-        size = self._store.size(path)
+        size = self._size(path)
+        if size < 0:
+            raise FileNotFoundError(f"there is no file {location}")
         if size > ICEBERG_METADATA_BYTES_MAX:
-            raise OSError(f"{location} has {size} bytes, over {ICEBERG_METADATA_BYTES_MAX}")
+            said = f"{location} has {size} bytes, over {ICEBERG_METADATA_BYTES_MAX}"
+            raise UnusableFileError(said)
         return self._store.read(path)
 
     def metadata(self, location: str) -> bytes:
@@ -58,8 +65,8 @@ class IcebergFiles:
         data = self.read(location)
         try:
             return _decompressed(data) if is_compressed(location) else data
-        except (EOFError, zlib.error) as error:
-            raise OSError(f"{location} is not gzip: {error}") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UnusableFileError(f"{location} is not gzip: {error}") from error
 
     def table(self, location: str) -> IcebergTable:
         """Return the table, or view, of a metadata file; raise OSError or Invalid."""
@@ -68,13 +75,9 @@ class IcebergFiles:
     def exists(self, location: str) -> bool:
         """Tell whether there is such a file."""
         try:
-            return self._store.size(self._path(location)) >= 0
+            return self._size(self._path(location)) >= 0
         except FileNotFoundError:
             return False
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return False
-            raise
 
     def make_folders(self, location: str) -> None:
         """Make the folders in which clients put a new table's files; stores have none.
@@ -166,6 +169,14 @@ class IcebergFiles:
             assert not isinstance(self._store, LocalStore)
             each = ((place, self._store.found(self._path(place))) for place in places)
             return {place: file for place, file in each if file is not None}
+
+    def _size(self, path: str) -> int:
+        try:
+            return self._store.size(path)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return -1
+            raise
 
     def _path(self, location: str) -> str:
         """Return a path below the root; a file elsewhere might as well not be."""

@@ -13,6 +13,7 @@ import uuid_utils
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.storage import LocalStore
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
 from consumers.partition.observer import StoreObserver
@@ -246,6 +247,30 @@ def test_what_landed_is_no_4xx_though_its_file_cannot_be_read(
             assert "input/output error" in reply.error["message"]
         assert running.ask("HEAD", f"{tables}/landed").status == 204
         assert running.ask("HEAD", f"{views}/seen").status == 204
+
+
+def test_a_store_that_fails_is_not_the_fault_of_a_request(
+    world: World, server: IcebergServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"/v1/namespaces/{namespace}"
+    place = server.ask("GET", f"{address}/tables/ice").json["metadata-location"]
+    folder = place.rpartition("/")[0]
+    asked = [("POST", f"{address}/{kind}") for kind in ("register", "register-view")]
+    for name in ("missing", "", "x" * 300):
+        for method, path in asked:
+            body = {"name": "other", "metadata-location": f"{folder}/{name}"}
+            reply = server.ask(method, path, body)
+            assert (reply.status, "cannot be read" in reply.error["message"]) == (400, True), name
+
+    def away(store: LocalStore, path: str) -> int:
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(LocalStore, "size", away)
+    for method, path in [*asked, ("GET", f"{address}/tables/ice")]:
+        reply = server.ask(method, path, {"name": "other", "metadata-location": place})
+        assert (reply.status, reply.error["type"]) == (503, "ServiceUnavailableException")
+        assert "the store is away" in reply.error["message"]
+        assert reply.headers["retry-after"] == "1"
 
 
 def test_a_registration_may_be_repeated_under_its_key(

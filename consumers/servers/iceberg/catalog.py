@@ -7,8 +7,7 @@ request must get the first one's answer, not what the first one's success would 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +52,7 @@ from consumers.servers.iceberg.replies import (
     no_such_namespace,
     no_such_table,
     paginate,
+    reading,
     table_reply,
 )
 from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, RefusedChanges
@@ -230,8 +230,9 @@ class IcebergCatalog:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
         found = self.table(table)
         location = found.metadata_location
-        # Others read by path what they are told.
-        if not self.service.has_file(location):
+        with reading(location):
+            is_there = self.service.has_file(location)
+        if not is_there:  # others read by path what they are told
             raise Failure(
                 404, "NotFoundException", f"Failed to open input stream for file: {location}"
             )
@@ -353,19 +354,6 @@ class IcebergCatalog:
             if known is not None and known.metadata_location == location:
                 return table_reply(known.to_bytes(), location, access=access)
             return table_reply(self.service.read_metadata(location), location, access=access)
-
-
-@contextmanager
-def reading(location: str) -> Iterator[None]:
-    """Say of a file that can't be read that the request named it."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidTransaction(
-            f"the metadata file {location} cannot be read: {error}",
-            field="metadata-location",
-            value=location,
-        ) from error
 
 
 def rename_problem(view: CatalogView, source: TableId, destination: TableId) -> Failure | None:

@@ -16,12 +16,14 @@ from typing import Any
 from lance_namespace.errors import PermissionDeniedError
 from starlette.responses import Response
 
+from commitlog.adapters.storage import UnlistableError
 from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
+    InvalidTransaction,
     LogMoved,
     NoSuchTable,
     OutcomeUnknown,
@@ -32,6 +34,7 @@ from commitlog.errors import (
 from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
+from consumers.partition.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import RefusedChanges
 
 logger = logging.getLogger(__name__)
@@ -135,6 +138,21 @@ def landed(transaction_id: str) -> Iterator[None]:
             f"{error}; load it again"
         )
         raise Failure(500, "CommitStateUnknownException", message) from error
+
+
+@contextmanager
+def reading(location: str) -> Iterator[None]:
+    """Say of a metadata file that can't be read whether the request or the store is to blame."""
+    try:
+        yield
+    except (FileNotFoundError, UnlistableError, UnusableFileError) as error:
+        raise InvalidTransaction(
+            f"the metadata file {location} cannot be read: {error}",
+            field="metadata-location",
+            value=location,
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"the metadata file {location} cannot be read now: {error}") from error
 
 
 def failure_of_refusal(refused: RefusedChanges) -> Failure:

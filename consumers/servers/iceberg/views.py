@@ -19,7 +19,6 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import (
     IcebergCatalog,
     Requester,
-    reading,
     rename_problem,
 )
 from consumers.servers.iceberg.replies import (
@@ -31,6 +30,7 @@ from consumers.servers.iceberg.replies import (
     landed,
     no_such_namespace,
     paginate,
+    reading,
     table_reply,
 )
 from consumers.servers.iceberg.service import RefusedChanges
