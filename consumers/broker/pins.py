@@ -58,7 +58,8 @@ def parse_pins(text: str) -> tuple[Pin, ...]:
         if not re.fullmatch(r"[^:]+(:[^:]+){2,3}", coordinates) or len(sha256.strip()) != 64:
             raise ValueError(f"not a pin, want `group:artifact:version sha256`: {line!r}")
         group, artifact, version, *classifier = coordinates.split(":")
-        pins.append(Pin(group, artifact, version, sha256.strip(), "".join(classifier)))
+        known = {"sha256": sha256.strip(), "classifier": "".join(classifier)}
+        pins.append(Pin(group, artifact, version, **known))
     return tuple(pins)
 
 
