@@ -29,6 +29,7 @@ from commitlog.adapters.memory_cluster import (
     Sent,
     Stored,
     Topic,
+    Unconnected,
 )
 from commitlog.errors import CorruptLog, TopicSettings, WrongLog
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
@@ -49,7 +50,7 @@ Record = TypeVar("Record")
 Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 
 
-class MemoryReader(Generic[Record]):
+class MemoryReader(Unconnected, Generic[Record]):
     """Reads one partition from an offset on."""
 
     def __init__(
@@ -115,12 +116,6 @@ class MemoryReader(Generic[Record]):
         del timeout_seconds
         with self._cluster.changed:
             return self._cluster.partition(self._topic, self._partition).end
-
-    def pause(self) -> None:
-        """Do nothing: nothing is fetched ahead here."""
-
-    def rest(self) -> None:
-        """Do nothing: there is no connection."""
 
     def seek(self, offset: int) -> None:
         """Continue from another offset."""

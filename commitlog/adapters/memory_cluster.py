@@ -100,11 +100,10 @@ class MemoryCluster:
         self,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        on_append: Callable[[AppendCall], Fate] = lambda _append: Fate.DELIVER,
     ) -> None:
         self.cluster_id = uuid.uuid4().hex
         self.now_ms = now_ms
-        self.on_append = on_append
+        self.on_append: Callable[[AppendCall], Fate] = lambda _append: Fate.DELIVER
         self.is_reachable = True
         """While False, reads give nothing, questions are refused, appends are lost."""
         self.topics: dict[str, Topic] = {}
@@ -198,6 +197,16 @@ class MemoryCluster:
             target = self.partition(topic, partition)
             target.records = [record for record in target.records if record.offset >= start]
             target.start = max(target.start, start)
+
+
+class Unconnected:
+    """What a reader of memory has to do where others save work."""
+
+    def pause(self) -> None:
+        """Do nothing: nothing is fetched ahead here."""
+
+    def rest(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 class NeverMoved(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from commitlog.errors import Unavailable
 from commitlog.ports import Reader
@@ -20,6 +20,28 @@ class _HasOffset(Protocol):
 
 
 OffsetRecord = TypeVar("OffsetRecord", bound=_HasOffset)
+
+
+class ReadsThrough:
+    """The half of a `Reader` that another one answers; it may be replaced on the way."""
+
+    _below: Reader[Any]
+
+    def end_offset(self, timeout_seconds: float = 10) -> int:
+        """Ask the log where it ends now."""
+        return self._below.end_offset(timeout_seconds)
+
+    def pause(self) -> None:
+        """Fetch nothing more until the next `poll`."""
+        self._below.pause()
+
+    def rest(self) -> None:
+        """Let go of the connection until the next `poll`."""
+        self._below.rest()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._below.close()
 
 
 def end_of(reader: Reader[OffsetRecord]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from commitlog.adapters.memory_cluster import NeverMoved
+from commitlog.adapters.memory_cluster import NeverMoved, Unconnected
 from commitlog.core.log.chain import first_hash
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -336,7 +336,7 @@ class PartitionLog:
 Record = TypeVar("Record", Submitted, Answered)
 
 
-class ListReader(Generic[Record]):
+class ListReader(Unconnected, Generic[Record]):
     """Reads a list that may grow."""
 
     def __init__(self, records: list[Record], offset: int) -> None:
@@ -360,12 +360,6 @@ class ListReader(Generic[Record]):
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Return the end."""
         return len(self._records)
-
-    def pause(self) -> None:
-        """Do nothing: nothing is fetched ahead here."""
-
-    def rest(self) -> None:
-        """Do nothing: there is no connection."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -13,7 +13,7 @@ from commitlog.adapters.memory import (
     MemoryReader,
     MemoryRecordsWriter,
 )
-from commitlog.adapters.memory_cluster import NeverMoved, Partition
+from commitlog.adapters.memory_cluster import NeverMoved, Partition, Unconnected
 from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
 from commitlog.ports import LogIdentity, OnDelivery, OnLanded, RawRecord, Record
@@ -21,7 +21,7 @@ from commitlog.protocol import outcomes_topic, transactions_topic
 from tests.simulation.scheduler import Process, Scheduler
 
 
-class SimulatedReader(Generic[Record]):
+class SimulatedReader(Unconnected, Generic[Record]):
     """Never blocks: to wait is to let others run."""
 
     def __init__(
@@ -65,12 +65,6 @@ class SimulatedReader(Generic[Record]):
         if self._process.is_cut_off:
             raise Unavailable("simulated: no answer")
         return self._reader.end_offset(timeout_seconds)
-
-    def pause(self) -> None:
-        """Do nothing: nothing is fetched ahead here."""
-
-    def rest(self) -> None:
-        """Do nothing: there is no connection."""
 
     def seek(self, offset: int) -> None:
         """Go on from another offset."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from commitlog.adapters.log_records import to_submitted
+from commitlog.adapters.reading import ReadsThrough
 from commitlog.model.records import Submitted
 from commitlog.ports import ArchivableLog, RawRecord, Reader
 from consumers.tools.archive.proof import PROOF, Archive, DecidedSegment
@@ -90,7 +91,7 @@ class ArchivedLog:
         return ArchivedTransactions(self, topic, partition, offset)
 
 
-class ArchivedTransactions:
+class ArchivedTransactions(ReadsThrough):
     """Reads the topic, and from the archive what the topic doesn't hold; see `ports.Reader`.
 
     Records may be archived and given up at any time, so the archive is looked for at each gap.
@@ -112,14 +113,14 @@ class ArchivedTransactions:
         """Where `_archived` ends."""
         if offset < self._end:
             self._archived = transactions_of(log.archive(partition), offset)
-        self._topic = open_topic(max(offset, self._end))
+        self._below = open_topic(max(offset, self._end))
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Submitted]:
         """Return what is there."""
         if self._archived is not None:
             return self._from_archive(self._archived, records_max)
-        found = self._topic.poll(records_max=records_max, timeout_seconds=timeout_seconds)
-        start, self._position = self._position, max(self._position, self._topic.position())
+        found = self._below.poll(records_max=records_max, timeout_seconds=timeout_seconds)
+        start, self._position = self._position, max(self._position, self._below.position())
         missing = _first_missing(found, start, self._position)
         # Most gaps are tombstones, or what no archive has.
         if missing == self._position or missing >= self._log.archived_to(self._partition):
@@ -127,8 +128,8 @@ class ArchivedTransactions:
         archive = self._log.archive(self._partition)
         self._position, self._end = missing, archive.end.transactions_offset
         self._archived = transactions_of(archive, missing)
-        self._topic.close()
-        self._topic = self._open_topic(self._end)
+        self._below.close()
+        self._below = self._open_topic(self._end)
         before = [submitted for submitted in found if submitted.offset < missing]
         return before or self._from_archive(self._archived, records_max)
 
@@ -150,28 +151,12 @@ class ArchivedTransactions:
         """Return the next offset to be read."""
         return self._position
 
-    def end_offset(self, timeout_seconds: float = 10) -> int:
-        """Ask the topic where it ends now."""
-        return self._topic.end_offset(timeout_seconds)
-
-    def pause(self) -> None:
-        """Fetch nothing more until the next `poll`."""
-        self._topic.pause()
-
-    def rest(self) -> None:
-        """Let go of the connection until the next `poll`."""
-        self._topic.rest()
-
     def seek(self, offset: int) -> None:
         """Continue from another offset."""
         archive = self._log.archive(self._partition) if offset < self._end else None
         self._archived = None if archive is None else transactions_of(archive, offset)
-        self._topic.seek(max(offset, self._end))
+        self._below.seek(max(offset, self._end))
         self._position = offset
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._topic.close()
 
 
 def _first_missing(found: list[Submitted], start: int, end: int) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.reading import ReadsThrough
 from commitlog.codecs.avro import decode_outcome_record, encode_leader_started, encode_retained
 from commitlog.core.log.chain import Chain, first_hash
 from commitlog.core.log.replica import Replica
@@ -349,33 +350,21 @@ class _Tee:
         self.taken, self._outcomes, self.bytes = [], [], 0
 
 
-class _Decoded(Generic[Record]):
+class _Decoded(ReadsThrough, Generic[Record]):
     """A reader of bytes, decoded on the way."""
 
     def __init__(
         self, raw: Reader[RawRecord], decode: Callable[[RawRecord], Record | None]
     ) -> None:
-        self._raw, self._decode = raw, decode
+        self._below, self._decode = raw, decode
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
-        found = self._raw.poll(records_max=records_max, timeout_seconds=timeout_seconds)
+        found = self._below.poll(records_max=records_max, timeout_seconds=timeout_seconds)
         decoded = (self._decode(record) for record in found)
         return [record for record in decoded if record is not None]
 
     def position(self) -> int:
-        return self._raw.position()
-
-    def end_offset(self, timeout_seconds: float = 10) -> int:
-        return self._raw.end_offset(timeout_seconds)
-
-    def pause(self) -> None:
-        self._raw.pause()
-
-    def rest(self) -> None:
-        self._raw.rest()
+        return self._below.position()
 
     def seek(self, offset: int) -> None:
-        self._raw.seek(offset)
-
-    def close(self) -> None:
-        self._raw.close()
+        self._below.seek(offset)

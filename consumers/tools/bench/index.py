@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import NeverMoved
+from commitlog.adapters.memory_cluster import NeverMoved, Unconnected
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Decided
 from commitlog.model.records import (
@@ -324,7 +324,7 @@ class _LiveLog(NeverMoved):
         return _LiveReader(self._outcomes, self._changed, self._first + 2, offset, to_answered)
 
 
-class _LiveReader(Generic[Record]):
+class _LiveReader(Unconnected, Generic[Record]):
     def __init__(
         self,
         records: list[tuple[bytes | None, bytes | None]],
@@ -356,12 +356,6 @@ class _LiveReader(Generic[Record]):
 
     def end_offset(self, timeout_seconds: float = 10) -> int:
         return self._first + len(self._records)
-
-    def pause(self) -> None:
-        """Do nothing: nothing is fetched ahead."""
-
-    def rest(self) -> None:
-        """Do nothing: there is no connection."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.reading import ReadsThrough
 from commitlog.codecs.avro_chain import DIGEST_BYTES, ChainHead, PlainChain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.decided_appends import appends_on, apply_appends
@@ -123,12 +124,12 @@ class _RawTopics:
         return self.transactions
 
 
-class _LateTransactions:
+class _LateTransactions(ReadsThrough):
     """Transactions, each of which is decoded when it is asked for; see `ports.Reader`."""
 
     def __init__(self, log: ArchivableLog, partition: int, offset: int) -> None:
         self._log, self._partition = log, partition
-        self._raw = log.read_raw(partition, offset, is_transactions=True)
+        self._below = log.read_raw(partition, offset, is_transactions=True)
         self._decoded: Reader[Submitted] | None = None
         """Reads what is behind the first gap."""
         self.records: list[RawRecord] = []
@@ -145,16 +146,16 @@ class _LateTransactions:
     def _fill(self, timeout_seconds: float) -> None:
         if self._decoded is not None:
             return
-        found = self._raw.poll(records_max=RECORDS_PER_POLL, timeout_seconds=timeout_seconds)
+        found = self._below.poll(records_max=RECORDS_PER_POLL, timeout_seconds=timeout_seconds)
         whole = next(
             (n for n, one in enumerate(found, self._next) if one.offset != n or one.value is None),
             self._next + len(found),
         )
         self.records, self.taken = found[: whole - self._next], 0
         self._next = whole
-        if len(self.records) < len(found) or self._raw.position() > whole:
-            self._raw.close()
-            self._decoded = self._log.read_transactions(self._partition, whole)
+        if len(self.records) < len(found) or self._below.position() > whole:
+            self._below.close()
+            self._below = self._decoded = self._log.read_transactions(self._partition, whole)
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Submitted]:
         """Return the next record."""
@@ -174,25 +175,6 @@ class _LateTransactions:
             return self.records[self.taken].offset
         return self._next if self._decoded is None else self._decoded.position()
 
-    def _reader(self) -> Reader[Any]:
-        return self._raw if self._decoded is None else self._decoded
-
-    def end_offset(self, timeout_seconds: float = 10) -> int:
-        """Ask the log where it ends now."""
-        return self._reader().end_offset(timeout_seconds)
-
-    def pause(self) -> None:
-        """Fetch nothing more until the next `poll`."""
-        self._reader().pause()
-
-    def rest(self) -> None:
-        """Let go of the connection until the next `poll`."""
-        self._reader().rest()
-
     def seek(self, offset: int) -> None:
         """Refuse: a walk goes in one direction."""
         raise NotImplementedError(f"a walk doesn't go to offset {offset}")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._reader().close()
