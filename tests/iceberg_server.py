@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from starlette.routing import Route
 
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.server import make_app
-from tests.waiting import wait_until
+from tests.page_server import serving_app
 
 
 @dataclass(frozen=True)
@@ -73,20 +70,5 @@ def serving(
 
 @contextlib.contextmanager
 def serving_routes(routes: Sequence[Route]) -> Iterator[IcebergServer]:
-    app = make_app(None, [*routes])
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    # By its protocol's name: asyncio turns Nagle's delay off for such sockets only.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(64)
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started or not thread.is_alive(), "a server")
-        assert server.started
-        yield IcebergServer(listener.getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        listener.close()
+    with serving_app(make_app(None, [*routes])) as port:
+        yield IcebergServer(port)

@@ -9,11 +9,11 @@ import asyncio
 import base64
 import io
 import json
-import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from typing import Any
 import lance
 import lance_namespace
 import pyarrow as pa
-import uvicorn
 from lance_namespace import DeclareTableResponse, DescribeTableRequest
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,8 +42,8 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
+from tests.page_server import serving_app
 from tests.service import READY_SECONDS
-from tests.waiting import wait_until
 
 LATE_SECONDS = 0.5
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -128,23 +127,13 @@ class World:
         iceberg = _iceberg(self.log, settings or Settings(), server.security)
         served = [*ours, *iceberg, *feed_routes(self.log)]
         app: Any = Flaky(make_app(None, served, server), self.faults)
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        self.uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._listener = listener
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, log_level="critical", lifespan="off", http=LimitedHeads)
-        )
-        self._http = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
-        self._http.start()
-        wait_until(lambda: self._server.started, "a server")
+        self._serving = ExitStack()
+        serving = serving_app(app, log_level="critical", http=LimitedHeads)
+        self.uri = f"http://127.0.0.1:{self._serving.enter_context(serving)}"
         self.namespace = lance_namespace.connect("rest", {"uri": self.uri})
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._http.join(120)
-        self._listener.close()
+        self._serving.close()
         self.log.close()
         self.stop_leader()
         self._log.close()
