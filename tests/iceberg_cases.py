@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.iceberg_server import IcebergServer
+from tests.fakes.iceberg_memory import MemoryIcebergService
+from tests.iceberg_server import IcebergServer, serving
 
 _FILE = Path(__file__).parent / "conformance" / "data" / "transactions-commit-cases.json"
 DATA: dict[str, Any] = json.loads(_FILE.read_text())
@@ -31,6 +33,19 @@ class World:
     def placed(self, value: Any) -> Any:
         """Return a part of the cases with locations of this world."""
         return json.loads(json.dumps(value).replace("s3://bucket", self.root))
+
+
+@contextmanager
+def in_memory() -> Iterator[World]:
+    """Serve a catalogue in memory."""
+    service = MemoryIcebergService()
+    with serving(service) as running:
+        assert running.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
+
+        def put(location: str, data: bytes) -> None:
+            service.files.setdefault(location, data)
+
+        yield World(running, put, service.read_file)
 
 
 def _register(world: World, fixture: str, name: str = "") -> None:

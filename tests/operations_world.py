@@ -60,6 +60,17 @@ def version_without_file(running: Service, name: str) -> int:
     return next(v for v in range(2, 41) if not (versions / manifest_name(v)).exists())
 
 
+def patched(fragment: lance.LanceFragment, data: pa.Table) -> LanceOperation.Update:
+    """Write new values of a fragment's rows, named by `id`, and return what commits them."""
+    image, fields, offsets = fragment.update_columns(data, "id", "id", with_offsets=True)
+    return LanceOperation.Update(
+        updated_fragments=[image],
+        fields_modified=fields,
+        update_mode="rewrite_columns",
+        updated_fragment_offsets={fragment.fragment_id: offsets},
+    )
+
+
 def comparable(root: Path, version: int) -> dict[str, Any]:
     """Return what a manifest says, without its time and its transaction."""
     state, encoded = decode_manifest((root / "_versions" / manifest_name(version)).read_bytes())

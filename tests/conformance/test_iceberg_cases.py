@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.iceberg_memory import MemoryIcebergService
-from tests.iceberg_cases import DATA, World, run_case
-from tests.iceberg_server import serving
+from tests.iceberg_cases import DATA, World, in_memory, run_case
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    service = MemoryIcebergService()
-    with serving(service) as running:
-        assert running.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
-
-        def put(location: str, data: bytes) -> None:
-            service.files.setdefault(location, data)
-
-        yield World(running, put, service.read_file)
+    with in_memory() as made:
+        yield made
 
 
 @pytest.mark.parametrize("case", DATA["cases"], ids=lambda case: case["id"])

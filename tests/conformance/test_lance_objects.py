@@ -29,6 +29,7 @@ from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, is_direct, read_version
+from tests.operations_world import patched
 
 Operation = LanceOperation.BaseOperation
 
@@ -93,14 +94,7 @@ def update_rows(dataset: lance.LanceDataset) -> Operation:
 
 def update_columns(dataset: lance.LanceDataset) -> Operation:
     data = pa.table({"id": [0, 1], "name": ["new", "newer"]})
-    fragment = dataset.get_fragments()[0]
-    after, fields, offsets = fragment.update_columns(data, "id", "id", with_offsets=True)
-    return LanceOperation.Update(
-        updated_fragments=[after],
-        fields_modified=fields,
-        update_mode="rewrite_columns",
-        updated_fragment_offsets={0: offsets},
-    )
+    return patched(dataset.get_fragments()[0], data)
 
 
 def merge(dataset: lance.LanceDataset) -> Operation:

@@ -31,7 +31,7 @@ from commitlog.client.updating import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import Policy
 from tests.histories import acts
-from tests.operations_world import column_file
+from tests.operations_world import column_file, patched
 from tests.service import SCHEMA, Service, rows
 
 STEPS_MAX = 30
@@ -322,13 +322,7 @@ class History:
         gone, name = frozenset(held[: step.count]), f"p{step.pick}"
         ids = [number for number, _ in gone]
         data = pa.table({"id": ids, "name": [name] * len(ids)}, schema=SCHEMA)
-        image, fields, offsets = fragment.update_columns(data, "id", "id", with_offsets=True)
-        operation = LanceOperation.Update(
-            updated_fragments=[image],
-            fields_modified=fields,
-            update_mode="rewrite_columns",
-            updated_fragment_offsets={fragment.fragment_id: offsets},
-        )
+        operation = patched(fragment, data)
         return Effect(Prepared(operation, dataset.version), gone, named(ids, name))
 
     def overlay(self, step: Step, dataset: lance.LanceDataset) -> Effect:

@@ -30,6 +30,7 @@ from tests.operations_world import (
     manifest,
     message,
     opened,
+    patched,
     refused,
     replay,
     submit,
@@ -269,16 +270,8 @@ def test_indices_cover_no_rows_of_an_update_without_a_mode(running: Service) -> 
 
 
 def test_update_rewrites_columns(running: Service) -> None:
-    fragment = opened(running).get_fragments()[1]
     data = pa.table({"id": [4, 6], "name": ["new", "new"]})
-    image, fields, offsets = fragment.update_columns(data, "id", "id", with_offsets=True)
-    operation = LanceOperation.Update(
-        updated_fragments=[image],
-        fields_modified=fields,
-        update_mode="rewrite_columns",
-        updated_fragment_offsets={1: offsets},
-    )
-    committed(running, operation)
+    committed(running, patched(opened(running).get_fragments()[1], data))
     assert names(opened(running)) == {i: "new" if i in (4, 6) else "a" for i in range(12)}
 
 

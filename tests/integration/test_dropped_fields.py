@@ -38,6 +38,7 @@ from tests.operations_world import (
     manifest,
     message,
     opened,
+    patched,
     refused,
     submit,
     three_fragments,
@@ -225,15 +226,8 @@ def test_inserted_rows_are_recorded_and_compared(running: Service) -> None:
 
 
 def test_the_deprecated_offsets_of_an_update_take_effect(running: Service) -> None:
-    fragment = opened(running).get_fragments()[1]
     data = pa.table({"id": [4, 6], "name": ["new", "new"]})
-    image, fields, offsets = fragment.update_columns(data, "id", "id", with_offsets=True)
-    operation = LanceOperation.Update(
-        updated_fragments=[image],
-        fields_modified=fields,
-        update_mode="rewrite_columns",
-        updated_fragment_offsets={1: offsets},
-    )
+    operation = patched(opened(running).get_fragments()[1], data)
     encoded = to_transaction_bytes(operation, read_version=4, uuid=str(uuid.uuid4()))
     older = Transaction.FromString(encoded.message)
     older.update.updated_fragment_offset_bitmaps.clear()

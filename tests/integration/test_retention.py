@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from consumers.tools.row_writer import RowWriter
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
 from tests.integration.test_explain import indexed
+from tests.integration.test_replay import manifests
 from tests.service import SCHEMA, ids_of, rows, with_bytes
 from tests.waiting import wait_until
 
@@ -65,14 +65,6 @@ def client_of(world: KafkaWorld) -> CommitLog:
     return CommitLog.connect(world.bootstrap_servers, world.log_name)
 
 
-def digests(root: Path) -> dict[str, str]:
-    """Return the digest of every manifest below a root."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (root / "tables").rglob("_versions/*.manifest")
-    }
-
-
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     """Run a command; return its exit code and what it printed as JSON."""
     capsys.readouterr()
@@ -106,7 +98,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert (found["outcomes"], found["decided_again"], found["rows"]) == (23, 23, 15)
     code, [built] = run(capsys, "replay", str(tmp_path / "new"), *where)
     assert (code, built["problems"], built["equal_bytes"]) == (ExitCode.OK, [], 22)
-    assert digests(tmp_path / "new") == digests(root)
+    assert manifests(tmp_path / "new") == manifests(root)
 
     # A committer that lost its checkpoint reads the log from its beginning, and goes on.
     with leading(together, tmp_path / "fresh"), client_of(world) as client:

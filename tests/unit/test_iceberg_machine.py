@@ -40,13 +40,10 @@ def set_property(name: tuple[str, ...] = EVENTS, **values: str) -> IcebergChange
     return change([{"action": "set-properties", "updates": values}], (), name)
 
 
-@pytest.mark.parametrize("count", [10, 200])
-def test_however_many_tables_a_record_makes_it_looks_once(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
-    world.ask("ns", CreateNamespace(("db",)))
-    rounds, decide = [], Machine.decide
+def rounds_of_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many things each decision from now on wants to look at; 0: none, it decided."""
+    rounds: list[int] = []
+    decide = Machine.decide
 
     def counted(machine: Machine, *arguments: Any) -> Any:
         decision = decide(machine, *arguments)
@@ -54,6 +51,16 @@ def test_however_many_tables_a_record_makes_it_looks_once(
         return decision
 
     monkeypatch.setattr(Machine, "decide", counted)
+    return rounds
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_however_many_tables_a_record_makes_it_looks_once(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
+    world.ask("ns", CreateNamespace(("db",)))
+    rounds = rounds_of_looks(monkeypatch)
     outcome = world.ask("many", *(made(("db", f"t{number}")) for number in range(count)))
     assert outcome.status is Status.COMMITTED
     # The folder of all, and two of each table's own.

@@ -13,12 +13,11 @@ import pytest
 
 from commitlog.codecs.avro_bounds import check_avro
 from commitlog.codecs.avro_manifests import read_list
-from commitlog.core.decisions import BytesWanted, Found, Need, Wanted
+from commitlog.core.decisions import BytesWanted, Found, Wanted
 from commitlog.core.iceberg import metadata_references as reading
 from commitlog.core.iceberg.creating import register_reference
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_references import read_table
-from commitlog.core.partition.machine import Machine
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import (
     ICEBERG_METADATA_BYTES_MAX,
@@ -32,7 +31,13 @@ from commitlog.model.operations import CreateNamespace, IcebergChange
 from commitlog.model.records import Code, Observation, Status
 from tests.core_world import ROOT
 from tests.unit.iceberg_examples import LOCATION, metadata
-from tests.unit.test_iceberg_machine import EVENTS, OTHER, IcebergWorld, set_property
+from tests.unit.test_iceberg_machine import (
+    EVENTS,
+    OTHER,
+    IcebergWorld,
+    rounds_of_looks,
+    set_property,
+)
 
 _PLACE = f"{ROOT}/ice/events/metadata/00001-x.metadata.json"
 
@@ -90,13 +95,6 @@ def test_a_file_is_registered_and_not_needed_again(world: ReferenceWorld, size: 
 def test_many_files_are_looked_at_in_one_round(
     world: ReferenceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds, decide = [], Machine.decide
-
-    def counted(machine: Machine, *arguments: Any) -> Any:
-        decision = decide(machine, *arguments)
-        rounds.append(len(decision.wanted) if isinstance(decision, Need) else 0)
-        return decision
-
     uuids = [f"0199a000-0000-4000-8000-{number:012d}" for number in range(50)]
     changes = [
         asked(world, ("db", uuid), f"{ROOT}/ice/{uuid}/metadata/x.metadata.json", **{
@@ -104,7 +102,7 @@ def test_many_files_are_looked_at_in_one_round(
         })
         for uuid in uuids
     ]  # fmt: skip
-    monkeypatch.setattr(Machine, "decide", counted)
+    rounds = rounds_of_looks(monkeypatch)
     assert world.ask("many", *changes).status is Status.COMMITTED
     assert rounds[:2] == [len(changes), 0]
 
