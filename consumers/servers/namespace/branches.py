@@ -51,9 +51,8 @@ def list_branches(service: Service, call: Call) -> dict[str, Any]:
     """List a table's branches."""
     request = call.read(ListTableBranchesRequest, {"page_token", "limit"})
     branches = _branches(service, service.info(call.table))
-    names, token = page(sorted(branches), request.page_token, request.limit)
-    body: dict[str, Any] = {"branches": {name: _contents(branches[name]) for name in names}}
-    return body if token is None else {**body, "page_token": token}
+    names, more = page(sorted(branches), request)
+    return {"branches": {name: _contents(branches[name]) for name in names}, **more}
 
 
 def create_branch(service: Service, call: Call) -> dict[str, Any]:

@@ -386,11 +386,12 @@ def one_of(name: str, value: str | None, *allowed: str) -> str:
     raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def page(names: list[str], token: str | None, limit: int | None) -> tuple[list[str], str | None]:
-    """Return the part of sorted names that follows `token`, and the token of the next part."""
+def page(names: list[str], request: Any) -> tuple[list[str], dict[str, str]]:
+    """Return the part of sorted names that is asked for, and what the answer says of the next."""
+    token, limit = request.page_token, request.limit
     if limit is not None and limit < 1:
         raise InvalidInputError(f"limit must be at least 1, not {limit}")
     rest = [name for name in names if not token or name > token]
     if limit is None or len(rest) <= limit:
-        return rest, None
-    return rest[:limit], rest[limit - 1]
+        return rest, {}
+    return rest[:limit], {"page_token": rest[limit - 1]}

@@ -167,9 +167,8 @@ def list_indices(service: Service, call: Call) -> dict[str, Any]:
         return {"indexes": []}
     dataset = opened_for(service, call, request.branch, request.version)
     by_name = {index.name: index for index in dataset.describe_indices()}
-    names, token = page(sorted(by_name), request.page_token, request.limit)
-    body: dict[str, Any] = {"indexes": [_content(dataset, by_name[name]) for name in names]}
-    return body if token is None else {**body, "page_token": token}
+    names, more = page(sorted(by_name), request)
+    return {"indexes": [_content(dataset, by_name[name]) for name in names], **more}
 
 
 def _content(dataset: lance.LanceDataset, index: Any) -> dict[str, Any]:

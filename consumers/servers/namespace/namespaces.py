@@ -85,8 +85,8 @@ def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
         for n in service.namespaces()
         if len(n) == len(parent) + 1 and n[:-1] == parent and call.sees(n)
     )
-    found, token = page(names, request.page_token, request.limit)
-    return {"namespaces": found} | _token(token)
+    found, more = page(names, request)
+    return {"namespaces": found, **more}
 
 
 def list_tables(service: Service, call: Call) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
         and (request.include_declared or info.version)
         and call.sees(info.table_id)
     )
-    found, token = page(names, request.page_token, request.limit)
-    return {"tables": found} | _token(token)
+    found, more = page(names, request)
+    return {"tables": found, **more}
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
         for info in service.tables()
         if (request.include_declared or info.version) and call.sees(info.table_id)
     )
-    found, token = page(names, request.page_token, request.limit)
-    return {"tables": found} | _token(token)
+    found, more = page(names, request)
+    return {"tables": found, **more}
 
 
 def _seen(service: Service, call: Call) -> TableId:
@@ -125,10 +125,6 @@ def _seen(service: Service, call: Call) -> TableId:
         call.need(Access.READ, parent)
     service.need_namespace(parent)
     return parent
-
-
-def _token(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"page_token": token}
 
 
 def _named(call: Call) -> TableId:

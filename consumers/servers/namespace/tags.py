@@ -29,9 +29,8 @@ def list_tags(service: Service, call: Call) -> dict[str, Any]:
     """List a table's tags."""
     request = call.read(ListTableTagsRequest, {"page_token", "limit"})
     tags = _tags(service, service.info(call.table))
-    names, token = page(sorted(tags), request.page_token, request.limit)
-    body: dict[str, Any] = {"tags": {name: _contents(tags[name]) for name in names}}
-    return body if token is None else {**body, "page_token": token}
+    names, more = page(sorted(tags), request)
+    return {"tags": {name: _contents(tags[name]) for name in names}, **more}
 
 
 def tag_version(service: Service, call: Call) -> dict[str, Any]:
