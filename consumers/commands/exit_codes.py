@@ -49,8 +49,10 @@ MEANING = {
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
 }
 
+_Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
-def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
+
+def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
     # Loaded when something went wrong: the broker's errors come with Kafka's client.
     from commitlog import errors
     from commitlog.java import NoJava
@@ -63,25 +65,16 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
     # The first match counts: subclasses stand before their bases.
     return (
         (ConfigurationError, ExitCode.USAGE),
-        (RootInUse, ExitCode.MACHINE),
-        (PortTaken, ExitCode.MACHINE),
-        (RootUnusable, ExitCode.MACHINE),
-        (RootMoved, ExitCode.MACHINE),
-        (PartFailed, ExitCode.UNAVAILABLE),
-        (SparkEnded, ExitCode.UNAVAILABLE),
+        ((RootInUse, PortTaken, RootUnusable, RootMoved), ExitCode.MACHINE),
+        ((PartFailed, SparkEnded), ExitCode.UNAVAILABLE),
         (errors.InvalidSettings, ExitCode.USAGE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
         (errors.StorageFull, ExitCode.MACHINE),
         (errors.Unavailable, ExitCode.UNAVAILABLE),
-        (errors.WrongLog, ExitCode.STOP),
-        (errors.TopicSettings, ExitCode.STOP),
-        (errors.CorruptLog, ExitCode.STOP),
-        (errors.UnsupportedFormat, ExitCode.STOP),
-        (broker.BrokerHasNoJava, ExitCode.MACHINE),
-        (NoJava, ExitCode.MACHINE),
-        (broker.PortInUse, ExitCode.MACHINE),
-        (broker.DiskFull, ExitCode.MACHINE),
-        (broker.BrokerRunning, ExitCode.MACHINE),
+        ((errors.WrongLog, errors.TopicSettings), ExitCode.STOP),
+        ((errors.CorruptLog, errors.UnsupportedFormat), ExitCode.STOP),
+        ((broker.BrokerHasNoJava, NoJava), ExitCode.MACHINE),
+        ((broker.PortInUse, broker.DiskFull, broker.BrokerRunning), ExitCode.MACHINE),
         (broker.RootUnsuitable, ExitCode.USAGE),
         (broker.JarMismatch, ExitCode.STOP),
         (broker.BrokerError, ExitCode.UNAVAILABLE),
