@@ -19,25 +19,23 @@ _ACCEPTED = (
 )
 
 
-def rows_reader(
-    data: Any, schema: pa.Schema, table: str, *, required: bool = True
-) -> pa.RecordBatchReader:
+def rows_reader(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
     """Return the rows in the table's own types, batch by batch; wrong values raise on reading.
 
-    Columns that are left out stay out; with `required`, only those that may be null.
+    Columns that are left out stay out; only those that may be null.
     """
-    columns, batches = _columns_and_batches(data, schema, table, required)
+    columns, batches = _columns_and_batches(data, schema, table, required=True)
     return pa.RecordBatchReader.from_batches(columns, batches)
 
 
-def rows_table(data: Any, schema: pa.Schema, table: str, *, required: bool = True) -> pa.Table:
-    """Return the rows in the table's own types, in memory."""
-    columns, batches = _columns_and_batches(data, schema, table, required)
+def rows_table(data: Any, schema: pa.Schema, table: str) -> pa.Table:
+    """Return the rows in the table's own types, in memory; any columns may be left out."""
+    columns, batches = _columns_and_batches(data, schema, table, required=False)
     return pa.Table.from_batches(list(batches), columns)
 
 
 def _columns_and_batches(
-    data: Any, schema: pa.Schema, table: str, required: bool
+    data: Any, schema: pa.Schema, table: str, *, required: bool
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     source = rows_source(data, schema, table)
     columns = columns_of(source.schema, schema, table, required=required)

@@ -175,14 +175,14 @@ class Execution:
         data = kept(data)
 
         def cast(info: TableInfo) -> pa.Table:
-            rows = rows_table(data, info.schema, info.name, required=False)
+            rows = rows_table(data, info.schema, info.name)
             check_merge(info, rows, key_of(info, on), options)
             return rows
 
         source = self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
-            rows = rows_table(source, info.schema, info.name, required=False)
+            rows = rows_table(source, info.schema, info.name)
             return direct.merge(info, self._log.opened, rows, key_of(info, on), options)
 
         return self._run(prepare)

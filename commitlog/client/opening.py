@@ -50,7 +50,7 @@ class Opened:
         key = (info.location, info.incarnation, version)
         found = self._datasets.get(key)
         if found is None:
-            found = self._open(info, version)
+            found = self.alone(info, version)
             with self._lock:
                 while len(self._datasets) >= _CACHED_DATASETS:
                     self._datasets.pop(next(iter(self._datasets)))
@@ -60,7 +60,9 @@ class Opened:
 
     def alone(self, info: TableInfo, version: int) -> lance.LanceDataset:
         """Open a version for a caller who changes tags: pylance allows no other use meanwhile."""
-        return self._open(info, version)
+        if not is_there(info.location, version):
+            materialize(self._runtime(), info, version)
+        return open_dataset(info.location, version, session=self._session)
 
     def has(self, info: TableInfo, version: int) -> bool:
         """Return True if a version is open already."""
@@ -108,11 +110,6 @@ class Opened:
             index_cache_size_bytes=_INDEX_CACHE_BYTES,
             metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
         )
-
-    def _open(self, info: TableInfo, version: int) -> lance.LanceDataset:
-        if not is_there(info.location, version):
-            materialize(self._runtime(), info, version)
-        return open_dataset(info.location, version, session=self._session)
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:

@@ -128,7 +128,7 @@ class TransactionBuilder:
     ) -> None:
         """Join rows with a table by key, as `CommitLog.merge_insert`, with `MergeOptions`."""
         info = self._head(table_id)
-        source = rows_table(data, info.schema, info.name, required=False)
+        source = rows_table(data, info.schema, info.name)
         keys = key_of(info, on)
         merge, others = MergeOptions.taken_from(options)
         check_options(others, [each.name for each in fields(MergeOptions)])

@@ -76,7 +76,7 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
     if after.operation in ROWS_STAY:
         return []
     if version == 1 or after.operation == CLONE:
-        return _whole(versions, after, version)
+        return _whole(versions, after)
     try:
         before = versions.read(version - 1)
     except NoSuchVersion as error:
@@ -89,10 +89,10 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
 
 def snapshot_parts(versions: TableVersions, version: int) -> list[VersionChanges]:
     """Return a version's rows as if they were inserted by it, one part per fragment."""
-    return _whole(versions, versions.read(version), version)
+    return _whole(versions, versions.read(version))
 
 
-def _whole(versions: TableVersions, after: Version, version: int) -> list[VersionChanges]:
+def _whole(versions: TableVersions, after: Version) -> list[VersionChanges]:
     return [
         _part(versions, after, 0, added=(number,), rows=living_rows(encoded))
         for number, encoded in after.state.fragments.items()

@@ -66,7 +66,7 @@ def merged(
         return None
     if any(rows.column(name).null_count for name in on):
         return None
-    given = rows_table(rows.drop_columns([DELETE]), info.schema, info.name, required=False)
+    given = rows_table(rows.drop_columns([DELETE]), info.schema, info.name)
     check_merge(info, given, on)
     deletes = rows.column(DELETE)
     parts = []

@@ -71,9 +71,8 @@ class KeptList:
 class ManifestLists:
     """The lists that were read and built last, by location and path. Thread-safe."""
 
-    def __init__(self, kept_max: int = KEPT_MANIFESTS_MAX) -> None:
-        """Keep lists of so many manifests altogether."""
-        self._kept_max = kept_max
+    def __init__(self) -> None:
+        """Keep none yet."""
         self._kept: OrderedDict[tuple[str, str], KeptList] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
@@ -154,7 +153,7 @@ class ManifestLists:
             before = self._kept.pop((location, path), None)
             self._kept[location, path] = kept
             self._count += len(kept.records) - (len(before.records) if before else 0)
-            while self._count > self._kept_max and len(self._kept) > 1:
+            while self._count > KEPT_MANIFESTS_MAX and len(self._kept) > 1:
                 self._count -= len(self._kept.popitem(last=False)[1].records)
 
 

@@ -272,7 +272,7 @@ class SimulatedOpened(Opened):
 
     def plain(self, info: TableInfo, version: int) -> Any:
         """Open a version."""
-        return self._open(info, version)
+        return self.alone(info, version)
 
     def read(self, location: str, version: int) -> Dataset:
         """Read a version's manifest."""

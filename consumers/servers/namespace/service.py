@@ -316,10 +316,9 @@ class Service:
         facts = self.versions.get(info.incarnation, version)
         return facts.transaction_id if facts is not None else ""
 
-    def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
+    def version_entry(self, info: TableInfo, version: int) -> dict[str, Any]:
         """Describe a version whose manifest can be read."""
-        path = path or self.readable(info, version)
-        return self.version_entries(info, {version: path})[0]
+        return self.version_entries(info, {version: self.readable(info, version)})[0]
 
     def made_entry(
         self, location: str, made: CreateTableVersion, outcome: Outcome

@@ -25,7 +25,7 @@ def contents(ask: Ask, table: str, version: int | None = None, *, after: int = -
         must_exist(ask, table)
     head: Row = heads[0] if heads else {"incarnation": None, "format": None, "version": None}
     if head["format"] == "iceberg":
-        return _of_iceberg(ask, table, head)
+        return _of_iceberg(ask, head)
     at = head["version"] if version is None else version
     made = _made(ask, table, at, head["incarnation"])
     if version is not None and made is None:
@@ -72,7 +72,7 @@ def _span(head: Row) -> str:
     return f": its newest is {newest}" if newest else ": it has no versions yet"
 
 
-def _of_iceberg(ask: Ask, table: str, head: Row) -> Row:
+def _of_iceberg(ask: Ask, head: Row) -> Row:
     where, life = "incarnation = ?", [head["incarnation"]]
     fields = ask(
         f"SELECT {_FIELDS} FROM field_changes WHERE {where} AND sequence ="

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from commitlog.core.log.replica import Decided
@@ -36,9 +36,8 @@ FILE = "lateness.json"
 class Lateness:
     """One keeper's histograms: of all, by table, by principal. Those of commits alone."""
 
-    def __init__(self, layout: Layout, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._path = layout.folder / FILE
-        self._wall_clock = wall_clock
         self._unshown: list[tuple[float, list[Histogram]]] = []
         """When each was appended, in milliseconds, and where it counts for its labels."""
         self._all = Durations((INDEX,))
@@ -74,7 +73,7 @@ class Lateness:
         """Count what was published just now."""
         if not self._unshown:
             return
-        now, of_all = self._wall_clock(), [self._all.of(INDEX)]
+        now, of_all = time.time(), [self._all.of(INDEX)]
         for append_time_ms, labels in self._unshown:
             seconds = now - append_time_ms / 1e3
             count_in(of_all, BOUNDS, seconds)
