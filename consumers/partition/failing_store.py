@@ -5,8 +5,8 @@ A transaction may name any location. If no store can be opened for it, only its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.errors import CommitLogError
@@ -24,45 +24,10 @@ class FailingStore:
         """Take the reason."""
         self._reason = reason
 
-    def read(self, path: str) -> bytes:
-        """Raise OSError."""
+    def _fail(self, *given: Any, **named: Any) -> NoReturn:
         raise OSError(self._reason)
 
-    def size(self, path: str) -> int:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def write_ahead(self, path: str, data: bytes) -> None:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def move(self, path: str, to: str) -> None:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def replace(self, path: str, data: bytes, sha256: str) -> bool:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def set_aside(self, path: str, to: str, sha256: str) -> bool:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def delete(self, path: str) -> None:
-        """Raise OSError."""
-        raise OSError(self._reason)
-
-    def names(self, folder: str) -> Iterator[str]:
-        """Raise OSError."""
-        raise OSError(self._reason)
+    read = size = write = create = write_ahead = move = replace = set_aside = delete = names = _fail
 
 
 def why_unreachable(location: str) -> str:
