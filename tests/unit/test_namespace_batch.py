@@ -265,6 +265,7 @@ def test_the_first_versions_of_a_table_in_one_batch_are_proven(
     [
         ({}, 400, 13),
         ({"declare_table": {"id": ["n", "a"]}, "deregister_table": {"id": ["n", "b"]}}, 400, 13),
+        ({"declare_table": {"id": ["n", "a"]}, "drop_table": {"id": ["n", "b"]}}, 400, 13),
         ({"deregister_table": {}}, 400, 13),
         ({"deregister_table": {"id": ["n", "nobody"]}}, 404, 4),
         ({"declare_table": {"id": ["n", ".."]}}, 400, 13),

@@ -275,7 +275,12 @@ def _chosen(service: Service, call: Call) -> list[tuple[str, Any]]:
     chosen = []
     for index, operation in enumerate(request.operations):
         with _Named(f"operations[{index}]"):
-            chosen.append(_kind(call, operation))
+            sent = call.fields["operations"][index]
+            given = [name for name, body in sent.items() if body is not None]
+            if len(given) != 1 or given[0] not in KINDS:
+                kinds = ", ".join(KINDS)
+                raise InvalidInputError(f"give exactly one of {kinds}, not {given or 'none'}")
+            chosen.append((given[0], _body(call, given[0], getattr(operation, given[0]))))
     return chosen
 
 
@@ -341,12 +346,7 @@ def _version(
     return version_of_record(service, infos[made.table], made, outcome, offered)
 
 
-def _kind(call: Call, operation: Any) -> tuple[str, Any]:
-    given = [kind for kind in KINDS if getattr(operation, kind) is not None]
-    if len(given) != 1:
-        raise InvalidInputError(f"give exactly one of {', '.join(KINDS)}, not {given or 'none'}")
-    kind = given[0]
-    body = getattr(operation, kind)
+def _body(call: Call, kind: str, body: Any) -> Any:
     takes = {
         "declare_table": {"location", "properties", "vend_credentials"},
         "create_table_version": _VERSION_FIELDS,
@@ -355,7 +355,7 @@ def _kind(call: Call, operation: Any) -> tuple[str, Any]:
     }[kind]
     call.refuse_others(body, takes, f"{kind}.")
     call.need(_ACCESS[kind], _table(body.id))
-    return kind, body
+    return body
 
 
 def _table(given: list[str] | None) -> TableId:
