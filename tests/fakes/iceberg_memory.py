@@ -112,7 +112,8 @@ class MemoryIcebergService:
     def view(self, *, timeout_seconds: float) -> CatalogView:
         with self._lock:
             state = self.state
-            return CatalogView(state.tables, state.others, state.namespaces)
+            heads = {name: one.metadata_location for name, one in state.tables.items()}
+            return CatalogView(state.tables, state.others, state.namespaces, heads=heads)
 
     def submit(
         self,

@@ -16,8 +16,10 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
+from consumers.partition.iceberg_files import IcebergFiles
 from consumers.partition.observer import StoreObserver
 from consumers.runtime.config import ConfigurationError, load
+from consumers.servers.iceberg.access import VENDED
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.rest import routes
@@ -271,6 +273,28 @@ def test_a_store_that_fails_is_not_the_fault_of_a_request(
         assert (reply.status, reply.error["type"]) == (503, "ServiceUnavailableException")
         assert "the store is away" in reply.error["message"]
         assert reply.headers["retry-after"] == "1"
+
+
+def test_a_table_is_told_without_a_look_at_each_of_its_snapshots(
+    server: IcebergServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(IcebergFiles, "table")
+    address = f"/v1/namespaces/{namespace}/tables"
+    loaded = server.ask("GET", f"{address}/ice", headers={"X-Iceberg-Access-Delegation": VENDED})
+    assert loaded.json["metadata"]["format-version"] == 2
+    assert server.ask("HEAD", f"{address}/ice").status == 204
+    source, new = ({"namespace": [namespace], "name": name} for name in ("ice", "new"))
+    renamed = server.ask("POST", "/v1/tables/rename", {"source": source, "destination": new})
+    assert renamed.status == 204
+    assert server.ask("GET", f"{address}/new").json["metadata"] == loaded.json["metadata"]
+
+
+def test_damaged_metadata_is_told_as_the_log_has_it(server: IcebergServer, namespace: str) -> None:
+    address = f"/v1/namespaces/{namespace}/tables/ice"
+    whole = server.ask("GET", address)
+    place = Path(whole.json["metadata-location"].removeprefix("file://"))
+    place.write_bytes(place.read_bytes()[:-9])
+    assert server.ask("GET", address).data == whole.data
 
 
 def test_a_registration_may_be_repeated_under_its_key(

@@ -304,7 +304,13 @@ def test_the_configuration_names_every_route(server: IcebergServer) -> None:
     assert "POST /v1/{prefix}/transactions/commit" in config["endpoints"]
     assert "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}" in config["endpoints"]
     assert config["idempotency-key-lifetime"] == "P7D"
-    assert server.ask("POST", f"{_TABLES}/any/metrics", {"report-type": "x"}).status == 204
+
+
+def test_a_report_is_of_a_table_that_exists(server: IcebergServer, table: str) -> None:
+    report = {"report-type": "scan-report"}
+    assert server.ask("POST", f"{_TABLES}/{table}/metrics", report).status == 204
+    missing = server.ask("POST", f"{_TABLES}/missing/metrics", report)
+    assert (missing.status, missing.error["type"]) == (404, "NoSuchTableException")
 
 
 def test_lance_operations_go_where_the_service_takes_them(

@@ -120,6 +120,21 @@ def test_the_past_is_read_only(server: IcebergServer, method: str, path: str) ->
     assert (reply.status, reply.error["type"]) == (403, "ForbiddenException")
 
 
+def test_metadata_that_is_gone_is_told(world: World, server: IcebergServer) -> None:
+    from pyiceberg import exceptions
+
+    now = catalog(server)
+    now.create_namespace_if_not_exists("past")
+    table = now.create_table("past.short", _ROWS.schema)
+    position, place = head(world), table.metadata_location
+    table.append(_ROWS)
+    Path(place.removeprefix("file://")).unlink()
+    then = catalog(server, position)
+    with pytest.raises(exceptions.NoSuchTableError, match="Failed to open input stream"):
+        then.load_table("past.short")
+    assert then.table_exists("past.short")
+
+
 def test_readers_beside_writers_see_all_of_a_commit_or_nothing(
     world: World, server: IcebergServer
 ) -> None:

@@ -88,6 +88,7 @@ class LogIcebergService:
             OnDemand(self._others, lambda name: self._others().get(name)),
             OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
             OnDemand(lambda: self._names(is_view=True), lambda name: self._table(name, True)),
+            OnDemand(self._names, self._place),
         )
 
     def submit(
@@ -256,15 +257,19 @@ class LogIcebergService:
         found.pop((), None)  # the log's own properties
         return found
 
-    def _table(self, name: TableId, is_view: bool = False) -> IcebergTable | None:
+    def _head(self, name: TableId, **asked: bool) -> IcebergDescription | None:
         runtime = self._log.runtime()
         partition = runtime.domains.partition(name)
-        asked = {"table": list(name)}
-        told = runtime.request(partition, "iceberg_table", **asked)
-        if told is None:
-            return None
-        head = IcebergDescription.from_json(told)
-        if head.is_view is not is_view:
+        told = runtime.request(partition, "iceberg_table", table=list(name), **asked)
+        return None if told is None else IcebergDescription.from_json(told)
+
+    def _place(self, name: TableId) -> str | None:
+        head = self._head(name)
+        return None if head is None or head.is_view else head.metadata_location
+
+    def _table(self, name: TableId, is_view: bool = False) -> IcebergTable | None:
+        head = self._head(name)
+        if head is None or head.is_view is not is_view:
             return None
         location = head.metadata_location
         with self._lock:
@@ -275,10 +280,9 @@ class LogIcebergService:
             table = self.files.table(location)
         except (OSError, Invalid):
             # The log has it all the same.
-            told = runtime.request(partition, "iceberg_table", metadata=True, **asked)
-            if told is None:
+            head = self._head(name, metadata=True)
+            if head is None:
                 return None
-            head = IcebergDescription.from_json(told)
             location = head.metadata_location
             return read_any(load_json(head.metadata, location), location)
         with self._lock:

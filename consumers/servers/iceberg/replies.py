@@ -35,7 +35,7 @@ from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.partition.iceberg_files import UnusableFileError
-from consumers.servers.iceberg.service import RefusedChanges
+from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,17 @@ def no_such_namespace(namespace: TableId) -> Failure:
 def already_exists(what: str, name: TableId) -> Failure:
     """Say that a name is taken."""
     return Failure(409, "AlreadyExistsException", f"{what} already exists: {'.'.join(name)}")
+
+
+def rename_problem(view: CatalogView, source: TableId, destination: TableId) -> Failure | None:
+    """Return why a table or view can't get its new name."""
+    if destination[:-1] not in view.namespaces:
+        return no_such_namespace(destination[:-1])
+    if destination not in view.heads and destination not in view.others:
+        return None
+    what = "View" if destination in view.views else "Table"
+    names = f"{'.'.join(source)} to {'.'.join(destination)}"
+    return Failure(409, "AlreadyExistsException", f"Cannot rename {names}. {what} already exists")
 
 
 def failure_of(error: Exception) -> Failure:

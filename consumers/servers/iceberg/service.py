@@ -33,6 +33,8 @@ class CatalogView:
     namespaces: Mapping[TableId, Mapping[str, str]]
     views: Mapping[TableId, IcebergTable] = field(default_factory=dict)
     """Iceberg's views, which are among `others` too."""
+    heads: Mapping[TableId, str] = field(default_factory=dict)
+    """Where the metadata of the tables is: a look at a name here reads no file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,7 @@ from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.catalog import (
-    IcebergCatalog,
-    Requester,
-    rename_problem,
-)
+from consumers.servers.iceberg.catalog import IcebergCatalog, Requester
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
@@ -31,6 +27,7 @@ from consumers.servers.iceberg.replies import (
     no_such_namespace,
     paginate,
     reading,
+    rename_problem,
     table_reply,
 )
 from consumers.servers.iceberg.service import RefusedChanges
@@ -109,7 +106,7 @@ class IcebergViews:
         view = self._catalog.view()
         found = view.views.get(name)
         # With a key it may be a repetition, unless a table has the name: that isn't ours to drop.
-        is_table = found is None and (name in view.tables or name in view.others)
+        is_table = found is None and (name in view.heads or name in view.others)
         is_wrong = is_table or (found is None and not asked.has_key)
         if is_wrong and not self._catalog.first(asked):
             raise no_such_view(name)
