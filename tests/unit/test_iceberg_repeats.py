@@ -25,8 +25,9 @@ def _drop_space(name: str) -> Step:
     return "DELETE", f"namespaces/{name}", None
 
 
-def _properties(name: str, **updates: str) -> Step:
-    return "POST", f"namespaces/{name}/properties", {"updates": updates}
+def _properties(name: str, *removals: str, **updates: str) -> Step:
+    body = {"updates": updates, "removals": removals}
+    return "POST", f"namespaces/{name}/properties", body
 
 
 def _table(name: str = "t") -> Step:
@@ -82,6 +83,12 @@ CASES: dict[str, tuple[list[Step], Step, list[Step]]] = {
     ),
     "a namespace dropped, made and filled again": ([], _drop_space("s"), [_space("s"), _table()]),
     "properties set, the namespace gone": ([], _properties("s", a="b"), [_drop_space("s")]),
+    "properties removed": ([_properties("s", a="b")], _properties("s", "a", "none"), []),
+    "properties removed, set again": (
+        [_properties("s", a="b")],
+        _properties("s", "a", "none"),
+        [_properties("s", none="c"), _properties("s", a="d")],
+    ),
     "a view made, its namespace gone": ([], _view(), [_drop("t", "views"), _drop_space("s")]),
     "a view changed, dropped": ([_view()], _REPLACED, [_drop("t", "views")]),
     "a view changed, made again": ([_view()], _REPLACED, [_drop("t", "views"), _view()]),

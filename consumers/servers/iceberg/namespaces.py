@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from starlette.responses import Response
@@ -43,7 +43,7 @@ class IcebergNamespaces:
         if not self._catalog.first(asked):
             if len(namespace) > 1 and namespace[:-1] not in view.namespaces:
                 raise no_such_namespace(namespace[:-1])
-            if namespace in view.tables or namespace in view.others:
+            if namespace in view.heads or namespace in view.others:
                 raise already_exists("Table", namespace)
             if namespace in view.namespaces and not asked.has_key:
                 raise already_exists("Namespace", namespace)
@@ -104,18 +104,19 @@ class IcebergNamespaces:
             raise Failure(
                 422, "UnprocessableEntityException", f"{both} would be both set and removed"
             )
-        view = self._catalog.view()
-        before = view.namespaces.get(namespace)
+        first = next(iter(self._catalog.first(asked)), None)
+        before: Collection[str] | None = self._catalog.view().namespaces.get(namespace)
+        if isinstance(first, AlterProperties):
+            before = first.removals
         if before is None:
-            if not self._catalog.first(asked):
-                raise no_such_namespace(namespace)
-            before = {}
+            raise no_such_namespace(namespace)
         if updates or removals:
             operation = AlterProperties(
                 namespace,
                 is_namespace=True,
                 upserts=checked_properties(namespace, updates),
-                removals=tuple(sorted(set(removals))),
+                # Those that are there, so that a repeated request can say which these were.
+                removals=tuple(sorted(set(removals).intersection(before))),
             )
             answer = self._catalog.submit(asked, [operation])
             if isinstance(answer, RefusedChanges):
