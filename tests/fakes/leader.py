@@ -49,6 +49,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId, parse_table_id
+from consumers.partition.catalogue import no_such_table
 
 Decide = Callable[[Submitted], Outcome | None]
 
@@ -194,7 +195,7 @@ class FakeLeader:
             return [self.describe(table) for table in self.tables]
         table = parse_table_id(params["table"])
         if table not in self.tables:
-            raise NoSuchTable(f"the log knows no table {'$'.join(table)}.")
+            raise NoSuchTable(no_such_table(table, self.tables))
         if method == "table":
             return self.describe(table)
         if method == "materialize":

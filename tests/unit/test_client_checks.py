@@ -188,6 +188,14 @@ def test_an_unknown_table_is_refused_naming_near_ones(client: CommitLog, log: Me
     assert _end(log) == before
 
 
+def test_names_that_the_leader_has_compared_are_not_asked_for(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    with pytest.raises(NoSuchTable, match=r"log \S+ has no table zzz\. Create it first"):
+        client.open("zzz")
+    assert "tables" not in leader.requests
+
+
 def test_tables_are_made_once(client: CommitLog) -> None:
     with pytest.raises(TableAlreadyExists, match="choose another name"):
         client.create_table("a$t", SCHEMA)

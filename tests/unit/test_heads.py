@@ -8,8 +8,9 @@ import pytest
 
 from commitlog.core.decisions import ChangeKind, Noted
 from commitlog.core.partition.effects import E_TAGS_KEPT
+from commitlog.errors import NoSuchTable
 from commitlog.model.operations import DropTable, RenameTable
-from consumers.partition.catalogue import PartitionHeads
+from consumers.partition.catalogue import PartitionHeads, no_such_table
 from tests.core_world import World, append
 
 
@@ -28,6 +29,13 @@ def test_a_table_that_was_renamed_and_then_dropped_leaves_no_head() -> None:
         heads.apply([change])
         names.append([(head.table, head.version) for head in heads.heads()])
     assert names == [[(("t",), 2)], [(("u",), 2)], [(("v",), 2)], []]
+
+
+def test_names_are_compared_only_while_they_are_few() -> None:
+    """The leader's loop does it, and decides nothing meanwhile."""
+    known = [("shop", f"orders{number}") for number in range(251)]
+    assert "Did you mean shop$orders" in no_such_table(("shop", "order"), known[:-1])
+    assert no_such_table(("shop", "order"), known).endswith(NoSuchTable.ADVICE)
 
 
 @pytest.mark.parametrize("step", [1, 7])
