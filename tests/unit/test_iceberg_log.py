@@ -289,6 +289,32 @@ def test_a_table_is_told_without_a_look_at_each_of_its_snapshots(
     assert server.ask("GET", f"{address}/new").json["metadata"] == loaded.json["metadata"]
 
 
+def test_a_name_is_looked_for_without_a_list_of_all_tables(
+    world: World, server: IcebergServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, asked = world.log.runtime(), list[str]()
+    ask = runtime.ask
+
+    def noted(partition: int, method: str, **params: Any) -> Any:
+        asked.append(method)
+        return ask(partition, method, **params)
+
+    monkeypatch.setattr(runtime, "ask", noted)
+    tables, columns = f"/v1/namespaces/{namespace}/tables", {"type": "struct", "fields": []}
+    for name, status in (("new", 200), ("ice", 409), ("lance", 409)):
+        staged = {"name": name, "schema": columns, "stage-create": True}
+        assert server.ask("POST", tables, staged).status == status
+        inner = server.ask("POST", "/v1/namespaces", {"namespace": [namespace, name]})
+        assert inner.status == status
+    source = {"namespace": [namespace], "name": "ice"}
+    for name, status in (("lance", 409), ("moved", 204)):
+        body = {"source": source, "destination": {**source, "name": name}}
+        assert server.ask("POST", "/v1/tables/rename", body).status == status
+    for name, status in (("lance", 404), ("moved", 204)):
+        assert server.ask("DELETE", f"{tables}/{name}").status == status
+    assert not {"tables", "iceberg_tables"}.intersection(asked)
+
+
 def test_damaged_metadata_is_told_as_the_log_has_it(server: IcebergServer, namespace: str) -> None:
     address = f"/v1/namespaces/{namespace}/tables/ice"
     whole = server.ask("GET", address)

@@ -85,7 +85,7 @@ class LogIcebergService:
         """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
         return CatalogView(
             OnDemand(self._names, self._table),
-            OnDemand(self._others, lambda name: self._others().get(name)),
+            OnDemand(self._others, self._other),
             OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
             OnDemand(lambda: self._names(is_view=True), lambda name: self._table(name, True)),
             OnDemand(self._names, self._place),
@@ -262,6 +262,17 @@ class LogIcebergService:
         partition = runtime.domains.partition(name)
         told = runtime.request(partition, "iceberg_table", table=list(name), **asked)
         return None if told is None else IcebergDescription.from_json(told)
+
+    def _other(self, name: TableId) -> str | None:
+        head = self._head(name)
+        if head is not None:
+            return head.uuid if head.is_view else None
+        runtime = self._log.runtime()
+        try:
+            found = runtime.request(runtime.domains.partition(name), "table", table=list(name))
+        except NoSuchTable:
+            return None
+        return TableDescription.from_json(found).incarnation
 
     def _place(self, name: TableId) -> str | None:
         head = self._head(name)
