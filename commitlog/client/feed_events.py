@@ -21,7 +21,14 @@ from commitlog.model.operations import (
     operation_name,
     target,
 )
-from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import (
+    OperationResult,
+    Outcome,
+    Status,
+    Submitted,
+    Transaction,
+    found_standing,
+)
 from commitlog.model.table import DELIMITER, TableId, format_table_id, parse_table_id
 
 TYPE_PREFIX = "commitlog.transaction."
@@ -181,8 +188,11 @@ class FeedEvent:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The newest version made, by table."""
-        return self.outcome.versions()
+        """The newest version made, by table; of a dataset that was registered, the one it had."""
+        made = (
+            result for operation, result in self._done() if not found_standing(operation, result)
+        )
+        return {format_table_id(one.table): one.version for one in made if one and one.version}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON-able values."""
@@ -195,7 +205,7 @@ class FeedEvent:
             "attempt": outcome.attempt,
             "principal": transaction.principal if transaction else "",
             "properties": dict(transaction.properties) if transaction else {},
-            "operations": self._operations(),
+            "operations": [_operation(*one) for one in self._done()],
         }
         if transaction is not None and transaction.application is not None:
             application = transaction.application
@@ -232,15 +242,14 @@ class FeedEvent:
             "data": self.to_json(),
         }
 
-    def _operations(self) -> list[dict[str, Any]]:
+    def _done(self) -> list[tuple[Operation | None, OperationResult | None]]:
+        """Return operations with their results; one without the other if they don't correspond."""
         transaction = self.transaction
         asked = transaction.operations if transaction else ()
         results = self.outcome.results
         if len(results) == len(asked):
-            return [_operation(one, result) for one, result in zip(asked, results, strict=True)]
-        if results:
-            return [_operation(None, result) for result in results]
-        return [_operation(one, None) for one in asked]
+            return list(zip(asked, results, strict=True))
+        return [(None, result) for result in results] or [(one, None) for one in asked]
 
 
 def _operation(asked: Operation | None, result: OperationResult | None) -> dict[str, Any]:
@@ -251,7 +260,7 @@ def _operation(asked: Operation | None, result: OperationResult | None) -> dict[
         found |= {"table": format_table_id(result.table), "incarnation": result.incarnation}
         found.setdefault("operation", result.operation)
         optional: Mapping[str, Any] = {
-            "version": result.version or None,
+            "version": None if found_standing(asked, result) else result.version or None,
             "rebased_over": result.rebased_over or None,
             "metadata_location": result.metadata_location or None,
             "location": bound(result.location) or None,

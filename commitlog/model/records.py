@@ -20,7 +20,7 @@ from commitlog.errors import (
     TransactionRejected,
     TransactionSuperseded,
 )
-from commitlog.model.operations import Operation
+from commitlog.model.operations import CreateTable, Operation
 from commitlog.model.reasons import Reason
 from commitlog.model.table import TableId, format_table_id
 from commitlog.model.values import made_fast
@@ -373,6 +373,13 @@ class Outcome:
         raise kind(
             f"transaction {self.transaction_id}: {self.status}{code}: {self.message}{advice}", self
         )
+
+
+def found_standing(operation: Operation | None, result: OperationResult | None) -> bool:
+    """Return True if a creation with `exist_ok` made nothing: its result is a standing table's."""
+    if result is None or not isinstance(operation, CreateTable):
+        return False
+    return result.incarnation != operation.incarnation
 
 
 def is_commit(outcome: Outcome) -> bool:

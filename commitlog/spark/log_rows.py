@@ -11,13 +11,18 @@ import pyarrow as pa
 from commitlog.core.log.replica import Decided
 from commitlog.model.limits import writers_time_us
 from commitlog.model.operations import (
-    CreateTable,
     LanceCommit,
     Operation,
     operation_name,
     target,
 )
-from commitlog.model.records import Malformed, OperationResult, Outcome, Transaction
+from commitlog.model.records import (
+    Malformed,
+    OperationResult,
+    Outcome,
+    Transaction,
+    found_standing,
+)
 from commitlog.model.table import format_table_id
 
 BATCH_ROWS = 2000
@@ -139,8 +144,7 @@ def _operation(operation: Operation, result: OperationResult | None) -> dict[str
     lance = operation if isinstance(operation, LanceCommit) else None
     summary = lance.summary if lance else None
     asked: str = getattr(operation, "incarnation", "")
-    # With `exist_ok`, the result names the version of the table that stood already.
-    is_new = not isinstance(operation, CreateTable) or not result or result.incarnation == asked
+    is_new = not found_standing(operation, result)
     return {
         "table": format_table_id(target(operation)),
         "operation": operation_name(operation),

@@ -276,6 +276,16 @@ def test_a_feed_from_now_tells_what_comes(shop: Service) -> None:
         feed.poll(0)
 
 
+def test_a_table_that_stood_already_gets_no_version(shop: Service) -> None:
+    with shop.client.subscribe("audit") as feed:
+        outcome = shop.client.create_table("audit", SCHEMA, exist_ok=True)
+        [event] = feed.poll(30)
+    assert event.sequence == outcome.sequence
+    assert (outcome.version > 0, event.versions) == (True, {})
+    [operation] = event.to_json()["operations"]
+    assert (operation["operation"], operation.get("version")) == ("CreateTable", None)
+
+
 def test_a_feed_is_closed_from_another_thread_while_it_waits(shop: Service) -> None:
     feed = shop.client.subscribe("audit")
     ended = threading.Thread(target=list, args=(feed,))

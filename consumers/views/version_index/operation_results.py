@@ -12,7 +12,6 @@ from commitlog.model.operations import (
     AlterProperties,
     ApplyRows,
     CreateNamespace,
-    CreateTable,
     CreateTableVersion,
     DeregisterTable,
     DropNamespace,
@@ -26,7 +25,7 @@ from commitlog.model.operations import (
     operation_name,
     target,
 )
-from commitlog.model.records import OperationResult, Transaction, is_commit
+from commitlog.model.records import OperationResult, Transaction, found_standing, is_commit
 from commitlog.model.table import format_table_id
 
 REPEATED = "repeated"
@@ -172,7 +171,7 @@ def operations_done(decided: Decided) -> Iterator[DoneOperation]:
             result = next((one for one in results if one.table == table), None)
             results = [one for one in results if one is not result]
         became = status
-        if _found_standing(operation, result):
+        if found_standing(operation, result):
             became, result = REPEATED, None
         changes = read_changes(operation) if isinstance(operation, IcebergChange) else None
         name = _name_of(operation, changes)
@@ -201,13 +200,6 @@ def _name_of(operation: Operation, changes: IcebergChanges | None) -> str:
     if isinstance(operation, CreateTableVersion) and operation.operation:
         return operation.operation  # what the client's library did
     return changes.name if changes is not None else operation_name(operation)
-
-
-def _found_standing(operation: Operation, result: OperationResult | None) -> bool:
-    # With `exist_ok`: the result tells of the table that stood already.
-    if result is None or not isinstance(operation, CreateTable):
-        return False
-    return result.incarnation != operation.incarnation
 
 
 def principal(decided: Decided) -> str:
