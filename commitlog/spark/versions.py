@@ -7,7 +7,9 @@ newest that the table had once that outcome was decided.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from commitlog.adapters.lance_datasets import open_dataset
@@ -87,6 +89,11 @@ class TableVersions:
         """Return the first version from which on all changes can be told: behind the last gap."""
         deleted = self.info.deleted
         start = self._left_from(deleted[-1][1] + 1 if deleted else 1)
+        # Of a registered dataset, versions between others may be gone; of the log's own, none is.
+        there = [v for v in versions_with_files(self.info.location) if v >= start]
+        behind = [new for old, new in pairwise(there) if new > old + 1]
+        gaps = bisect_left(behind, True, key=lambda v: self._left_from(v - 1) == v - 1)
+        start = behind[gaps - 1] if gaps else start
         if start == 1 or self.read(start).operation == CLONE:
             return start
         # The changes of a version are those since the version before, which must be there.

@@ -115,6 +115,10 @@ def test_a_time_finds_the_versions_that_are_left(world: Service) -> None:
                     left.resolve(VersionWanted(time_ms=at))
 
 
+def manifests_of(place: Path) -> dict[int, Path]:
+    return {2**64 - 1 - int(p.stem): p for p in (place / "_versions").glob("*.manifest")}
+
+
 def test_a_time_finds_a_version_of_a_table_that_began_with_a_later_one(
     world: Service, tmp_path: Path
 ) -> None:
@@ -124,8 +128,8 @@ def test_a_time_finds_a_version_of_a_table_that_began_with_a_later_one(
         lance.write_dataset(rows(number), place, mode="append" if number else "create")
         time.sleep(0.002)
         times.append(time.time_ns() // 1_000_000)
-    for path in (place / "_versions").glob("*.manifest"):
-        if 2**64 - 1 - int(path.stem) not in (4, 7, 8, 9):  # Lance keeps what tags name
+    for version, path in manifests_of(place).items():
+        if version not in (4, 7, 8, 9):  # Lance keeps what tags name
             path.unlink()
     world.client.register_table(TABLE, str(place))
     found = versions(world)
@@ -137,6 +141,12 @@ def test_a_time_finds_a_version_of_a_table_that_began_with_a_later_one(
     ]  # fmt: skip
     with pytest.raises(NoSuchVersion, match="no version at that time; its oldest is 4"):
         found.resolve(VersionWanted(time_ms=times[2]))
+    assert found.first_told() == 8, "behind the last gap"
+    for number in range(20, 23):
+        world.client.append(TABLE, rows(number))
+    # The log can make this manifest again, so it is no gap.
+    manifests_of(place)[11].unlink()
+    assert versions(world).first_told() == 8
 
 
 @pytest.mark.parametrize(
