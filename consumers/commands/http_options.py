@@ -156,7 +156,7 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
         base_path=config.base_path.rstrip("/"),
         security=_security(config),
         limits=LimitSettings(requests_max=config.http_requests_max),
-        metrics=Metrics(lambda: dict(health.statuses), health.index_lags, health.index_steps),
+        metrics=Metrics(health.leaders, health.index_lags, health.index_steps),
         tls=tls,
     )
 

@@ -87,9 +87,16 @@ class LeaderMetrics:
                 for kind, count in sorted(status.get("outcomes", {}).items())
             ),
         )
+        heard = {partition: one for partition, one in statuses.items() if "sequence" in one}
         for fact, name, text in _GAUGES:
-            yield _by_partition(name, text, statuses, lambda one, fact=fact: one.get(fact, 0))  # type: ignore[misc]
-        yield from _states(statuses)
+            yield _by_partition(name, text, heard, lambda one, fact=fact: one.get(fact, 0))  # type: ignore[misc]
+        yield from _states(heard)
+        yield _by_partition(
+            "commitlog_leader_ready",
+            "1 if a leader decides.",
+            statuses,
+            lambda one: 1.0 if one.get("ready") else 0.0,
+        )
         yield _family(
             GaugeMetricFamily,
             "commitlog_index_lag_outcomes",
@@ -124,12 +131,6 @@ def _states(statuses: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
         "Tables whose manifests cannot be written.",
         statuses,
         lambda one: len(one.get("failing_tables") or ()),
-    )
-    yield _by_partition(
-        "commitlog_leader_ready",
-        "1 if a leader decides.",
-        statuses,
-        lambda one: 1.0 if one.get("ready") else 0.0,
     )
 
 

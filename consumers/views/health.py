@@ -45,6 +45,8 @@ FRESH_SECONDS = 2.0
 """How long who asks waits for a look."""
 STALE_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
+COUNTED = ("outcomes", "measures")
+"""What a leader says of itself that is still true once it is silent."""
 
 
 class Level(StrEnum):
@@ -149,6 +151,18 @@ class Health:
         if age > STALE_SECONDS:
             return (Check("health", Level.FAIL, "no check came to an end lately"),)
         return self._found
+
+    def leaders(self) -> dict[int, dict[str, Any]]:
+        """Return by partition what its leader said; only what it counted if it is silent now."""
+        is_stale = self._thread is not None and time.monotonic() - self._found_at > STALE_SECONDS
+        heard = {} if is_stale else self.sequences
+        return {
+            partition: status
+            if partition in heard
+            else {"ready": False, **{name: status[name] for name in COUNTED if name in status}}
+            for partition in range(len(self._connections))
+            for status in (self.statuses.get(partition, {}),)
+        }
 
     def index_lags(self) -> dict[int, int]:
         """Return by partition how many outcomes the published index lacked at the last check."""

@@ -18,7 +18,7 @@ from consumers.servers.server import ServerSettings
 from tests.certificates import make_certificate
 from tests.namespace_world import World
 
-HEALTH: Any = SimpleNamespace(statuses={}, index_lags=dict, index_steps=dict)
+HEALTH: Any = SimpleNamespace(leaders=dict, index_lags=dict, index_steps=dict)
 
 
 @pytest.mark.parametrize(

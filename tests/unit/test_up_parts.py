@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import Unavailable
@@ -24,6 +26,7 @@ from consumers.commands.parts import CommandProcess, Restarts
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
+from consumers.servers.metrics import Metrics
 from consumers.servers.server import serve
 from consumers.views import health
 from consumers.views.health import Check, Health, Level, is_whole
@@ -315,6 +318,31 @@ def levels(checks: tuple[Check, ...]) -> dict[str, Level]:
 def test_a_log_with_a_leader_is_whole(whole: Health) -> None:
     assert levels(whole.check()) == dict.fromkeys(("broker", "leader", "topics"), Level.OK)
     assert is_whole(whole.check())
+
+
+def test_the_metrics_say_that_a_leader_is_silent(
+    whole: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> dict[str, float]:
+        text = Metrics(whole.leaders).text().decode()
+        families = text_string_to_metric_families(text)
+        return {one.name: one.value for each in families for one in each.samples}
+
+    whole.status |= {"ready": True, "outcomes": {"committed": 5}}  # type: ignore[attr-defined]
+    whole.check()
+    before = told()
+    assert (before["commitlog_leader_ready"], before["commitlog_queue_transactions"]) == (1, 0)
+    # Kafka has hung this look for long.
+    monkeypatch.setattr(whole, "_thread", Mock())
+    assert told()["commitlog_leader_ready"] == 0
+    monkeypatch.setattr(whole, "_found_at", time.monotonic())
+    assert told()["commitlog_leader_ready"] == 1
+    monkeypatch.setattr(whole._connections[0], "request", Mock(side_effect=Unavailable("frozen")))
+    whole.check()
+    after = told()
+    assert after["commitlog_leader_ready"] == 0, "an alert pages for this"
+    assert "commitlog_queue_transactions" not in after, "nobody knows how many wait"
+    assert after["commitlog_outcomes_total"] == 5
 
 
 def test_the_cluster_is_asked_only_when_its_leaders_do_not_show_that_it_answers(
