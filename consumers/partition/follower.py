@@ -65,24 +65,27 @@ class Follower:
             self._raw.clear()  # of what is void, or is no outcome
         return events
 
-    def catch_up(self, timeout_seconds: float) -> list[Event]:
-        """Read the outcomes topic to its present end; return what was decided on the way."""
-        deadline = self._clock() + timeout_seconds
+    def catch_up(self, patience_seconds: float, take: Callable[[list[Event]], object]) -> None:
+        """Read the outcomes topic to its present end; `take` gets what was decided on the way.
+
+        A log of years takes hours to read, so only what comes no further for so long is given up.
+        """
+        read_to, deadline = -1, 0.0
         end = self._outcomes.end_offset()
         if end < self._outcomes.position():
             raise CorruptLog(
                 f"the outcomes topic ends at {end} and was read to {self._outcomes.position()} "
                 "before: it lost its tail. Run `commitlog verify`"
             )
-        events: list[Event] = []
         while self._outcomes.position() < end or self.replica.waiting_for is not None:
-            events.extend(self.step(0.1))
-            if self._clock() > deadline:
+            if self._outcomes.position() > read_to:
+                read_to, deadline = self._outcomes.position(), self._clock() + patience_seconds
+            elif self._clock() > deadline:
                 raise Unavailable(
-                    f"the outcomes topic was read to {self._outcomes.position()} of {end} "
-                    f"in {timeout_seconds:.0f} s; start again, or allow more time"
+                    f"the outcomes topic was read to {read_to} of {end}, and no further for "
+                    f"{patience_seconds:.0f} s. Check the cluster, then start again"
                 )
-        return events
+            take(self.step(0.1))
 
     def rest_outcomes(self) -> None:
         """Fetch no outcomes until the next step: a leader knows its own."""

@@ -228,7 +228,7 @@ class Session:
 
     def catch_up(self) -> None:
         """Read the outcomes to their present end."""
-        self.publish(self.follower.catch_up(CATCH_UP_SECONDS))
+        self.follower.catch_up(CATCH_UP_SECONDS, self.publish)
 
     def campaign(self, node: str, started_at_ms: int) -> int:
         """Append LeaderStarted and read on; return the epoch if ours is the valid one, else 0."""

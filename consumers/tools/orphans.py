@@ -40,6 +40,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties
 from commitlog.ports import Log
+from consumers.partition.events import Event
 from consumers.partition.follower import Follower
 from consumers.partition.table_files import QUARANTINE
 from consumers.tools.branch_files import (
@@ -251,8 +252,12 @@ class Leftovers:
 
     def _read(self) -> None:
         """Read to the log's present end: what is decided, and what may be yet."""
-        for event in self._follower.catch_up(CATCH_UP_SECONDS):
-            self._ledger.take(event)
+
+        def take(events: list[Event]) -> None:
+            for event in events:
+                self._ledger.take(event)
+
+        self._follower.catch_up(CATCH_UP_SECONDS, take)
         for submitted in read_on(self._follower.transactions):
             self._follower.replica.receive_submitted(submitted)
 

@@ -78,7 +78,8 @@ class Audit:
 
     def read(self, *wanted: int) -> None:
         """Read to the log's present end; keep the digests of these sequences too."""
-        events = self._follower.catch_up(CATCH_UP_SECONDS)
+        events: list[Event] = []
+        self._follower.catch_up(CATCH_UP_SECONDS, events.extend)
         terms = [one for one, _ in self._follower.replica.terms if one.epoch not in self._terms]
         digested = {*wanted, *(leader.sequence for leader in terms)}
         for event in events:

@@ -130,13 +130,11 @@ def _staged_deleted_too_soon(self: Materializer, files: Any, count: int) -> None
             files.applied = 0
 
 
-def _catch_up_unsuspecting(self: Follower, timeout_seconds: float) -> list[Event]:
+def _catch_up_unsuspecting(self: Follower, patience_seconds: float, take: Any) -> None:
     """Read to the end, wherever that is."""
     end = self._outcomes.end_offset()
-    events: list[Event] = []
     while self._outcomes.position() < end or self.replica.waiting_for is not None:
-        events.extend(self.step(0.1))
-    return events
+        take(self.step(0.1))
 
 
 def _published_at_once(self: Leader, submitted: Any, decision: Any) -> None:

@@ -46,7 +46,7 @@ def replayed(world: World, machine: Machine, replica: Replica) -> Follower:
         open_store=auditor.open_store,
         clock=world.scheduler.clock,
     )
-    follower.catch_up(10)
+    follower.catch_up(10, list)
     return follower
 
 

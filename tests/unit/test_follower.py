@@ -61,3 +61,31 @@ def test_a_log_that_is_slow_is_no_damaged_log() -> None:
 def test_a_log_that_ends_before_it_lost_its_tail() -> None:
     with pytest.raises(CorruptLog, match=f"{NEEDED}.*ends at {NEEDED}"):
         waits(NEEDED)
+
+
+def test_a_long_log_is_read_for_as_long_as_it_takes() -> None:
+    """Each of its records comes after nearly all the patience; none is kept after it was taken."""
+    position, seconds = 0, count(step=1.0)
+
+    class Slow(Silent):
+        def position(self) -> int:
+            return position
+
+    def step(timeout_seconds: float) -> list[Any]:
+        nonlocal position
+        if position < 9:
+            position += next(seconds) % 3 == 0
+        return [position]
+
+    log = SimpleNamespace(
+        read_transactions=lambda *_: Silent(), read_outcomes=lambda *_, **__: Slow(10)
+    )
+    replica = SimpleNamespace(transactions_position=0, outcomes_position=0, waiting_for=None)
+    follower = Follower(
+        cast(Any, log), GENESIS, cast(Any, None), cast(Any, replica), clock=lambda: next(seconds)
+    )
+    follower.step = step  # type: ignore[method-assign]
+    taken: list[Any] = []
+    with pytest.raises(Unavailable, match="9 of 10"):
+        follower.catch_up(8.0, taken.extend)
+    assert sorted({*taken}) == list(range(10))
