@@ -16,7 +16,7 @@ from commitlog.adapters.lance_namespace import saying_why
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.read_only import SentDataset
+from commitlog.client.read_only import Asked, SentDataset
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction
@@ -65,7 +65,7 @@ class _Merge(MergeInsertBuilder):
             return super().execute(*arguments, **options)
 
 
-class ManagedDataset(lance.LanceDataset):
+class ManagedDataset(Asked):
     """A dataset whose compactions, changes of columns and cleanup are the log's own.
 
     Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and a new
@@ -176,6 +176,16 @@ class ManagedDataset(lance.LanceDataset):
     def deep_clone(self, *arguments: Any, **options: Any) -> lance.LanceDataset:
         """Copy a version to a place outside the log, as Lance's own does."""
         return open_dataset(self.uri, self.version).deep_clone(*arguments, **options)
+
+    def committed_by(self, name: str, commit: Callable[[], Any]) -> Any:
+        """Say why if the log refuses it; what comes of it is looked after too."""
+        with _saying_why(self):
+            made = commit()
+        opened = made.get("dataset") if isinstance(made, dict) else made
+        if type(opened) is lance.LanceDataset:
+            opened.__dict__.update({**vars(self), "_ds": opened._ds})
+            opened.__class__ = ManagedDataset
+        return made
 
     def __copy__(self) -> lance.LanceDataset:
         """Return a handle that is looked after too; `checkout_version` begins with this."""

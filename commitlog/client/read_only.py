@@ -1,11 +1,17 @@
-"""Datasets of Lance's that can only be read: what would commit a version says where to write."""
+"""Datasets of Lance's that can only be read: what would commit a version says where to write.
+
+Lance's functions that commit to a dataset ask it here first.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn, Self
 
 import lance
+from lance.optimize import Compaction
 
 from commitlog.errors import InvalidRequest
 
@@ -20,7 +26,15 @@ _WRITES = (
 )
 
 
-class ReadOnlyDataset(lance.LanceDataset):
+class Asked(lance.LanceDataset):
+    """A dataset that is asked before one of Lance's functions commits to it."""
+
+    def committed_by(self, name: str, commit: Callable[[], Any]) -> Any:
+        """Return what the function returns that is called so."""
+        raise NotImplementedError
+
+
+class ReadOnlyDataset(Asked):
     """A dataset whose own writes are refused, also after `checkout_version`."""
 
     what = "this dataset"
@@ -40,6 +54,10 @@ class ReadOnlyDataset(lance.LanceDataset):
             value=name,
             advice=self.advice,
         )
+
+    def committed_by(self, name: str, commit: Callable[[], Any]) -> NoReturn:
+        """Refuse it."""
+        self.refuse(name)
 
     @property
     def optimize(self) -> NoReturn:
@@ -78,12 +96,34 @@ _inherited = lance.LanceDataset._inherit_base_store_params
 
 def _checking_inherited(destination: Any, given: Any) -> Any:
     if isinstance(destination, ReadOnlyDataset):
-        destination.refuse("lance.write_dataset or LanceDataset.commit")
+        destination.refuse("lance.write_dataset")
     return _inherited(destination, given)
 
 
-# Functions that commit to a dataset that they are given begin with this, and nothing else does.
-# What they then use of the dataset are the parts that also read.
+# `write_dataset` begins with this, also if a program had imported it before it is replaced here.
 lance.LanceDataset._inherit_base_store_params = staticmethod(  # type: ignore[assignment, method-assign]
     _checking_inherited
 )
+
+
+def _asking(place: Any, name: str, at: int, argument: str) -> None:
+    """Have a function ask the dataset that it is given as one of its arguments."""
+    function = getattr(place, name)
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        dataset = given[at] if at < len(given) else named.get(argument)
+        if not isinstance(dataset, Asked):
+            return function(*given, **named)
+        return dataset.committed_by(name, lambda: function(*given, **named))
+
+    setattr(place, name, staticmethod(call) if isinstance(place, type) else call)
+
+
+# What they use of the dataset are the parts that also read.
+_asking(lance.LanceDataset, "commit", 0, "base_uri")
+_asking(lance.LanceDataset, "commit_batch", 0, "dest")
+_asking(Compaction, "commit", 0, "dataset")
+_asking(Compaction, "execute", 0, "dataset")
+for _place in (lance, import_module("lance.dataset")):
+    _asking(_place, "write_dataset", 1, "uri")
