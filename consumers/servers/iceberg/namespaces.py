@@ -104,8 +104,9 @@ class IcebergNamespaces:
             raise Failure(
                 422, "UnprocessableEntityException", f"{both} would be both set and removed"
             )
-        first = next(iter(self._catalog.first(asked)), None)
         before: Collection[str] | None = self._catalog.view().namespaces.get(namespace)
+        # In this order: what the first request removes by now was there, or it is found.
+        first = next(iter(self._catalog.first(asked)), None)
         if isinstance(first, AlterProperties):
             before = first.removals
         if before is None:
