@@ -16,7 +16,8 @@ import pytest
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
 from consumers.servers.iceberg import rest
-from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
+from consumers.servers.vending.vendor import Subject
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.unit.iceberg_examples import create_updates, schema
@@ -304,6 +305,28 @@ def test_the_configuration_names_every_route(server: IcebergServer) -> None:
     assert "POST /v1/{prefix}/transactions/commit" in config["endpoints"]
     assert "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}" in config["endpoints"]
     assert config["idempotency-key-lifetime"] == "P7D"
+
+
+def test_access_is_told_for_a_place_without_a_slash_at_its_end(
+    service: MemoryIcebergService, server: IcebergServer, table: str
+) -> None:
+    found = server.ask("GET", f"{_TABLES}/{table}").json
+    assert server.ask("DELETE", f"{_TABLES}/{table}").status == 204
+    home, uuid = found["metadata"]["location"], found["metadata"]["table-uuid"]
+    members = {**found["metadata"], "location": f"{home}/", "table-uuid": uuid.upper()}
+    place = Path(f"{home.removeprefix('file://')}/metadata/slashed.metadata.json")
+    place.write_text(json.dumps(members))
+    body = {"name": table, "metadata-location": str(place)}
+    assert server.ask("POST", "/v1/namespaces/analytics/register", body).status == 200
+    told: list[Subject] = []
+
+    def tell(subject: Subject) -> dict[str, Any]:
+        told.append(subject)
+        return {}
+
+    catalog = IcebergCatalog(service, IcebergSettings(""))
+    assert catalog.load_table(("analytics", table), tell=tell).status_code == 200
+    assert told == [Subject(("analytics", table), uuid, home)]
 
 
 def test_a_report_is_of_a_table_that_exists(server: IcebergServer, table: str) -> None:

@@ -264,7 +264,8 @@ class IcebergCatalog:
                     told = json.loads(data.decode())
                     if len(self._whole) >= _WHOLE_MAX:
                         self._whole.clear()
-                    self._whole[checked] = told["table-uuid"], told["location"]
+                    uuid, home = str(told["table-uuid"]), str(told["location"])
+                    self._whole[checked] = uuid.lower(), home.rstrip("/")
                 return data, location, Subject(table, *self._whole[checked])
         found = self.table(table)
         subject = Subject(table, found.uuid, found.location)
