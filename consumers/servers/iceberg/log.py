@@ -88,7 +88,7 @@ class LogIcebergService:
             OnDemand(self._others, self._other),
             OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
             OnDemand(lambda: self._names(is_view=True), lambda name: self._table(name, True)),
-            OnDemand(self._names, self._place),
+            heads=OnDemand(self._names, self._place),
         )
 
     def submit(

@@ -85,7 +85,7 @@ class PastCatalogues:
                 lambda: dict.fromkeys(views),
                 lambda name: self._files.table(views[name]) if name in views else None,
             ),
-            tables,
+            heads=tables,
         )
 
 
