@@ -87,8 +87,7 @@ class LeaderSocket:
         self, log: TailOfOutcomes, partition: int, hello: Mapping[str, Any], listener: Listener
     ) -> None:
         """Take the log's identity; nothing is connected before `start`."""
-        self._log = log
-        self._partition = partition
+        self._log, self._partition = log, partition
         self._hello = hello
         self._listener = listener
         self.disconnected_since = time.monotonic()
@@ -100,13 +99,11 @@ class LeaderSocket:
         self.was_tried = threading.Event()
         """Set once it is known whether a leader greets."""
         self._wake = threading.Condition()
-        self._sending = threading.Lock()
-        self._reading = threading.Lock()
+        self._sending, self._reading = threading.Lock(), threading.Lock()
         self.opened: socket.socket | None = None
         """On which the leader has greeted, while it stands."""
         self._buffer = FrameBuffer()
-        self._heard = 0.0
-        self._pinged = 0.0
+        self._heard = self._pinged = 0.0
         self._asked_in_vain = 0
         """Failed attempts to find the leader since the last greeting."""
         self._broken: Exception | None = None
@@ -132,15 +129,16 @@ class LeaderSocket:
     def send(self, data: bytes) -> bool:
         """Return True if sent; else the frames are among the `open_frames` of the next socket."""
         with self._sending:
-            opened = self.opened
-            if opened is None:
+            if (opened := self.opened) is None:
                 return False
             try:
                 opened.sendall(data)
-            except OSError:
+            except BaseException as error:  # Ctrl-C may have left half a frame
                 # The reader notices too, and the thread connects again and repeats open requests.
                 with contextlib.suppress(OSError):
                     opened.shutdown(socket.SHUT_RDWR)
+                if not isinstance(error, OSError):
+                    raise
             return True
 
     def read_until(self, is_known: Callable[[], bool], deadline: float) -> bool:
@@ -164,6 +162,9 @@ class LeaderSocket:
             except Exception as error:
                 self._broken = error
                 return False
+            except BaseException:  # Ctrl-C: what was just read may be lost, and is asked for again
+                self._broken = ConnectionResetError("reading was interrupted")
+                raise
             finally:
                 self._reading.release()
                 if self._attending or self._broken is not None:
@@ -206,9 +207,8 @@ class LeaderSocket:
             opened.close()
 
     def _begin(self) -> threading.Thread:
-        thread = threading.Thread(
-            target=self._run, name=f"commitlog-answers-{self._partition}", daemon=True
-        )
+        name = f"commitlog-answers-{self._partition}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
         thread.start()
         return thread
 

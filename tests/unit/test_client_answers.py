@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pytest
@@ -17,8 +18,9 @@ from lance.fragment import write_fragments
 from commitlog import CommitLog, LogClosed, NoSuchTable, OutcomeUnknown, Status, Unavailable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.runtime import RuntimeSettings
-from commitlog.client.tickets import Wait
+from commitlog.client.tickets import Ticket, Wait
 from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
@@ -207,6 +209,45 @@ def test_a_ticket_can_be_awaited_without_blocking_the_loop(
         return (await ticket).version
 
     assert asyncio.run(main()) == 2
+
+
+def test_an_interrupt_while_an_answer_is_read_loses_no_answer(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, interrupts = LeaderConnection.on_frame, iter([KeyboardInterrupt])
+
+    def interrupted(connection: LeaderConnection, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.OUTCOME and threading.current_thread() is threading.main_thread():
+            for interrupt in interrupts:
+                raise interrupt
+        take(connection, kind, body)
+
+    monkeypatch.setattr(LeaderConnection, "on_frame", interrupted)
+    tickets: list[Ticket] = []
+
+    def wait() -> None:
+        while True:  # the client's own thread may be the first to read one
+            tickets.append(client.submit("a$t", _append(client, 1)))
+            tickets[-1].result(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    assert tickets[-1].result(30).status is Status.COMMITTED
+
+
+def test_an_interrupt_while_a_frame_is_sent_ends_the_socket(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = client.runtime().connection(0)._socket
+    client.table("a$t")
+    opened = Mock(wraps=leader.opened)
+    opened.sendall.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(leader, "opened", opened)
+    with pytest.raises(KeyboardInterrupt):
+        leader.send(b"a frame, of which a half may be sent")
+    opened.shutdown.assert_called_once()
+    monkeypatch.undo()
+    assert client.table("a$t").version == 1
 
 
 def test_an_awaiting_task_that_is_cancelled_spoils_nothing(
