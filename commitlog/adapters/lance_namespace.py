@@ -234,6 +234,10 @@ class LogNamespace(GivenNamespace):
         self.failed: CommitLogError | None = None
         """Why the log could not be asked the last time; pylance wraps it in words of its own."""
 
+    def newest(self) -> int:
+        """Return the newest version; NoSuchVersion if another table has the name by now."""
+        return self._store.head()
+
     def list_table_versions(self, request: Any) -> Any:
         """List the head, once its manifest can be read: from here on the dataset reads that."""
         self._check_branch(request)

@@ -12,7 +12,7 @@ import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.adapters.lance_namespace import saying_why
+from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
@@ -105,7 +105,7 @@ class ManagedDataset(Asked):
         """
         options |= dict(zip(("reader_schema", "batch_size"), reading, strict=False))
         if is_reader(transforms):
-            newest = self._log.describe(self._table, fresh=True).version
+            newest = self._newest()
             if newest != self.version:
                 raise values_of_rows(
                     f"the reader's values belong to the rows of version {self.version} of "
@@ -129,6 +129,7 @@ class ManagedDataset(Asked):
         self._change(lambda: self._log.drop_columns(self._table, columns))
 
     def _change(self, change: Callable[[], Kept]) -> None:
+        self._newest()
         with acting_for(self._caller):
             outcome = change().outcome
         if outcome is not None:
@@ -146,6 +147,7 @@ class ManagedDataset(Asked):
                 value=given[unknown[0]],
                 advice="Use older_than and retain_versions, which the log records",
             )
+        self._newest()
         before = self._deleted_count()
         self._log.expire_versions(
             self._table,
@@ -154,6 +156,13 @@ class ManagedDataset(Asked):
         )
         removed = dict.fromkeys(_REMOVED, 0)
         return SimpleNamespace(**removed, old_versions=self._deleted_count() - before)
+
+    def _newest(self) -> int:
+        """Return the newest version; NoSuchVersion if another table has the name by now.
+
+        What the log does in place of Lance, it does to the table of that name.
+        """
+        return cast(LogNamespace, self._namespace_client).newest()
 
     def _deleted_count(self) -> int:
         ranges = self._log.describe(self._table, fresh=True).deleted
@@ -237,6 +246,7 @@ class _Optimizer(DatasetOptimizer):
             return super().compact_files(**options)
         dataset = cast(ManagedDataset, self._dataset)
         given = {name: value for name, value in options.items() if value is not None}
+        dataset._newest()
         kept = dataset._log.compact(dataset._table, **given)
         dataset.checkout_latest()  # type: ignore[no-untyped-call]
         none = dict.fromkeys(

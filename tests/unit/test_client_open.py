@@ -268,6 +268,23 @@ def test_a_version_that_a_handle_checks_out_is_looked_after_by_the_log_too(
         copy.copy(client.open("a$t")).delete("id = 1")
 
 
+def test_a_handle_changes_no_other_table_that_has_its_name_by_now(client: CommitLog) -> None:
+    handle: Any = client.open("a$t")
+    client.drop_table("a$t")
+    client.create_table("a$t", SCHEMA)
+    changes: list[Callable[[], Any]] = [
+        lambda: handle.add_columns({"w": "id + 1"}),
+        lambda: handle.alter_columns({"path": "v", "name": "w"}),
+        lambda: handle.drop_columns(["v"]),
+        lambda: handle.cleanup_old_versions(retain_versions=1),
+        lambda: handle.optimize.compact_files(),
+    ]
+    for change in changes:
+        with pytest.raises(NoSuchVersion, match="created again since it was opened"):
+            change()
+    assert client.table("a$t").version == 1
+
+
 def test_an_opened_table_can_be_cloned_to_places_outside_the_log(
     client: CommitLog, tmp_path: Path
 ) -> None:
