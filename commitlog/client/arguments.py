@@ -294,10 +294,12 @@ def checked(function: F) -> F:
     checks, by_position = _checks(function), []
     parameters = inspect.signature(function).parameters
     timeout = parameters["timeout"].default if "timeout" in parameters else None
-    place = [*parameters, "timeout"].index("timeout")
+    place = _INTEGER_MAX
     for at, (name, one) in enumerate(parameters.items()):
         if one.kind is not one.POSITIONAL_OR_KEYWORD:
             break
+        if name == "timeout":
+            place = at
         if (check := checks[name]) is not None:
             by_position.append((at, name, check))
     if not any(checks.values()):

@@ -96,7 +96,7 @@ def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
             lambda: client.merge_insert("a$t", rows, timeout=0.1),
             lambda: client.update("a$t", {"v": "'x'"}, timeout=0.1),
             lambda: client.delete("a$t", "id = 1", timeout=0.1),
-            lambda: client.alter_columns("a$t", {"path": "v", "name": "w"}, timeout=0.1),
+            lambda: client.alter_columns("a$t", {"path": "v"}, {"path": "id"}, timeout=0.1),
             lambda: client.compact("a$t", timeout=0.1),
             lambda: client.drop_table("a$t", timeout=0.1),
             lambda: client.expire_versions("a$t", retain_versions=1, timeout=0.1),
