@@ -59,7 +59,14 @@ class ChangesColumns(KeepsTables):
         client computes the column for rows that were committed meanwhile. A reader has no
         values for such rows, so with a reader they raise InvalidTransaction.
         """
+        from commitlog.client.rows import whole
+
         is_taken = False
+        if isinstance(transforms, dict):
+            transforms = {
+                name: whole(sql) if isinstance(sql, str) else sql
+                for name, sql in transforms.items()
+            }
 
         def change(dataset: lance.LanceDataset) -> None:
             nonlocal is_taken

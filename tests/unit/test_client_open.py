@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,16 @@ def test_an_index_that_lance_refuses_names_the_column(client: CommitLog) -> None
         with pytest.raises(InvalidTransaction, match=f"no {kind} index .* '{column}'") as refused:
             client.create_index("a$t", column, kind)
         assert "The columns are id, v." in str(refused.value)
+
+
+@pytest.mark.parametrize("rest", ["; x", " LIMIT 1", " + ", ") + (1"])
+def test_a_new_column_s_expression_with_something_behind_it_is_refused(
+    client: CommitLog, rest: str
+) -> None:
+    for add in (client.open("a$t").add_columns, partial(client.add_columns, "a$t")):
+        with pytest.raises(InvalidTransaction):
+            add({"w": f"id{rest}"})
+    assert client.table("a$t").version == 2
 
 
 def test_a_client_shows_its_log(client: CommitLog, log: MemoryLog) -> None:
