@@ -37,7 +37,7 @@ class Asked(lance.LanceDataset):
 class ReadOnlyDataset(Asked):
     """A dataset whose own writes are refused, also after `checkout_version`."""
 
-    what = "this dataset"
+    what = "a table of a snapshot"
     advice = "Write through log.open(table)"
 
     def __copy__(self) -> Self:

@@ -93,11 +93,15 @@ class Snapshot:
         return read
 
     def _lance(self, found: TableAt) -> lance.LanceDataset:
+        from commitlog.client.read_only import ReadOnlyDataset
+
         if not found.version:
             raise NoSuchVersion(f"{found.name} had no version yet at position {self.positions}")
         if not is_there(found.location, found.version):
             self._materialize(found)
-        return open_dataset(found.location, found.version)
+        dataset = open_dataset(found.location, found.version)
+        dataset.__class__ = ReadOnlyDataset  # what it wrote would go around the log
+        return dataset
 
     def _materialize(self, found: TableAt) -> None:
         """Have the leader write the version's manifest, if the table still stands."""

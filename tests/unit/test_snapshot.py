@@ -127,6 +127,18 @@ def test_two_tables_are_opened_as_of_a_commit_while_one_of_them_has_no_file_yet(
 
 
 @pytest.mark.slow
+def test_a_table_of_a_snapshot_is_not_written_around_the_log(shop: Service, head: int) -> None:
+    opened = shop.client.snapshot(head).open("shop$lance")
+    for write in (
+        lambda: opened.delete("true"),
+        lambda: opened.checkout_version(1).restore(),
+        lambda: lance.write_dataset(rows(1), opened, mode="overwrite"),
+    ):
+        with pytest.raises(InvalidRequest, match=r"a table of a snapshot is read-only.*log.open"):
+            write()
+    assert opened.count_rows() == shop.client.open("shop$lance").count_rows()
+
+
 def test_an_index_says_the_same_as_the_log(shop: Service, head: int, index: str) -> None:
     for position in (*range(head + 1), None):
         folded = shop.client.snapshot(position)
