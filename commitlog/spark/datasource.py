@@ -38,7 +38,7 @@ from commitlog.spark.options import (
     what_to_read,
 )
 from commitlog.spark.sink import BatchSink, StreamSink
-from commitlog.spark.source import FilteringReader, TableReader, table_schema
+from commitlog.spark.source import TableReader, table_schema
 from commitlog.spark.sql_tables import (
     check_create_table,
     keeping_options,
@@ -86,9 +86,7 @@ class CommitLogDataSource(DataSource):
             return LogReader(wished, self.connect)
         if wanted == READ_CHANGES:
             return ChangeReader(parse_changes(given), schema, self.connect)
-        options = parse_read(given)
-        kind = FilteringReader if options.push_filters else TableReader
-        return kind(options, schema, self.connect)
+        return TableReader(parse_read(given), schema, self.connect)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream of a table's changes, of all tables' changes, or of the log."""

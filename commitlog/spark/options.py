@@ -29,7 +29,7 @@ WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rows", "rowsPerFile", "byte
 ROWS_BY_FILES, ROWS_BY_LOG = "files", "log"
 """What option `rows` of a write may be."""
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
-READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows", "rowsPerPartition")
+READ = ("read", *AS_OF, "columns", "filter", "batchRows", "rowsPerPartition")
 READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
 """What option `read` may be."""
 CHANGES = (
@@ -96,10 +96,10 @@ class ReadOptions:
     table: str
     version: VersionWanted = VersionWanted()
     columns: tuple[str, ...] = ()
-    push_filters: bool = False
+    predicate: str = ""
+    """Lance's SQL: only rows for which it holds are read."""
     batch_rows: int = BATCH_ROWS
     rows_per_partition: int = ROWS_PER_PARTITION
-    timeout_seconds: float = TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +200,9 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         table=_table(values),
         version=_version(values),
         columns=_names(values, "columns"),
-        push_filters=_flag(values, "pushFilters"),
+        predicate=values.get("filter", ""),
         batch_rows=_integer(values, "batchRows", minimum=1, maximum=BATCH_ROWS_MAX) or BATCH_ROWS,
         rows_per_partition=_integer(values, "rowsPerPartition", minimum=1) or ROWS_PER_PARTITION,
-        timeout_seconds=_seconds(values),
     )
 
 

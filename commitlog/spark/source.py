@@ -2,7 +2,8 @@
 
 The version is fixed when the query is planned, so all tasks read the same one however long the
 query runs. Neighbouring small fragments are one task's: a task costs as much as some ten thousand
-rows. Spark has no column pruning for Python sources: option `columns` prunes here.
+rows. Options `columns` and `filter` say what is read of it: Spark has no column pruning for Python
+sources, and where a data frame is read twice, it takes the filters that were pushed down last.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.client.rows import whole
 from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
-from commitlog.spark.pushdown import to_sql
 from commitlog.spark.pyspark_api import arrow_schema_of
 from commitlog.spark.versions import TableVersions, VersionWanted, standing
 
@@ -77,8 +78,7 @@ class TableReader(DataSourceReader):
         self.version = int(dataset.version)
         self.schema = schema
         self.batch_rows = options.batch_rows
-        self.predicate = ""
-        self.kinds = {name: dataset.schema.field(name).type for name in schema.names}
+        self.predicate = predicate_of(options, dataset)
         sizes = [(int(f.fragment_id), *size_of(f.metadata)) for f in dataset.get_fragments()]
         self.groups = grouped(sizes, options.rows_per_partition)
 
@@ -98,7 +98,7 @@ class TableReader(DataSourceReader):
         assert len(fragments) == len(partition.fragment_ids), "a version keeps its fragments"
         batches = dataset.scanner(
             columns=list(schema.names),
-            filter=self.predicate or None,
+            filter=self.predicate,
             batch_size=self.batch_rows,
             fragments=fragments,
             blob_handling="all_binary",
@@ -107,23 +107,20 @@ class TableReader(DataSourceReader):
             yield to_spark(batch, schema)
 
 
-class FilteringReader(TableReader):
-    """Reads one version and has Lance judge the filters that it can.
-
-    Apart from `TableReader`, because Spark refuses a reader with `pushFilters` unless
-    `spark.sql.python.filterPushdown.enabled` is set.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what Lance can judge; return what is left for Spark."""
-        predicates = []
-        for wanted in filters:
-            predicate = to_sql(wanted, self.kinds)
-            if predicate:
-                predicates.append(predicate)
-            else:
-                yield wanted
-        self.predicate = " AND ".join(predicates)
+def predicate_of(options: ReadOptions, dataset: lance.LanceDataset) -> str | None:
+    """Return the predicate that the options name; refuse what Lance can't evaluate."""
+    if not options.predicate:
+        return None
+    predicate = whole(options.predicate)
+    try:
+        dataset.scanner(filter=predicate).explain_plan()
+    except (ValueError, OSError, RuntimeError) as error:
+        raise InvalidRequest(
+            f"Lance can't evaluate {options.predicate!r} over {options.table}:"
+            f" {str(error).rstrip('. ')}", field="filter", value=options.predicate,
+            advice=f"Use SQL over the columns {', '.join(dataset.schema.names)}",
+        ) from error  # fmt: skip
+    return predicate
 
 
 def size_of(fragment: FragmentMetadata) -> tuple[int, int]:

@@ -110,7 +110,7 @@ def test_a_wrong_write_says_what_to_change(
         ({"batchRows": str(2**32)}, "batchRows", "whole number up to"),
         ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is not a time"),
         ({"tag": "x", "versionAsOf": "1"}, "tag", "conflicts with versionAsOf"),
-        ({"pushFilters": "yes"}, "pushFilters", "neither true nor false"),
+        ({"pushFilters": "true"}, "pushfilters", "Did you mean 'filter'"),
         ({"colums": "a"}, "colums", "Did you mean 'columns'"),
     ],
 )

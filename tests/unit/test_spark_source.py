@@ -1,47 +1,28 @@
-"""Which version is read, and which filters Lance judges; without Spark, over a whole service."""
+"""Which version is read, and what of it; without Spark, over a whole service."""
 
 from __future__ import annotations
 
-import datetime as dt
-import operator
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import lance
-import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    In,
-    IsNotNull,
-    LessThanOrEqual,
-    Not,
-    StringEndsWith,
-    StringStartsWith,
-)
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DeclareTable
-from commitlog.spark.arrow import to_spark
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_read
-from commitlog.spark.pushdown import to_sql
-from commitlog.spark.pyspark_api import arrow_schema_of
-from commitlog.spark.source import FilteringReader, TableReader, grouped, table_schema
+from commitlog.spark.source import TableReader, grouped, table_schema
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, Service, rows, service
 
 TABLE = "shop$orders"
-US = pa.timestamp("us", "UTC")
-KINDS = {"id": pa.int64(), "name": pa.string(), "at": US, "day": pa.date32(), "is": pa.bool_()}
 
 
 @pytest.fixture
@@ -58,16 +39,12 @@ def options(**given: str) -> ReadOptions:
     return parse_read({"table": TABLE, "kafka.bootstrap.servers": "h:1", **given})
 
 
-def read(world: Service, kind: type[TableReader] = TableReader, **given: str) -> list[Any]:
+def read(world: Service, **given: str) -> list[Any]:
     def connect(_: Connection) -> Any:
         return world.client
 
     wanted = options(**given)
-    reader = kind(wanted, table_schema(wanted, connect), connect)
-    if isinstance(reader, FilteringReader):
-        assert list(reader.pushFilters([EqualTo(("id",), 2), StringEndsWith(("name",), "a")])) == [
-            StringEndsWith(("name",), "a")
-        ]
+    reader = TableReader(wanted, table_schema(wanted, connect), connect)
     # As they reach a task.
     sent, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
     return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
@@ -181,10 +158,22 @@ def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
     world.client.delete(TABLE, "id = 1")
     assert read(world, columns="id") == [{"id": 2}, {"id": 3}]
     assert read(world, versionAsOf="2") == [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]
-    assert read(world, FilteringReader) == [{"id": 2, "name": "a"}]
     assert read(world, versionAsOf="1") == []
     with pytest.raises(InvalidRequest, match="no column 'nmae'"):
         read(world, columns="nmae")
+
+
+def test_a_predicate_chooses_rows(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2))
+    world.client.append(TABLE, rows(3, name="it's"))
+    assert read(world, filter="id >= 2 -- not 1", columns="name") == [
+        {"name": "a"}, {"name": "it's"},
+    ]  # fmt: skip
+    assert read(world, filter="name = 'it''s'", versionAsOf="2") == []
+    for wrong in ("id > 2 LIMIT 1", "ids > 2", "id >"):
+        with pytest.raises(InvalidRequest, match=f"(?s)can't evaluate '{wrong}'.*columns id, name"):
+            read(world, filter=wrong)
 
 
 def test_a_table_that_is_only_declared_is_neither_read_nor_written(
@@ -247,101 +236,3 @@ def test_what_is_not_there_is_said_before_a_task_starts(world: Service) -> None:
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "table": TABLE, "timeoutSeconds": "1"}
     with pytest.raises(Unavailable, match="127.0.0.1:1"):
         CommitLogDataSource(nowhere).writer(columns, False)
-
-
-@pytest.mark.parametrize(
-    ("given", "sql"),
-    [
-        (EqualTo(("id",), 5), "(`id` = 5)"),
-        (GreaterThan(("name",), "it's"), "(`name` > 'it''s')"),
-        (LessThanOrEqual(("day",), dt.date(2013, 7, 1)), "(`day` <= date '2013-07-01')"),
-        (In(("id",), (1, 2)), "(`id` IN (1, 2))"),
-        (Not(IsNotNull(("id",))), "(NOT (`id` IS NOT NULL))"),
-        (StringStartsWith(("name",), "a"), "(starts_with(`name`, 'a'))"),
-        (
-            EqualTo(("at",), dt.datetime(2013, 7, 1, tzinfo=dt.UTC)),
-            "(`at` = timestamp '2013-07-01T00:00:00.000000Z')",
-        ),
-        (
-            EqualTo(("at",), dt.datetime(999, 7, 1, tzinfo=dt.UTC)),
-            "(`at` = timestamp '0999-07-01T00:00:00.000000Z')",
-        ),
-        (EqualTo(("is",), True), "(`is` = true)"),
-        (EqualTo(("id",), 0.0), ""),
-        (EqualTo(("id", "inner"), 5), ""),
-        (EqualTo(("other",), 5), ""),
-        (StringEndsWith(("name",), "a"), ""),
-        (In(("id",), (1, None)), ""),
-    ],
-)
-def test_filters_are_translated_if_they_mean_the_same(given: Filter, sql: str) -> None:
-    assert to_sql(given, KINDS) == sql
-
-
-def test_lance_judges_times_as_spark_does(world: Service) -> None:
-
-    schema = pa.schema(
-        [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32())]
-    )
-    world.client.create_table(TABLE, schema)
-    noon = dt.datetime(2013, 7, 1, 12, tzinfo=dt.UTC)
-    data = [{"id": n, "at": noon + dt.timedelta(hours=n), "day": noon.date()} for n in range(3)]
-    world.client.append(TABLE, pa.Table.from_pylist(data, schema))
-    dataset = world.client.open(TABLE)
-    local = noon.astimezone(dt.timezone(dt.timedelta(hours=2)))
-    for wanted, count in [
-        (GreaterThan(("at",), local), 2),
-        (EqualTo(("at",), local), 1),
-        (EqualTo(("day",), noon.date()), 3),
-    ]:
-        assert dataset.count_rows(to_sql(wanted, KINDS)) == count
-
-
-COMPARISONS: list[tuple[Any, Callable[[Any, Any], bool]]] = [
-    (EqualTo, operator.eq),
-    (GreaterThan, operator.gt),
-    (LessThanOrEqual, operator.le),
-    (StringStartsWith, lambda one, value: str(one).startswith(str(value))),
-]
-LATE = [dt.datetime(2013, 7, 1, tzinfo=dt.UTC), dt.datetime(2013, 7, 1, 0, 0, 1, tzinfo=dt.UTC)]
-HALF = LATE[0] + dt.timedelta(seconds=0.5)
-OLD = dt.datetime(999, 7, 1, tzinfo=dt.UTC)
-BELOW_MICROSECONDS = pa.array([1, 2**40], pa.timestamp("ns", "UTC"))
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        (pa.array(LATE, pa.timestamp("s", "UTC")), HALF),
-        (pa.array(LATE, pa.timestamp("ms", "UTC")), LATE[0]),
-        (BELOW_MICROSECONDS, dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
-        (pa.array(LATE, pa.timestamp("us", "America/New_York")), LATE[0]),
-        (pa.array([OLD, *LATE], US), OLD),
-        (pa.array([0, 200], pa.uint8()), 300),
-        (pa.array([0, 200], pa.uint8()), 0),
-        (pa.array([1, 2**64 - 1], pa.uint64()), -1),
-        (pa.array([-(2**63), 5], pa.int64()), -(2**63)),
-        (pa.array([-128, 5], pa.int8()), -128),
-        (pa.array(['{"a":1}'], pa.json_()), '{"a":1}'),
-        (pa.array(["a", "b"]).dictionary_encode(), "a"),
-        (pa.array([dt.date(1, 1, 1), dt.date(2013, 7, 1)]), dt.date(1, 1, 1)),
-    ],
-    ids=lambda given: str(given.type if isinstance(given, pa.Array) else given)[:40],
-)
-def test_filters_leave_the_rows_that_spark_would(
-    world: Service, column: pa.Array, value: Any
-) -> None:
-    world.client.create_table(TABLE, pa.schema([("c", column.type)]))
-    world.client.append(TABLE, pa.table({"c": column}))
-    given = options(pushFilters="true")
-    schema = table_schema(given, lambda _: world.client)
-    plain = to_spark(pa.RecordBatch.from_arrays([column], ["c"]), arrow_schema_of(schema))["c"]
-    for kind, compare in COMPARISONS if isinstance(value, str) else COMPARISONS[:-1]:
-        reader = FilteringReader(given, schema, lambda _: world.client)
-        left = list(reader.pushFilters([kind(("c",), value)]))
-        sent, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
-        found = [r["c"] for part in parts for b in sent.read(part) for r in b.to_pylist()]
-        # What is left is Spark's to judge.
-        assert [one for one in found if not left or compare(one, value)] == [
-            one for one in plain.to_pylist() if compare(one, value)
-        ]
