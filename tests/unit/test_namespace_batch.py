@@ -7,6 +7,7 @@ from typing import Any
 import lance
 import pytest
 
+from commitlog.core.partition.machine import Machine
 from consumers.tools.verify import VerifyOptions, verify
 from tests.namespace_world import Capture, World, numbers
 
@@ -55,6 +56,28 @@ def test_versions_of_many_tables_commit_as_one_record(
     assert world.log.runtime().request(0, "status")["sequence"] == records + 1
     assert heads(world, p, q) == [(3, 20), (2, 15)]
     assert world.open(p, 2).count_rows() == 15
+
+
+def test_what_a_batch_needs_of_many_tables_is_looked_at_in_one_round(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [[world.fresh_name(), "t"] for _ in range(8)]
+    staged = []
+    for name in names:
+        world.write(name, numbers(0, 10))
+        staged += world.stage(name, lambda dataset: dataset.delete("id = 3"))
+    decided: list[int] = []
+    decide = Machine._decide_operation
+
+    def counted(machine: Machine, draft: Any, index: int, operation: Any) -> None:
+        decided.append(index)
+        decide(machine, draft, index, operation)
+
+    monkeypatch.setattr(Machine, "_decide_operation", counted)
+    status, body = world.post(BATCH_CREATE, {"entries": staged})
+    assert status == 200, body
+    assert len(decided) <= 3 * len(names)
+    assert heads(world, *names) == [(2, 9)] * len(names)
 
 
 def test_one_conflict_refuses_all_and_names_the_operation(

@@ -278,13 +278,24 @@ class Machine(PartitionState):
         )
         if record.expects:
             check_expects(self, record)
+        missing: dict[Wanted, None] = {}
+        waiting: set[TableId] = set()
         try:
             for index, operation in enumerate(record.operations):
-                self._decide_operation(draft, index, operation)
-        except DeltaRefused as error:
-            raise draft.refused(delta_refused(error), index) from None
-        except Refused as refusal:
-            raise draft.refused(refusal, index) from None
+                if target(operation) in waiting:
+                    continue
+                try:
+                    self._decide_operation(draft, index, operation)
+                except Wants as wants:
+                    # Those of other tables are asked for what they lack in the same round.
+                    missing.update(dict.fromkeys(wants.wanted))
+                    waiting.add(target(operation))
+        except (DeltaRefused, Refused) as error:
+            if not missing:
+                refusal = error if isinstance(error, Refused) else delta_refused(error)
+                raise draft.refused(refusal, index) from None
+        if missing:
+            raise Wants(tuple(missing))
         held: dict[str, Any] = {
             "results": tuple(draft.results),
             "observed": tuple(draft.observations.values()),
