@@ -281,6 +281,7 @@ def test_the_first_versions_of_a_table_in_one_batch_are_proven(
         assert heads(world, name) == [(3, 3)]
         verdict = verify(world.log.runtime().log, 0, VerifyOptions(tmp_path))
         assert verdict.problems == []
+        assert verdict.not_decided_again == 0
 
 
 @pytest.mark.parametrize(

@@ -221,17 +221,21 @@ class Recorded(Mapping[Wanted, Found]):
 
         The first one of a registered table or of a clone stands on nothing, whatever its number.
         """
-        recording = self._decided.outcome.results[index].delta
-        if recording is None:
-            return None
-        delta = ManifestDelta.from_bytes(recorded(recording, self._recordings))
+        results = self._decided.outcome.results
+        made = results[index]
         state = empty_state() if before is None else before.fork()
-        if not is_first and state.version + 1 != delta.version:
-            return None  # on a version that this very transaction made
-        try:
-            apply_delta(state, delta)
-        except CorruptLog:
-            return None
+        # On a version that this very transaction made, too.
+        earlier = [r for r in results[:index] if r.delta and r.incarnation == made.incarnation]
+        for result in [*earlier, made]:
+            if result.delta is None:
+                return None
+            delta = ManifestDelta.from_bytes(recorded(result.delta, self._recordings))
+            if not is_first and state.version + 1 != delta.version:
+                return None
+            try:
+                apply_delta(state, delta)
+            except CorruptLog:
+                return None
         return state
 
 
