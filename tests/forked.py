@@ -1,8 +1,8 @@
-"""Python programs that a test runs to their end, forked from a process that has imported much.
+"""Python programs of tests, forked from a process that has imported much.
 
 A command of ours takes half a second to more than one of CPU to start, and most of that is imports.
 What is forked has them: it is a process as any other, with arguments, environment, output and exit
-code of its own, and may be killed.
+code of its own, and may be killed. It ends with the process of the tests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from consumers.runtime.forking import CAN_FORK, Template
+from consumers.runtime.forking import CAN_FORK, Forked, Template
 
+Program = Forked | subprocess.Popen[bytes]
 REPOSITORY = Path(__file__).resolve().parents[1]
 IMPORTS = (
     "tests.forked",
@@ -27,6 +28,10 @@ IMPORTS = (
     *("commitlog.client.native", "consumers.commands.app", "consumers.commands.options"),
     *("consumers.tools.cleaning", "consumers.tools.doctor", "consumers.tools.replay"),
     *("consumers.tools.verify", "consumers.views.version_index"),
+    # What the parts of a service need.
+    *("consumers.servers.committer", "consumers.tools.row_writer", "consumers.tools.maintenance"),
+    *("consumers.servers.server", "consumers.servers.namespace.routes"),
+    *("consumers.servers.iceberg.rest", "consumers.servers.page.reading"),
 )
 
 
@@ -38,15 +43,8 @@ def run(
     Raises subprocess.TimeoutExpired after so many seconds.
     """
     command = [sys.executable, *arguments]
-    if not CAN_FORK:
-        return subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    environment = dict(os.environ if env is None else env)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        streams = [out.fileno(), errors.fileno()]
-        what = [list(arguments), environment, os.getcwd(), *streams]
-        child = _template().fork("tests.forked:be", what, inherited=streams, shown=arguments)
+        child = start(arguments, stdout=out.fileno(), stderr=errors.fileno(), env=env)
         try:
             code = child.wait(timeout)
         except BaseException as error:
@@ -62,6 +60,24 @@ def run(
     return subprocess.CompletedProcess(command, code, *said)
 
 
+def start(
+    arguments: Sequence[str],
+    *,
+    stdout: int,
+    stderr: int,
+    env: Mapping[str, str] | None = None,
+    is_fork: bool = CAN_FORK,
+) -> Program:
+    """Start `python ARGUMENTS`, which begin with `-m` or `-c`, with these descriptors as output."""
+    if not is_fork:
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, env=env, stdout=stdout, stderr=stderr)
+    environment = dict(os.environ if env is None else env)
+    streams = [stdout, stderr]
+    what = [list(arguments), environment, os.getcwd(), *streams]
+    return _template().fork("tests.forked:be", what, inherited=streams, shown=arguments)
+
+
 @cache
 def _template() -> Template:
     template = Template(IMPORTS)
@@ -74,7 +90,11 @@ def be(what: tuple[Sequence[str], Mapping[str, str], str, int, int]) -> None:
     arguments, environment, folder, *streams = what
     for number, standard in zip(streams, (1, 2), strict=True):
         os.dup2(number, standard)
+    for number in {*streams}:
         os.close(number)
+    # The template's know whether its own could be sought in.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from infra import iceberg_clients
-from tests.integration.test_up import NO_ROW_PROCESSES, service
+from tests.integration.test_up import NO_ROW_PROCESSES, log_on, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -33,9 +33,9 @@ _PAIR = ("left", "right")
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def uri(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("clients") / "root"
-    with service(root, "--kafka-port", "0", *NO_ROW_PROCESSES) as running:
+    with service(root, *log_on(broker), *NO_ROW_PROCESSES) as running:
         yield f"http://127.0.0.1:{running.port}"
 
 

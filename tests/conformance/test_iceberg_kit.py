@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumers.broker.pins import mismatches
 from infra import iceberg_kit, maven_jars
-from tests.integration.test_up import NO_ROW_PROCESSES, service
+from tests.integration.test_up import NO_ROW_PROCESSES, log_on, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -19,11 +20,11 @@ PASSES = 146
 """As many as pass against Iceberg's own server; the others need what is optional."""
 
 
-def test_the_kit_passes_over_the_log(tmp_path: Path) -> None:
+def test_the_kit_passes_over_the_log(broker: Any, tmp_path: Path) -> None:
     jars = maven_jars.fetch(iceberg_kit.PINS)
     root = tmp_path / "root"
     place = ("--tables-root", str(iceberg_kit.TABLES_ROOT))
-    with service(root, "--kafka-port", "0", *place, *NO_ROW_PROCESSES) as running:
+    with service(root, *log_on(broker), *place, *NO_ROW_PROCESSES) as running:
         result = iceberg_kit.run(f"http://127.0.0.1:{running.port}", jars)
     print(result)
     assert set(result.failures) <= {iceberg_kit.JAVA_ONLY}

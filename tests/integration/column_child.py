@@ -1,4 +1,4 @@
-"""Adds a column, and kills itself at a point: `column_child KAFKA TABLE COLUMN POINT`.
+"""Adds a column, and kills itself at a point: `column_child KAFKA LOG TABLE COLUMN POINT`.
 
 A row is appended between the column's computation and its record, so it lacks something when its
 turn comes.
@@ -18,12 +18,12 @@ from commitlog import CommitLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.new_columns import NewColumns
 
-servers, table, column, point = sys.argv[1:]
+servers, name, table, column, point = sys.argv[1:]
 
 
-def dies_at(name: str) -> None:
+def dies_at(here: str) -> None:
     """Kill this process if this is its point."""
-    if name == point:
+    if here == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     """Add the column, or die."""
     attempt, lacking = NewColumns.attempt, NewColumns._lacking
     write, delete = LocalStore.write, LocalStore.delete
-    with CommitLog.connect(servers) as client, CommitLog.connect(servers) as other:
+    with CommitLog.connect(servers, name) as client, CommitLog.connect(servers, name) as other:
 
         def beaten(columns: NewColumns, *given: Any) -> Any:
             done = attempt(columns, *given)

@@ -1,4 +1,4 @@
-"""Removes what nobody needs, and kills itself at one step: `removal_child KAFKA STEP`.
+"""Removes what nobody needs, and kills itself at one step: `removal_child KAFKA LOG STEP`.
 
 A step is a call that changes something: a record, a file that moves or goes, a folder that goes.
 """
@@ -16,7 +16,8 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import LocalStore
 from consumers.tools.cleaning import clean
 
-left = int(sys.argv[2])
+servers, log_name, step = sys.argv[1:]
+left = int(step)
 
 
 def counted(owner: type, name: str) -> None:
@@ -39,8 +40,8 @@ def main() -> None:
         (CommitLog, "submit"), (LocalStore, "delete"), (LocalStore, "move"), (LocalStore, "prune"),
     ):  # fmt: skip
         counted(owner, name)
-    log = KafkaLog.connect(sys.argv[1], "commitlog", {}, 120)
-    client = CommitLog.connect(sys.argv[1])
+    log = KafkaLog.connect(servers, log_name, {}, 120)
+    client = CommitLog.connect(servers, log_name)
     clean(log, None, 0, client)
     log.close()
     client.close()

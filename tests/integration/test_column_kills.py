@@ -25,7 +25,15 @@ from commitlog.model.records import Status
 from consumers.partition.deciding import AWAITED_SECONDS
 from consumers.tools.cleaning import clean
 from tests import forked
-from tests.integration.test_up import LEAN, cmdline, descendants, run, service
+from tests.integration.test_up import (
+    LEAN,
+    Service,
+    cmdline,
+    descendants,
+    log_on,
+    run,
+    service,
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -106,26 +114,26 @@ def check_columns(place: str, columns: list[str]) -> None:
             assert row["id"] < WRITERS
 
 
-def check_whole(root: Path, kafka: str, log: CommitLog) -> None:
+def check_whole(up: Service, log: CommitLog) -> None:
     """What the killed left can be removed, and the log and all files are as they should be."""
     private = Path(log.table(T).location) / PRIVATE_DIRECTORY
-    with contextlib.closing(KafkaLog.connect(kafka, "commitlog", {}, 120)) as opened:
+    with contextlib.closing(KafkaLog.connect(up.kafka, up.log, {}, 120)) as opened:
         clean(opened, None, 0, log)
     assert [path for path in private.rglob("*") if path.is_file()] == []
-    verdict = run("verify", "--contents", "--root", str(root))
+    verdict = run("verify", "--contents", "--root", str(up.root))
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-def test_a_client_that_is_killed_on_the_way(tmp_path: Path) -> None:
+def test_a_client_that_is_killed_on_the_way(broker: Any, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN, *log_on(broker)) as up, up.connect() as log:
         log.create_table(T, SCHEMA)
         log.append(T, pa.table({"id": [0, 1]}))
         place = log.table(T).location
         for point in POINTS:
             with writing(log) as writers:
-                child = ["-m", "tests.integration.column_child", up.kafka, T, point, point]
-                done = forked.run(child, timeout=CHILD_SECONDS)
+                child = ["-m", "tests.integration.column_child", up.kafka, up.log, T]
+                done = forked.run([*child, point, point], timeout=CHILD_SECONDS)
                 writers.await_commits()
             expected = 0 if point == "never" else -signal.SIGKILL
             assert done.returncode == expected, done.stderr[-2000:]
@@ -133,12 +141,12 @@ def test_a_client_that_is_killed_on_the_way(tmp_path: Path) -> None:
             log.compact(T)
         # It was decided, and not refused, once it was completed.
         check_columns(place, ["decided", "never"])
-        check_whole(root, up.kafka, log)
+        check_whole(up, log)
 
 
-def test_a_leader_that_is_killed_while_it_waits(tmp_path: Path) -> None:
+def test_a_leader_that_is_killed_while_it_waits(broker: Any, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN, *log_on(broker)) as up, up.connect() as log:
         log.create_table(T, SCHEMA)
         log.append(T, pa.table({"id": [0, 1]}))
 
@@ -169,4 +177,4 @@ def test_a_leader_that_is_killed_while_it_waits(tmp_path: Path) -> None:
             writers.await_commits()
         found = lance.dataset(log.table(T).location).to_table().to_pylist()
         assert [row["double"] for row in found][:3] == [0, 2, 4]
-        check_whole(root, up.kafka, log)
+        check_whole(up, log)

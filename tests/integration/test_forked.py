@@ -64,6 +64,14 @@ def test_one_that_takes_too_long_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not Path("/proc", pid.read_text()).exists(), "its end")
 
 
+def test_both_its_outputs_may_be_one_file(tmp_path: Path) -> None:
+    program = "import sys; print(1, flush=True); print(2, file=sys.stderr)"
+    with (tmp_path / "said").open("wb") as said:
+        number = said.fileno()
+        assert forked.start(["-c", program], stdout=number, stderr=number).wait(60) == 0
+    assert (tmp_path / "said").read_text() == "1\n2\n"
+
+
 USER = """
 import sys
 from tests import forked

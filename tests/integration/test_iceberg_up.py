@@ -20,7 +20,7 @@ from tests.histories.iceberg import Tally, live
 from tests.histories.iceberg_java import java_iceberg
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import NO_ROW_PROCESSES, Service, run, service
+from tests.integration.test_up import NO_ROW_PROCESSES, Service, log_on, run, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -41,7 +41,7 @@ class Up:
 
     root: Path
     server: IcebergServer
-    kafka: str
+    connect: Callable[[], CommitLog]
     restart: Callable[[], None]
 
     @property
@@ -55,12 +55,13 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     root = tmp_path_factory.mktemp("iceberg") / "root"
+    flags = (*NO_ROW_PROCESSES, *log_on(broker))
     with contextlib.ExitStack() as stack:
 
         def start() -> Service:
-            return stack.enter_context(service(root, *NO_ROW_PROCESSES))
+            return stack.enter_context(service(root, *flags))
 
         running = start()
 
@@ -68,7 +69,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             assert running.stop()[0] == 0
             assert start().line == running.line, "it is where it was"
 
-        yield Up(root, IcebergServer(running.port), running.kafka, restart)
+        yield Up(root, IcebergServer(running.port), running.connect, restart)
 
 
 def _forget_tables(server: IcebergServer) -> None:
@@ -210,7 +211,7 @@ def test_both_formats_commit_in_one_record(up: Up) -> None:
             both.append("both$lance", _ROWS)
             both.submit(None, wants(id_))
 
-    with CommitLog.connect(up.kafka) as log:
+    with up.connect() as log:
         log.create_table("both$lance", _ROWS.schema)
         with pytest.raises(CommitConflict) as refused:
             commit_both(log, str(uuid.uuid4()))

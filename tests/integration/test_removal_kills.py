@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
 from tests import forked
-from tests.integration.test_up import LEAN, run, service
+from tests.integration.test_up import LEAN, log_on, run, service
 
 pytestmark = [pytest.mark.broker]
 
@@ -24,9 +24,9 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids)}, schema=SCHEMA)
 
 
-def test_killed_at_every_step(tmp_path: Path) -> None:
+def test_killed_at_every_step(broker: Any, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+    with service(root, *LEAN, *log_on(broker)) as up, up.connect() as log:
         for name in ("kept", "gone"):
             log.create_table(name, SCHEMA)
             log.append(name, rows(1, 2))
@@ -40,8 +40,8 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         kills = 0
         for step in range(1, STEPS_MAX):
             # Each child finds less to do, so the first steps of what is left come again.
-            child = ["-m", "tests.integration.removal_child", up.kafka, str(1 + step % 8)]
-            done = forked.run(child, timeout=CHILD_SECONDS)
+            child = ["-m", "tests.integration.removal_child", up.kafka, up.log]
+            done = forked.run([*child, str(1 + step % 8)], timeout=CHILD_SECONDS)
             assert sorted(lance.dataset(str(place)).to_table()["id"].to_pylist()) == [2, 3]
             if done.returncode == 0:
                 break

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lance
 import lance_namespace
@@ -19,7 +20,7 @@ from commitlog.client.rows import prepare_delete
 from commitlog.model.records import Status
 from commitlog.spark.files import target_of, write_files
 from commitlog.spark.source import opened as open_version
-from tests.integration.test_up import Service, run, service
+from tests.integration.test_up import Service, log_on, run, service
 from tests.object_store import BUCKET, KEY, REGION, SECRET, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
@@ -47,7 +48,7 @@ class Far:
 
 
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+def far(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
     """Run a service whose file knows a store, in an environment that names another one."""
     folder = tmp_path_factory.mktemp("far")
     with s3_server(is_in_environment=False) as endpoint, pytest.MonkeyPatch.context() as patch:
@@ -69,8 +70,8 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
             "secret_access_key": SECRET,
         }
         with (
-            service(folder / "root", "--storage-file", str(file)) as running,
-            CommitLog.connect(running.kafka) as client,
+            service(folder / "root", "--storage-file", str(file), *log_on(broker)) as running,
+            running.connect() as client,
         ):
             yield Far(running, client, options, file)
         use_storage_options(f"{KNOWN}/t.lance", {})

@@ -12,10 +12,13 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from commitlog import CommitLog
 from consumers.commands.exit_codes import ExitCode
+from consumers.runtime.forking import CAN_FORK
 from tests import forked
 from tests.disks import small_disk
 from tests.feed_reading import HttpFollower
@@ -29,31 +32,41 @@ EVENTS = 5
 """The log's own, that a table was made, and three additions."""
 COMMAND = [sys.executable, "-m", "consumers.cli"]
 NO_ROW_PROCESSES = ("--row-processes", "0")
-"""For tests that ask nothing about rows over HTTP: one or two seconds of CPU less at the start."""
+"""For tests that ask nothing about rows over HTTP."""
 LEAN = ("--no-maintain", *NO_ROW_PROCESSES)
-"""Without what tests of other things don't need, a service starts with a third less of CPU."""
+"""Without what tests of other things don't need."""
+
+
+def log_on(broker: Any) -> tuple[str, ...]:
+    """Return flags for a service with a log of its own on the broker that all tests share.
+
+    A broker is half of the CPU of a start. What asks nothing of Kafka itself has no need of one;
+    topics, root and processes are its own all the same.
+    """
+    name = f"up-{os.getpid()}-{time.time_ns()}"
+    return ("--bootstrap-servers", broker.bootstrap_servers, "--log", name)
 
 
 class Service:
     """A `commitlog up` in a process of its own."""
 
-    def __init__(self, root: Path, *arguments: str) -> None:
-        """Start it and wait for its line."""
+    def __init__(self, root: Path, *arguments: str, is_fork: bool = CAN_FORK) -> None:
+        """Start it; `is_fork`: with imports that were done before, not by a command line."""
         self.root = root
+        self.log = arguments[arguments.index("--log") + 1] if "--log" in arguments else "commitlog"
         self.errors = root.parent / f"{root.name}.stderr"
-        with self.errors.open("ab") as sink:
-            self.process = subprocess.Popen(
-                [*COMMAND, "up", "--root", str(root), "--port", "0", *arguments],
-                stdout=subprocess.PIPE,
-                stderr=sink,
-                text=True,
+        command = [*COMMAND[1:], "up", "--root", str(root), "--port", "0", *arguments]
+        reading, writing = os.pipe()
+        self.stdout = open(reading)  # noqa: SIM115
+        with self.errors.open("ab") as sink, open(writing, "wb"):
+            self.process = forked.start(
+                command, stdout=writing, stderr=sink.fileno(), is_fork=is_fork
             )
         self.line = ""
 
     def await_ready(self) -> "Service":
-        assert self.process.stdout is not None
-        ready = wait([self.process.stdout.fileno()], START_SECONDS)
-        self.line = self.process.stdout.readline().strip() if ready else ""
+        ready = wait([self.stdout.fileno()], START_SECONDS)
+        self.line = self.stdout.readline().strip() if ready else ""
         assert self.line, self.errors.read_text()[-4000:]
         return self
 
@@ -64,6 +77,10 @@ class Service:
     @property
     def kafka(self) -> str:
         return self.line.split()[3]
+
+    def connect(self) -> CommitLog:
+        """Return a client of its log."""
+        return CommitLog.connect(self.kafka, self.log)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
         """Return its exit code and how long it took."""
@@ -83,8 +100,9 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(root: Path, *arguments: str) -> Iterator[Service]:
-    running = Service(root, *arguments)
+def service(root: Path, *arguments: str, is_fork: bool = CAN_FORK) -> Iterator[Service]:
+    """Run one; a test of the start itself has it started by its command line, as users do."""
+    running = Service(root, *arguments, is_fork=is_fork)
     try:
         yield running.await_ready()
     finally:
@@ -94,8 +112,7 @@ def service(root: Path, *arguments: str) -> Iterator[Service]:
                 running.process.wait(STOP_SECONDS + 5)
             except subprocess.TimeoutExpired:
                 running.process.kill()
-        assert running.process.stdout is not None
-        running.process.stdout.close()
+        running.stdout.close()
 
 
 def run(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
@@ -149,7 +166,7 @@ def write(running: Service, number: int, log: str = "commitlog") -> list[str]:
 @pytest.mark.slow
 def test_a_service_starts_serves_stops_and_goes_on(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with service(root) as running:
+    with service(root, is_fork=False) as running:
         words = running.line.split()
         assert [words[0], words[2], words[4:]] == ["ready", "kafka", ["root", str(root)]]
         assert running.get("/healthz")[0] == 200
@@ -180,7 +197,7 @@ def test_a_service_starts_serves_stops_and_goes_on(tmp_path: Path) -> None:
 
         first = running.line
         code, seconds = running.stop()
-        assert (code, running.process.stdout.read()) == (0, "")  # type: ignore[union-attr]
+        assert (code, running.stdout.read()) == (0, "")
         assert seconds < STOP_SECONDS
     with service(root) as running:
         assert running.line == first
@@ -194,7 +211,10 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "root"
-    with service(root) as running, contextlib.closing(HttpFollower(running.port, "*")) as feed:
+    with (
+        service(root, is_fork=False) as running,
+        contextlib.closing(HttpFollower(running.port, "*")) as feed,
+    ):
         pid = running.process.pid
         wait_until(lambda: feed.sequences, "a feed that has begun")
         # The leader and the server of the feed, which goes on where it was cut off.
@@ -238,7 +258,8 @@ def test_a_service_on_a_named_cluster_starts_no_broker_and_its_root_is_its_log_s
     servers = broker.bootstrap_servers  # type: ignore[attr-defined]
     root = tmp_path / "root"
     names = [f"up-{os.getpid()}-{time.time_ns()}-{number}" for number in range(2)]
-    with service(root, "--bootstrap-servers", servers, "--log", names[0]) as running:
+    on_named = ("--bootstrap-servers", servers, "--log", names[0])
+    with service(root, *on_named, is_fork=False) as running:
         assert running.kafka == servers
         assert not (root / "kafka").exists()
         shown = run("tables", "--root", str(root), "--json")
@@ -264,7 +285,7 @@ def test_a_full_disk_is_named(disk: Path) -> None:
 
 
 def test_a_stop_while_starting_is_clean(tmp_path: Path) -> None:
-    running = Service(tmp_path / "root")
+    running = Service(tmp_path / "root", is_fork=False)
     try:
         wait_until((tmp_path / "root" / "kafka" / "broker.log").exists, "a broker that starts")
         code, seconds = running.stop()
@@ -272,7 +293,8 @@ def test_a_stop_while_starting_is_clean(tmp_path: Path) -> None:
         assert seconds < STOP_SECONDS
     finally:
         running.process.kill()
-        running.process.communicate()
+        running.process.wait(STOP_SECONDS)
+        running.stdout.close()
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.hostile import forget_peak, resident_mib
 from tests.integration.test_hostile_clients import is_server
-from tests.integration.test_up import Service, cmdline, descendants, service
+from tests.integration.test_up import Service, cmdline, descendants, log_on, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
 
 pytestmark = [pytest.mark.broker]
@@ -25,8 +25,8 @@ ABORTS, ASKERS = 5, 4
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("rows"), "--kafka-port", "0") as made:
+def running(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("rows"), *log_on(broker)) as made:
         yield made
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.certificates import make_certificate
-from tests.integration.test_up import Service, service
+from tests.integration.test_up import Service, log_on, service
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -56,7 +56,7 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("secured")
     certificate, key = make_certificate(folder)
     lines = ["[keys]"]
@@ -72,7 +72,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "--tls-key": key,
     }
     arguments = ["--sql", *(str(part) for pair in options.items() for part in pair)]
-    with service(folder / "root", "--kafka-port", "0", *arguments) as running:
+    with service(folder / "root", *log_on(broker), *arguments) as running:
         assert running.line.split()[1].startswith("https://")
         yield Up(running, certificate)
 
