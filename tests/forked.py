@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from consumers.runtime.forking import CAN_FORK, Forked, Template
 
@@ -78,6 +80,22 @@ def start(
     return _template().fork("tests.forked:be", what, inherited=streams, shown=arguments)
 
 
+@contextmanager
+def beside(
+    arguments: Sequence[str], *, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[Program, TextIO]]:
+    """Run a program beside the test, as `start` does; yield it and its output, and kill it."""
+    reading, writing = os.pipe()
+    with open(reading) as said:
+        with open(writing, "wb"):
+            process = start(arguments, stdout=writing, stderr=2, env=env)
+        try:
+            yield process, said
+        finally:
+            process.kill()
+            process.wait(60)
+
+
 @cache
 def _template() -> Template:
     template = Template(IMPORTS)
@@ -90,7 +108,7 @@ def be(what: tuple[Sequence[str], Mapping[str, str], str, int, int]) -> None:
     arguments, environment, folder, *streams = what
     for number, standard in zip(streams, (1, 2), strict=True):
         os.dup2(number, standard)
-    for number in {*streams}:
+    for number in {*streams} - {2}:
         os.close(number)
     # The template's know whether its own could be sought in.
     sys.stdout = os.fdopen(1, "w", closefd=False)

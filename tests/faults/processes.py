@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +18,9 @@ from commitlog.core.log.chain import Chain
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
 from consumers.runtime.places import check_place
+from tests import forked
 from tests.faults.proxy import Proxy
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LOG = "commitlog"
 START_SECONDS = 300.0
 END_SECONDS = 180.0
@@ -42,9 +40,9 @@ class Child:
     def __init__(self, name: str, command: Sequence[str], folder: Path, **settings: str) -> None:
         """Start it."""
         self.name = name
-        self._command = [sys.executable, "-P", "-m", *command]
+        self._command = ["-m", *command]
         self._log = (folder / f"{name}.log").open("ab")
-        self._environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **settings}
+        self._environment = {**os.environ, **settings}
         self.is_wanted = True
         self.starts = 0
         self.codes: list[int] = []
@@ -59,15 +57,8 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         self.starts += 1
-        self.process = subprocess.Popen(
-            self._command,
-            env=self._environment,
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        log = self._log.fileno()
+        self.process = forked.start(self._command, stdout=log, stderr=log, env=self._environment)
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -230,7 +221,7 @@ class Cluster:
                 if child.is_alive or not child.is_wanted:
                     dead_since.pop(child.name, None)
                 elif now - dead_since.setdefault(child.name, now) > AGAIN_SECONDS:
-                    code = child.process.returncode
+                    code = child.process.wait(0)
                     if code >= 0:
                         child.codes.append(code)
                     if code != STOP_CODE:

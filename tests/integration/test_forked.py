@@ -72,6 +72,14 @@ def test_both_its_outputs_may_be_one_file(tmp_path: Path) -> None:
     assert (tmp_path / "said").read_text() == "1\n2\n"
 
 
+def test_one_beside_the_test_is_heard_and_ends_with_its_block() -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with forked.beside(["-c", program]) as (running, said):
+        assert int(said.readline()) == running.pid
+        assert running.poll() is None
+    assert running.poll() == -signal.SIGKILL
+
+
 USER = """
 import sys
 from tests import forked

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from commitlog.model.operations import CreateNamespace, IcebergChange, Operation
 from commitlog.model.records import Outcome, Transaction
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans
+from tests import forked
 from tests.integration.iceberg_child import AFTER_FILE, BEFORE_FILE, HOW
 from tests.unit.iceberg_examples import create_updates
 from tests.waiting import wait_until
@@ -53,20 +52,11 @@ class Crashing:
         return self.append(IcebergChange(_NAME, "[]", dump_json(updates)))
 
     @contextlib.contextmanager
-    def leader(self, how: str) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "tests.integration.iceberg_child"]
-        child = subprocess.Popen(
-            [*command, self.servers, self.name, str(self.root), how],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "leads\n"
+    def leader(self, how: str) -> Iterator[forked.Program]:
+        command = ["-m", "tests.integration.iceberg_child", self.servers, self.name]
+        with forked.beside([*command, str(self.root), how]) as (child, said):
+            assert said.readline() == "leads\n"
             yield child
-        finally:
-            child.kill()
-            child.communicate()
 
     def outcomes(self) -> dict[str, Outcome]:
         reader = self.log.read_outcomes(0, 0)

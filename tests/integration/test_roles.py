@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -39,6 +37,7 @@ from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers import cli
 from consumers.broker import EmbeddedBroker, ports
 from consumers.commands.exit_codes import ExitCode
+from tests import forked
 from tests.certificates import make_certificate
 
 pytestmark = [pytest.mark.broker]
@@ -110,16 +109,12 @@ class Secured:
     @contextlib.contextmanager
     def part(self, who: str, *arguments: str) -> Iterator[str]:
         """Run a command as a process until the block ends; yield what it says when ready."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "consumers.cli", *arguments],
-            env={**os.environ, **self.environment(who)},
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
+        environment = {**os.environ, **self.environment(who)}
+        command = ["-m", "consumers.cli", *arguments]
+        with forked.beside(command, env=environment) as (process, said):
+            line = said.readline()
+            assert line.startswith("ready"), (who, line, process.wait(60))
             try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert line.startswith("ready"), (who, line)
                 yield line.split()[-1]
             finally:
                 process.terminate()

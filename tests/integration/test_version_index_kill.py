@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,6 +14,7 @@ import pytest
 
 from consumers import history
 from consumers.views.version_index import VersionIndex
+from tests import forked
 from tests.fakes.log_stream import PartitionLog
 from tests.integration.version_index_child import GRACE_SECONDS, HOW
 from tests.unit.test_version_index_store import build, contents, log_of
@@ -129,23 +129,18 @@ def test_kill_at_any_moment(tmp_path: Path) -> None:
 def _run(root: Path, log_file: Path, how: str, seconds: float = 0.0) -> bool:
     """Keep an index until it is killed or at its end; return whether it died where `how` says."""
     module = "tests.integration.version_index_child"
-    command = [sys.executable, "-m", module, str(root), str(log_file), how]
-    command.append(str(TRANSACTIONS_PER_KILL))
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
+    command = ["-m", module, str(root), str(log_file), how, str(TRANSACTIONS_PER_KILL)]
+    with forked.beside(command) as (child, said):
         # On a slow machine, too, each round commits something before it ends.
-        moving = child.stdout.readline() == "moving\n"
+        moving = said.readline() == "moving\n"
         if how == "outside":
             assert moving
             time.sleep(seconds)
-        else:
-            child.wait(END_SECONDS)
-    finally:
-        child.kill()
-        left, _ = child.communicate()
+            child.kill()
+        code = child.wait(END_SECONDS)
+        left = said.read()
     if how == "to the end":
-        assert child.returncode == 0
+        assert code == 0
     return not left
 
 
