@@ -249,7 +249,7 @@ def _freshness(
     ages: list[float] = []
     for sequence, moment in iter(lambda: seen.get(timeout=60), None):
         ages += [moment - appended.pop(one) for one in [*appended] if one <= sequence]
-    watcher.join(SETTLE_SECONDS)
+    watcher.join(60)
     stop.set()
     keeper.join()
     return {
