@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -166,6 +167,17 @@ def test_the_look_at_a_statement_lets_a_recursive_one_pass(
     looked_at: duckdb.DuckDBPyConnection,
 ) -> None:
     sql_child.check(looked_at, "WITH RECURSIVE r AS (SELECT 1 UNION ALL FROM r) FROM r")
+
+
+def test_all_functions_are_listed_once_and_only_to_know_one(
+    looked_at: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_child, "_own", set())
+    connection = Mock(wraps=looked_at)
+    asked = ("FROM tables, range(3)", "FROM history('nyc$flights')", "FROM growth('nyc$flights')")
+    for sql, times in zip(asked, (0, 1, 1), strict=True):
+        sql_child.check(connection, sql)
+        assert str(connection.execute.call_args_list).count("duckdb_functions()") == times
 
 
 def test_the_connection_alone_keeps_files_out(root: Path, tmp_path: Path) -> None:
