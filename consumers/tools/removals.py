@@ -23,8 +23,10 @@ from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
+from consumers.partition.iceberg_files import IcebergFiles
 from consumers.tools.clocks import clock_difference
 from consumers.tools.file_ledger import Why
+from consumers.tools.iceberg_expiry import IcebergExpiry
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.iceberg_orphans import Orphan
 from consumers.tools.iceberg_purges import IcebergPurges
@@ -77,6 +79,7 @@ class Removals:
         """Whether the times that a look notices are kept for later processes."""
         self._stop = threading.Event()
         self._iceberg: tuple[Log, IcebergPurges] | None = None
+        self._expiry: IcebergExpiry | None = None
         self._known: tuple[Log, list[Leftovers]] | None = None
         """What was read of the log, by its partitions."""
 
@@ -131,7 +134,8 @@ class Removals:
         if began < self._at:
             return acts
         self._is_cut_short, self._removed_for = False, 0.0
-        self._policies.refresh()
+        if self._policies.refresh() and self._expiry is not None:
+            self._expiry.forget()
         tables = self._log.tables()
         if told := clock_difference(self._log):
             # Files of writers that are under way would seem old enough.
@@ -158,6 +162,8 @@ class Removals:
                     log.close()
                     return []
                 self._iceberg = (log, IcebergPurges(log, self._log))
+                files = IcebergFiles(log.genesis().tables_root)
+                self._expiry = self._expiry or IcebergExpiry(self._log, files, self._policies)
             return done(self._iceberg[1].due(), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError, Invalid) as error:
             logger.warning("files of Iceberg tables were left for later: %s", error)
@@ -214,7 +220,7 @@ class Removals:
             yield Act(what, "remove", said(found), self._removing(found, remove))
 
     def _due(self, tables: Sequence[TableInfo]) -> Iterator[Act]:
-        """Yield what deletes versions that take too much, and unneeded files."""
+        """Yield what deletes versions that take too much, expired snapshots, and unneeded files."""
         policies: dict[str, MaintenancePolicy | None] = {}
         for info in tables:
             try:
@@ -245,6 +251,8 @@ class Removals:
             for files in sorted(found, key=len):
                 table, remove = files[0].table, partial(leftovers.remove, files, self._log)
                 yield Act(table, "remove", said(files), self._removing(files, remove))
+        if self._expiry is not None:
+            yield from self._expiry.due(now_ms)
         yield from self._due_of_iceberg()
 
     def _read(self) -> Iterator[Leftovers]:
