@@ -163,6 +163,7 @@ def _work_patiently(
             if not (is_patient or was_ready):
                 raise
             logger.warning("%s starts again in %.2g s: %s", name, pause, error)
+        gc.collect()  # what it had read of the log: by itself, Python may keep it for months
         if stop.wait(pause):
             return None
         pause = min(2 * pause, WAIT_SECONDS_MAX)

@@ -10,6 +10,7 @@ from its checkpoint and the log.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 import time
@@ -141,6 +142,9 @@ class Committer:
         try:
             while not stop.is_set():
                 self._run_session(stop)
+                if not stop.is_set():
+                    # Its parts know each other: by itself, Python may keep all of it for months.
+                    gc.collect()
         finally:
             self._answers.close()
             self._requests.close()
@@ -177,6 +181,8 @@ class Committer:
             self._answers.end_term()
             self._requests.rows.end()
             session.close()
+            rules, self._session = session.follower.machine.rules, None
+            self._old_versions.rules = lambda: rules
 
     def _find_roots(self, machine: Machine) -> None:
         """Look for tables where the log says by now; it may say otherwise than at the start."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.errors import InvalidTransaction
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
 from commitlog.model.records import Status, Transaction
@@ -309,6 +313,26 @@ def test_a_leader_that_hangs_is_timed(running: Service, monkeypatch: pytest.Monk
     go_on.set()
     hanging.result(SETTLED_SECONDS)
     assert runtime.request(0, "status")["deciding_silence_seconds"] == 0
+
+
+def test_the_states_of_ended_terms_do_not_gather_in_memory(running: Service) -> None:
+    location = table(running, "t")
+    ended: list[weakref.ref[Machine]] = []
+    gc.disable()
+    try:
+        for number in range(2, 5):
+            session = committer(running)._session
+            assert session is not None
+            assert session.leader is not None
+            ended.append(weakref.ref(session.follower.machine))
+            session.mailbox.call(partial(session.leader._end, Unavailable("Kafka is away")))
+            del session
+            assert running.client.append("t", rows(number)).version == number + 1
+        # What answers in these milliseconds may still have the last one.
+        assert [machine() for machine in ended[:-1]] == [None, None]
+    finally:
+        gc.enable()
+    assert ids_of(lance.dataset(location)) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("harm", ["manifests cannot be written", "the location vanished"])
