@@ -92,6 +92,8 @@ class Removals:
                 try:
                     self.look()
                     self.rest()
+                except CommitLogError as error:  # the leader is away: what was read stays right
+                    logger.warning("unneeded files were left for later: %s", error)
                 except Exception:
                     # Whatever it is, files are left, and tables are compacted beside.
                     logger.exception("unneeded files were left for later")

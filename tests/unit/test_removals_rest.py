@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.adapters.memory import MemoryLog, MemoryReader
+from commitlog.errors import Unavailable
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.removals import Removals
 from consumers.tools.table_acts import Act
@@ -60,3 +61,26 @@ def test_between_two_looks_for_files_no_reader_is_connected(
             stop.set()
             thread.join(300)
     assert [before for before, _ in looks] == [0] * len(looks)
+
+
+def test_what_was_read_of_the_log_stays_known_while_the_leader_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop, closed = threading.Event(), list[bool]()
+
+    def away() -> bool:
+        stop.set()
+        raise Unavailable("the leader is away")
+
+    with service(tmp_path / "root") as made:
+        maintenance = Maintenance(made.client, open_log=lambda: MemoryLog(made.cluster))
+        removals = maintenance._removals
+        assert removals is not None
+        close = removals.close
+        monkeypatch.setattr(removals, "close", lambda: (closed.append(stop.is_set()), close()))
+        monkeypatch.setattr(removals._policies, "refresh", away)
+        removals._interval_seconds = 0.0
+        removals.run(stop, 0.0)
+    assert len(closed) == 1, "only as it ends: to read a log of years again takes hours"
+    [said] = [one for one in caplog.records if "left for later" in one.message]
+    assert said.exc_info is None
