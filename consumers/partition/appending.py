@@ -82,7 +82,8 @@ class Appending:
         self._problem = ""
         """Why nothing more is appended in this term."""
         self._read_until = clock() + READ_ON_SECONDS
-        self._heard_at = 0.0
+        self._heard_at = self._began_at = 0.0
+        """When Kafka acknowledged something, and since when something is on its way."""
 
     @property
     def is_open(self) -> bool:
@@ -93,6 +94,11 @@ class Appending:
     def is_waiting(self) -> bool:
         """Whether anything is on its way to Kafka."""
         return bool(self._own)
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long Kafka has acknowledged none of the records on their way."""
+        return self._clock() - max(self._began_at, self._heard_at) if self._own else 0.0
 
     @property
     def held_until(self) -> float:
@@ -134,6 +140,8 @@ class Appending:
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
+        if not self._own:
+            self._began_at = self._clock()
         self._own[key] = _Own(sent, content)
         (self._busy if sent.session in self._heard else self._heard).add(sent.session)
         self._bytes += len(sent.record)

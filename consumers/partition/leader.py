@@ -177,8 +177,9 @@ class Leader:
 
     @property
     def silence_seconds(self) -> float:
-        """How long Kafka has acknowledged none of the outcomes in flight."""
-        return self._clock() - self._heard_at if self._in_flight else 0.0
+        """How long Kafka has acknowledged none of the outcomes, or transactions, on their way."""
+        outcomes = self._clock() - self._heard_at if self._in_flight else 0.0
+        return max(outcomes, self.appending.silence_seconds)
 
     @property
     def is_idle(self) -> bool:

@@ -106,6 +106,16 @@ def test_what_is_acknowledged_next_to_what_was_taken_is_taken_without_reading(
     world.check()
 
 
+def test_it_says_for_how_long_kafka_has_acknowledged_nothing(world: World) -> None:
+    world.send(b"a")
+    world.now += 4
+    world.send(b"b")
+    assert world.appending.silence_seconds == 4
+    world.land()
+    world.now += 4
+    assert world.appending.silence_seconds == 0, "nothing is on its way"
+
+
 def test_behind_a_gap_nothing_is_taken_before_the_gap_was_read(world: World) -> None:
     world.now += READ_ON_SECONDS
     append_all(world.log, [transaction(b"direct")])
