@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from commitlog import CommitLog
 from commitlog.client.positions import sequences_text, text_sequences
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.table import TableId, parse_table_id
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.log import OnDemand
 from consumers.servers.iceberg.replies import Failure
 from consumers.servers.iceberg.service import CatalogView
-from consumers.servers.security.grants import Principal
 
 PREFIX = "at-"
 """How the prefix of an address begins that names a position."""
@@ -110,42 +108,10 @@ class PastIcebergService:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
         return self._files.metadata(location)
 
-    def submit(
-        self,
-        operations: Sequence[Operation],
-        *,
-        transaction_id: str,
-        id_is_new: bool,
-        timeout_seconds: float,
-    ) -> NoReturn:
-        """Refuse: what existed is read only."""
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         refuse(self._position)
 
-    def operations(self, transaction_id: str) -> NoReturn:
-        """Refuse: what existed is read only."""
-        refuse(self._position)
-
-    def make_folders(self, location: str) -> None:
-        """Refuse: what existed is read only."""
-        refuse(self._position)
-
-    def registration(
-        self,
-        table: TableId,
-        location: str,
-        replaces: str,
-        *,
-        read_only: bool = False,
-        repeats: str = "",
-    ) -> IcebergChange:
-        """Refuse: what existed is read only."""
-        refuse(self._position)
-
-    def lance_operations(
-        self, items: Sequence[Any], transaction_id: str, who: Principal
-    ) -> tuple[Operation, ...]:
-        """Refuse: what existed is read only."""
-        refuse(self._position)
+    submit = operations = make_folders = registration = lance_operations = _refuse
 
 
 def refuse(position: str) -> NoReturn:

@@ -145,7 +145,7 @@ class Service:
     def find(self, table: TableId) -> TableInfo | None:
         """Return a table, or None if the log has none of this name."""
         try:
-            return self.log.table(table)
+            return self.info(table)
         except NoSuchTable:
             return None
 

@@ -101,13 +101,6 @@ class PastService(Service):
         """Return a table as it was."""
         return self.info(table)
 
-    def find(self, table: TableId) -> TableInfo | None:
-        """Return a table as it was, or None if there was none of this name."""
-        try:
-            return self.info(table)
-        except NoSuchTable:
-            return None
-
     def tables(self) -> list[TableInfo]:
         """Return all tables as they were, without their schemas."""
         standing = {info.incarnation: info for info in self.log.tables()}
