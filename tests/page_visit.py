@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +97,17 @@ class Visit:
         self.page.evaluate(axe)
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [(v["id"], [n["target"] for n in v["nodes"]]) for v in found["violations"]]
+
+
+def visiting(browser: Any, uri: str) -> Iterator[Callable[..., Visit]]:
+    """Yield what opens windows, for a fixture; nothing may have gone wrong in them."""
+    opened: list[Visit] = []
+
+    def make(**options: Any) -> Visit:
+        opened.append(Visit(browser, uri, **options))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.context.close()
+        assert one.wrong == []

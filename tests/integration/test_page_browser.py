@@ -23,7 +23,7 @@ from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from consumers.views.version_index.layout import Layout
 from tests.page_server import serving_routes
-from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
+from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
 from tests.page_world import busy_log, extend_index
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -94,16 +94,7 @@ def await_all_events(window: Visit) -> None:
 
 @pytest.fixture
 def visit(browser: Any, shop: Shop) -> Iterator[Callable[..., Visit]]:
-    opened: list[Visit] = []
-
-    def make(**options: Any) -> Visit:
-        opened.append(Visit(browser, shop.uri, **options))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        one.context.close()
-        assert one.wrong == []
+    yield from visiting(browser, shop.uri)
 
 
 READY = {

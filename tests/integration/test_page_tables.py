@@ -23,7 +23,7 @@ from consumers.servers.page.sql import SqlService
 from consumers.views.version_index import run_index
 from tests.namespace_world import World
 from tests.page_server import serving_routes
-from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
+from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
 from tests.page_world import busy_log, extend_index
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -131,16 +131,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, served: str) -> Iterator[Callable[..., Visit]]:
-    opened: list[Visit] = []
-
-    def make(**options: Any) -> Visit:
-        opened.append(Visit(browser, served, **options))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        one.context.close()
-        assert one.wrong == []
+    yield from visiting(browser, served)
 
 
 @pytest.mark.parametrize("screen", SCREENS)

@@ -12,10 +12,9 @@ from tests.namespace_world import World, numbers
 ANSWERS = ("lost", "late", "409", "500", "502", "503", "504")
 
 
-def of_pylance(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
-    opened = world.open(table)
+def of_both(opened: Any) -> dict[str, Callable[[], Any]]:
+    """Return what the tables of both clients are asked for in the same way."""
     return {
-        "append": lambda: opened.insert(numbers(10, 12)),
         "upsert": lambda: (
             opened.merge_insert("id")
             .when_matched_update_all()
@@ -23,6 +22,14 @@ def of_pylance(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
             .execute(numbers(8, 12))
         ),
         "delete": lambda: opened.delete("id = 0"),
+    }
+
+
+def of_pylance(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
+    opened = world.open(table)
+    return {
+        "append": lambda: opened.insert(numbers(10, 12)),
+        **of_both(opened),
         "overwrite": lambda: world.write(table, numbers(0, 3), mode="overwrite"),
     }
 
@@ -31,16 +38,7 @@ def of_lancedb(world: World, table: list[str]) -> dict[str, Callable[[], Any]]:
     lancedb = pytest.importorskip("lancedb")
     connection = lancedb.connect_namespace("rest", {"uri": world.uri})
     opened = connection.open_table(table[-1], namespace_path=table[:-1])
-    return {
-        "append": lambda: opened.add(numbers(10, 12)),
-        "upsert": lambda: (
-            opened.merge_insert("id")
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute(numbers(8, 12))
-        ),
-        "delete": lambda: opened.delete("id = 0"),
-    }
+    return {"append": lambda: opened.add(numbers(10, 12)), **of_both(opened)}
 
 
 ROWS = {
