@@ -218,7 +218,7 @@ class Group:
             write.inserted = write.rows.num_rows
             return
         self._appends_only = False
-        passing = self._passing(write, start) if operation.update_if else None
+        passing = self._passing(write) if operation.update_if else None
         for offset, key in enumerate(write.keys):
             rows = self._by_key.get(key)
             if rows and operation.update_all:
@@ -236,7 +236,7 @@ class Group:
         if key is not None:
             self._by_key.setdefault(key, []).append(row)
 
-    def _passing(self, write: Write, start: int) -> set[tuple[int, int]]:
+    def _passing(self, write: Write) -> set[tuple[int, int]]:
         """Return which pairs of a write's row and one that matches its filter updates."""
         pairs = [
             (offset, number, row)

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.responses import Response
 
 from commitlog.adapters.places import is_moved, recorded
-from commitlog.core.iceberg.creating import CreateRequest, parse_create
+from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, load_json
@@ -184,7 +184,7 @@ class IcebergCatalog:
         if request.is_staged:
             # What is where a client wants a table may be somebody's, until the log has it there.
             access = {} if request.location else tell(Subject(table, uuid, location))
-            return self._staged(table, request, parse_change(change).updates, asked, access)
+            return self._staged(table, parse_change(change).updates, asked, access)
         answer = self.submit(asked, [change])
         if isinstance(answer, RefusedChanges):
             raise self._not_created(answer, table)
@@ -347,7 +347,6 @@ class IcebergCatalog:
     def _staged(
         self,
         table: TableId,
-        request: CreateRequest,
         updates: Sequence[Any],
         asked: Requester,
         access: Mapping[str, Any],
