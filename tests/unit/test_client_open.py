@@ -193,6 +193,12 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
     for version in (0, 4, -1):
         with pytest.raises(NoSuchVersion):
             client.open("a$t", version)
+    opened: Any = client.open("a$t")
+    for version in (0, 4):
+        with pytest.raises(OSError, match="not found"):
+            opened.checkout_version(version)
+    read = [transaction.read_version for transaction in opened.get_transactions(9)]
+    assert read == [2, 1, 0]
 
 
 def _refuses_what_is_given_it(handle: lance.LanceDataset) -> None:
