@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import CreateNamespace
 from consumers.runtime.config import write_endpoints
 from consumers.servers.namespace.routes import routes
@@ -97,6 +99,7 @@ class Shop:
         log.create_table("audit", SCHEMA)
         inherited = CreateNamespace(("shop",), (("commitlog.maintain.expire-days", "30"),), True)
         log.submit(None, inherited).result().raise_for_conflict()
+        log.set_properties("", {"commitlog.maintain.history-hours": "48"}, is_namespace=True)
 
     def index(self) -> None:
         stop = threading.Event()
@@ -209,9 +212,16 @@ def test_indices_tags_and_upkeep_are_listed(visit: Callable[..., Visit]) -> None
     window.until("() => document.querySelector('.tile b')?.textContent === '120'")
     window.open(f"{ORDERS}&tab=upkeep", PANES["upkeep"])
     assert "Rewrite" in window.text("[aria-label='What maintenance did']")
-    settings = window.text("[aria-label='What it would do']")
+    settings = window.text("[aria-label='Its settings']")
     assert "30 (from shop)" in settings
-    assert "7 (default)" in settings
+    assert "48 (from the root of all namespaces)" in settings
+    for one in fields(MaintenancePolicy):
+        name = one.name.replace("_", "-")
+        default = f"{one.default:,.10g}" if isinstance(one.default, int | float) else one.default
+        changed = name in {"expire-days", "history-hours"}
+        assert changed or f"{name}\t{default} (default)" in settings, name
+    window.open("/?view=table&table=audit&tab=upkeep", "[aria-label='Its settings']")
+    assert "48 (from the root" in window.text("[aria-label='Its settings']")
     window.open("/?view=table&table=audit", PANES[""])
     assert "somebody else" not in window.text("[aria-label='Settings']"), "of a dropped table"
 

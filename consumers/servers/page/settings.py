@@ -26,12 +26,13 @@ def own(ask: Ask, life: Row) -> list[Row]:
 
 
 def inherited(ask: Ask, name: str) -> list[Row]:
-    """Return what a table's namespaces say of its upkeep; the innermost comes last and wins."""
+    """Return what a table's namespaces say of its upkeep; the innermost comes last and wins.
+
+    The root of all namespaces has an empty name.
+    """
     parts = name.split("$")
-    names = ["$".join(parts[:depth]) for depth in range(1, len(parts))]
+    names = ["$".join(parts[:depth]) for depth in range(len(parts))]
     marks = ", ".join("?" * len(names))
-    if not names:
-        return []
     return ask(
         f"SELECT table_name AS namespace, key, {_LAST_SET} FROM properties"
         f" WHERE table_name IN ({marks}) AND NOT is_table AND starts_with(key, ?)"

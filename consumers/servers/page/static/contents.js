@@ -8,7 +8,7 @@ import { facts, listing, panel, tile } from "./parts.js";
 import { address, current } from "./state.js";
 import { badge, transactionLink } from "./transaction.js";
 
-/** The settings of maintenance, and what each does; its default where none is set. */
+/** The settings of maintenance: the default where none is set, and what each does. */
 const POLICY = [
   ["mode", "on", "whether maintenance looks at this table: on or off"],
   ["target-rows", "1,048,576", "rows of a full fragment"],
@@ -16,9 +16,15 @@ const POLICY = [
   ["deleted-share", "0.2", "the share of deleted rows from which fragments are rewritten"],
   ["unindexed-share", "0.1", "the share of rows that an index may miss"],
   ["keep-manifests", "64", "manifest files that stay under the policy latest; 0: all"],
+  ["history-share", "10", "older versions are thinned out once they take so many times the bytes of the newest one; 0: never"],
+  ["history-hours", "1", "younger versions aren’t thinned out"],
+  ["history-versions", "256", "so many of the newest versions aren’t thinned out either; fewer while they take too much"],
   ["expire-days", "0", "age in days from which versions are deleted; 0: never"],
-  ["retain-versions", "0", "how many of the newest versions are kept from deletion; 0: all"],
+  ["retain-versions", "0", "versions with so many newer ones are deleted; 0: none"],
+  ["expire-rows-days", "0", "age in days from which rows of small writes leave the archive; 0: never"],
   ["remove-after-days", "7", "after how many days unneeded files are removed; 0: never"],
+  ["remove-expired-after-hours", "6", "the same for files that only expired versions need, in hours; as remove-after-days if only that is set"],
+  ["guard", "on", "whether a tag keeps Lance’s own cleanup from deleting versions"],
 ];
 const PREFIX = "commitlog.maintain.";
 
@@ -113,7 +119,7 @@ export class OverviewPane extends Pane {
       tile("rows", summary["total-records"] ? count(Number(summary["total-records"])) : "–", "by the newest snapshot"),
       tile("data files", summary["total-data-files"] ? count(Number(summary["total-data-files"])) : "–", "by the newest snapshot"),
       tile("size", summary["total-files-size"] ? bytes(Number(summary["total-files-size"])) : "–", ""),
-      tile("snapshots", count(found.snapshots.length), newest ? `${newest.operation} at ${time(newest.time)}` : "none yet"));
+      tile("snapshots", count(found.snapshots.length), newest ? `${newest.operation} at ${time(newest.time)} UTC` : "none yet"));
   }
 
   drawGrowth(points) {
@@ -140,7 +146,7 @@ export class OverviewPane extends Pane {
       ["Key", life.primary_key?.join(", ")],
       ["Manifests", life.policy ? `${life.policy}: ${life.policy === "every" ? "each version has a file" : "a group of commits has one file"}` : ""],
       ["Location", life.location ? h("code", {}, life.location) : ""],
-      ["Made", life.created_at ? [time(life.created_at), " by ", writerName(life.created_by)] : ""],
+      ["Made", life.created_at ? [`${time(life.created_at)} UTC`, " by ", writerName(life.created_by)] : ""],
       ["Partition", life.partition !== undefined ? String(life.partition) : ""],
     ]), about.properties.length ? listing(["Setting", "Value"], about.properties.map((one) => [h("code", {}, one.key), h("code", {}, one.value)]), { label: "Settings" }) : null));
   }
@@ -233,7 +239,7 @@ export class ReferencesPane extends Pane {
     fill(this.element,
       panel("Tags and branches", listing(["Name", "Kind", "Snapshot", "Set"],
         found.refs.map((one) => [one.name, one.kind, h("code", {}, one.snapshot_id), time(one.time)]), { label: "Tags and branches", none: "None." })),
-      panel("Snapshots", listing(["Snapshot", "Operation", "Time", "By", "Position"],
+      panel("Snapshots", listing(["Snapshot", "Operation", "Time (UTC)", "By", "Position"],
         found.snapshots.map((one) => [h("code", {}, one.snapshot_id), one.operation, time(one.time), writerName(one.writer),
           transactionLink(one.sequence, one.partition, count(one.sequence))]), { label: "Snapshots", none: "None yet." })));
   }
@@ -254,9 +260,10 @@ export class ReferencesPane extends Pane {
   }
 }
 
-/** A setting and, if the table inherits it, from which namespace. */
+/** A setting and, if the table inherits it, from which namespace; the root of all has no name. */
 function valueOf({ value, namespace }) {
-  return [h("b", {}, value), namespace ? ` (from ${namespace})` : ""];
+  const from = namespace === undefined ? "" : ` (from ${namespace || "the root of all namespaces"})`;
+  return [h("b", {}, value), from];
 }
 
 export class UpkeepPane extends Pane {
@@ -271,11 +278,11 @@ export class UpkeepPane extends Pane {
     const set = new Map([...inherited, ...properties].filter((one) => one.key.startsWith(PREFIX))
       .map((one) => [one.key.slice(PREFIX.length).replaceAll("_", "-"), one]));
     fill(this.element,
-      panel("What maintenance did", listing(["Time", "What", "Reason", "Outcome", "Fragments", "Position"], found.map((one) => [
+      panel("What maintenance did", listing(["Time (UTC)", "What", "Reason", "Outcome", "Fragments", "Position"], found.map((one) => [
         time(one.time), one.operation, one.reason ?? "", badge(one.status), rowChange(one.fragments_added ?? 0, one.fragments_removed ?? 0),
         transactionLink(one.sequence, one.partition, count(one.sequence)),
       ]), { label: "What maintenance did", none: "Nothing was due so far." })),
-      panel("What it would do", h("p.note", {}, "Properties named ", h("code", {}, `${PREFIX}…`), ", the table’s own or its namespaces’, change this; so does ",
+      panel("Its settings", h("p.note", {}, "Properties named ", h("code", {}, `${PREFIX}…`), ", the table’s own or its namespaces’, change this; so does ",
         h("code", {}, "commitlog maintain --policy"), ". ",
         h("code", {}, "commitlog maintain --dry-run"), " lists what is due now."),
       listing(["Setting", "Value", "Meaning"], POLICY.map(([name, usual, meaning]) => [

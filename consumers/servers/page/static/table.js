@@ -59,7 +59,7 @@ export class TableView {
     const { lives, counts } = this.about;
     const [life] = lives;
     const refused = ["retryable", "incompatible", "rejected", "superseded"].reduce((sum, one) => sum + (counts[one] ?? 0), 0);
-    fill(this.facts, life?.ended_by ? h("b", {}, `${life.ended_by} at ${time(life.ended_at)}. `) : null,
+    fill(this.facts, life?.ended_by ? h("b", {}, `${life.ended_by} at ${time(life.ended_at)} UTC. `) : null,
       `${count(counts.committed ?? 0)} committed · ${count(refused)} refused`,
       life?.former_names?.length ? ` · was ${life.former_names.join(", ")}` : "",
       lives.length > 1 ? ` · ${plural(lives.length, "life", "lives")}` : "");
