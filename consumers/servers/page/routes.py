@@ -166,14 +166,14 @@ def _events(ask: Ask, given: QueryParams) -> Any:
 
 
 def _transaction(ask: Ask, given: QueryParams) -> Any:
+    wanted, partition = _text(given, "id"), _number(given, "partition") or 0
+    sequence = _number(given, "sequence") or 0
     found = questions.transaction(
-        ask,
-        transaction_id=_text(given, "id"),
-        partition=_number(given, "partition") or 0,
-        sequence=_number(given, "sequence") or 0,
+        ask, transaction_id=wanted, partition=partition, sequence=sequence
     )
     if not found:
-        raise HTTPException(404, "the version index has no such transaction")
+        which = wanted or f"at position {sequence} of partition {partition}"
+        raise HTTPException(404, f"the version index has no transaction {which}")
     return {"attempts": found}
 
 
