@@ -6,6 +6,7 @@ import getpass
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from cyclopts.validators import Number, mutually_exclusive
 
 from commitlog.adapters.places import is_misspelt_uri, use_named, use_places
 from commitlog.adapters.storage_options import use_storage_file
-from commitlog.errors import WrongLog
+from commitlog.errors import Unavailable, WrongLog
 from commitlog.protocol import check_log_name
 from consumers.commands import output
 from consumers.runtime.config import (
@@ -196,9 +197,17 @@ def connect(config: Config) -> ArchivableLog:
     from consumers.runtime.process import left_by_signals
 
     servers = config.need_bootstrap_servers()
-    waits = told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS))
-    with left_by_signals(), waits:
-        log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
+    is_of_root = config.sources["bootstrap_servers"] == f"{config.root}/{ENDPOINTS}"
+    command = shlex.join(("commitlog", "up", "--root", str(config.root)))
+    advice = f"; if nothing runs on this root, start `{command}`" if is_of_root else ""
+    waits = told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS) + advice)
+    try:
+        with left_by_signals(), waits:
+            log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
+    except Unavailable as error:
+        if type(error) is not Unavailable:
+            raise
+        raise Unavailable(f"{error}{advice}") from error
     if config.root is None:
         return log
     from consumers.tools.archive.log import with_archive

@@ -16,6 +16,7 @@ from consumers import cli
 from consumers.commands import options
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import patience
+from consumers.runtime.config import write_endpoints
 from consumers.tools import doctor, move
 
 
@@ -52,6 +53,21 @@ def test_a_command_says_which_cluster_it_waits_for(
         assert cli.main([command, "--bootstrap-servers", address]) == code
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
+
+
+def test_who_asks_a_root_on_which_nothing_runs_is_told_how_to_start_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+    root = tmp_path / "my data"
+    root.mkdir()
+    write_endpoints(root, {"bootstrap_servers": address, "log": "commitlog"})
+    assert cli.main(["log", "--root", str(root)]) == ExitCode.UNAVAILABLE
+    said = capsys.readouterr().err
+    assert address in said
+    assert said.endswith(f"; if nothing runs on this root, start `commitlog up --root '{root}'`\n")
 
 
 @pytest.mark.slow
