@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     from consumers.commands.exit_codes import ExitCode, exit_code
 
@@ -44,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
+        if isinstance(error, UnusedCliTokensError):
+            command = " ".join(("commitlog", *(error.command_chain or ())))
+            unused = ", ".join(map(repr, error.unused_tokens or ()))
+            error = CycloptsError(
+                msg=f"`{command}` takes no {unused}: `{command} --help` shows what it takes"
+            )
         return _report(error, ExitCode.USAGE, arguments)
     except BrokenPipeError:
         # The reader of our output has seen enough.

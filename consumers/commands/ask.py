@@ -92,7 +92,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("by", lambda row: row["changed_by"], leaves=4),
         Column("commits", lambda row: row["commits"], is_number=True, leaves=5),
         Column("policy", lambda row: row["policy"], leaves=6),
-        Column("location", lambda row: row["location"], gives_way=True),
+        Column("location", lambda row: row["location"], leaves=7),
     )
     none = "the log has no tables yet"
     output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
@@ -121,13 +121,13 @@ def conflicts(
     columns = (
         TIME,
         Column("table", lambda row: row["table_name"]),
-        Column("status", lambda row: row["status"]),
+        Column("status", lambda row: row["status"], leaves=5),
         Column("writer", lambda row: row["principal"], leaves=4),
-        Column("operation", lambda row: row["operation"]),
+        Column("operation", lambda row: row["operation"], leaves=6),
         Column("read", lambda row: row["read_version"], is_number=True, leaves=3),
         Column("lost to", _winner),
         Column("rule", lambda row: row["rule"]),
-        Column("what to do", lambda row: row["advice"], gives_way=True),
+        Column("what to do", lambda row: row["advice"], gives_way=True, leaves=7),
     )
     output.print_listing(
         columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts", names=names

@@ -77,10 +77,10 @@ def usable(root: Path) -> Iterator[None]:
                 " acknowledged is lost"
             ) from error
         if error.errno in _UNWRITABLE:
-            raise RootUnusable(
-                f"{root} cannot be written ({error.strerror}): change its permissions, or choose"
-                " another root"
-            ) from error
+            advice = f"({error.strerror}): change its permissions, or choose another root"
+            if os.path.isfile(root):
+                advice = "because it is a file: choose a folder as the root"
+            raise RootUnusable(f"{root} cannot be written {advice}") from error
         raise
 
 

@@ -84,6 +84,12 @@ def test_wrong_usage_is_told_and_ends_with_two(
     assert not list(Path().iterdir())
 
 
+def test_what_a_command_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["up", "shop data"]) == ExitCode.USAGE
+    said = "`commitlog up` takes no 'shop data': `commitlog up --help` shows what it takes"
+    assert capsys.readouterr().err == f"commitlog: {said}\n"
+
+
 def test_one_output_format_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tables", "--json", "--csv"]) == ExitCode.USAGE
     told = capsys.readouterr().err
@@ -491,6 +497,40 @@ def test_a_long_name_on_a_terminal_is_cut_in_its_middle(
     assert lines[1].split() == [name, "12345", "every"]
     output.print_listing(columns, rows, as_json=True, nothing="none")
     assert json.loads(capsys.readouterr().out) == rows
+
+
+def test_a_narrow_terminal_shows_who_did_what_and_no_part_of_a_path(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    time = "2026-01-31T12:00:00.123Z"
+    names = "table_name version changed_at changed_by commits policy location"
+    values = ("shop$orders", 7, time, "etl", 7, "every", "/srv/lake/" + "x" * 90)
+    table = dict(zip(names.split(), values, strict=True))
+    lost = {
+        "time": time,
+        "table_name": "shop$orders",
+        "status": "retryable",
+        "principal": "etl",
+        "operation": "Update",
+        "read_version": 5,
+        "winner_operation": "Rewrite",
+        "winner_version": 7,
+        "winner_principal": "maintenance",
+        "rule": "update_rewrite_fragment_rewritten",
+        "advice": "Read version 7 and redo it.",
+    }
+    monkeypatch.setattr(history, "query", lambda root, sql: [table])
+    monkeypatch.setattr(history, "conflicts", lambda root, table, limit: [lost])
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for command, wanted in (
+        ("tables", "shop$orders 7 2026-01-31 12:00:00.123 etl 7 every"),
+        ("conflicts", "shop$orders Rewrite @7 by maintenance update_rewrit"),
+    ):
+        assert cli.main([command, "--root", str(tmp_path)]) == ExitCode.OK
+        (line,) = (one for one in capsys.readouterr().out.splitlines() if "shop$orders" in one)
+        assert " ".join(line.split()).startswith(wanted)
 
 
 def test_an_empty_listing_says_so_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_killed_owners_children_are_waited_for(tmp_path: Path) -> None:
 
 def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RootUnusable, match="choose another root"):
+    with pytest.raises(RootUnusable, match="file cannot be written because it is a file"):
         roots.take(tmp_path / "file")
 
 
