@@ -314,7 +314,7 @@ def _rates(row: Row) -> str:
         for name in ("committed", "refused", "conflicts", "rebased", "repeated")
     )
     lag = ", ".join(f"{lag} in partition {name}" for name, lag in row["lag"].items())
-    age = f"the index is of {row['behind_seconds']:,.1f} s ago"
+    age = f"the index was current {row['behind_seconds']:,.1f} s ago"
     return f"{clock(row['time'])}  {rates}  lag {lag or 'none'}; {age}"
 
 

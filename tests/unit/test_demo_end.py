@@ -54,6 +54,16 @@ def test_the_last_words_are_where_the_page_is(tmp_path: Path) -> None:
     assert f"commitlog up --root {tmp_path} --port 4321" in later
 
 
+@pytest.mark.parametrize("found", [None, "/usr/bin/commitlog"])
+def test_the_commands_that_it_prints_can_be_typed_in_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None
+) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/commitlog", "demo"])
+    monkeypatch.setattr("shutil.which", lambda name: found)
+    program = "commitlog" if found else ".venv/bin/commitlog"
+    assert f" `{program} up --root {tmp_path}" in printed(tmp_path, stays=False)
+
+
 def test_writers_are_measured_beside_lance_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

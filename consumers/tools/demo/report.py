@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,18 +173,26 @@ def page(console: Console, root: Path, address: str, *, stays: bool) -> None:
         return
     console.print(
         f"\nThe page: [bold]{address}/[/], kept open by `make demo ARGS=--stay`, or opened again by"
-        f" `commitlog up --root {root} --port {address.rpartition(':')[2]}`",
+        f" `{_program()} up --root {root} --port {address.rpartition(':')[2]}`",
         highlight=False,
         soft_wrap=True,  # a command is copied whole
     )
 
 
+def _program() -> str:
+    """Return how this program was called, where a shell doesn't find it by its name alone."""
+    called = sys.argv[0]
+    is_found = Path(called).name != "commitlog" or shutil.which("commitlog")
+    return "commitlog" if is_found else shlex.quote(called)
+
+
 def _next(console: Console, root: Path) -> None:
+    program = _program()
     console.print(
-        f"\nWhere to look next (start it with [bold]commitlog up --root {root}[/]):\n"
-        f"  commitlog history '{WEATHER}' --root {root}\n"
-        f"  commitlog conflicts --root {root}\n"
-        f"  commitlog log --root {root}\n"
+        f"\nWhere to look next (start it with [bold]{program} up --root {root}[/]):\n"
+        f"  {program} history '{WEATHER}' --root {root}\n"
+        f"  {program} conflicts --root {root}\n"
+        f"  {program} log --root {root}\n"
         f'  duckdb {root}/index.duckdb "FROM heads_at(100)"\n'
         f"  {root}/tables holds plain Lance tables: lance.dataset(...) opens every version",
         highlight=False,
