@@ -94,6 +94,7 @@ class Shop:
         log.create_table("shop$eu$stock", SCHEMA)
         log.append("shop$eu$stock", rows(0, 3))
         log.delete("shop$eu$stock", "true")
+        log.create_table("shop$eu$" + "w" * 200, SCHEMA)
         log.create_table("audit", SCHEMA, properties={"owner": "somebody else"})
         log.drop_table("audit")
         log.create_table("audit", SCHEMA)
@@ -153,6 +154,17 @@ def test_every_pane_is_drawn_and_has_no_barriers(visit: Callable[..., Visit], sc
         assert window.unexplained() == [], f"{name}, {screen}"
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert window.page.evaluate(wide) == 0, f"{name} is wider than the screen {screen}"
+
+
+@pytest.mark.parametrize("view", ["/", "/?view=log"])
+def test_a_long_name_widens_no_column(visit: Callable[..., Visit], view: str) -> None:
+    window = visit()
+    window.open(view, ".window .cell.version:not(:empty)")
+    ends = "of => [...of.children].map(one => Math.round(one.getBoundingClientRect().right))"
+    head = window.page.locator(".row.head").evaluate(ends)
+    assert head[-1] <= SCREENS["light"]["viewport"]["width"]
+    row = window.page.locator(".window .row:has(.cell.version:not(:empty))")
+    assert row.first.evaluate(ends) == head
 
 
 def test_the_overview_is_of_the_version_in_the_address(visit: Callable[..., Visit]) -> None:

@@ -25,7 +25,7 @@ const KEPT = new Set(["view", "table", "tx", "id", "p", "q", "only", "from", "to
 export class TableView {
   constructor(state) {
     this.name = state.table;
-    this.version = h("div.version");
+    this.version = h("div.chooser");
     this.facts = h("p.sub");
     this.tabs = h("nav.tabs", { "aria-label": "What of the table" });
     this.pane = h("div.pane");
