@@ -12,6 +12,7 @@ import difflib
 import functools
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,10 @@ def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     """
     public = Path(root).absolute() / "index.duckdb"
     if not public.is_file():
+        where = f"--root {shlex.quote(str(root))}"
         raise Unavailable(
-            f"no version index exists at {public}; start one with `commitlog up --root {root}` or"
-            f" `commitlog index --root {root}`"
+            f"no version index exists at {public}; `commitlog up {where}` keeps one, and so does"
+            f" `commitlog index {where}`"
         )
     # Attached to a database of its own: two connections to one path in a process would share the
     # snapshot of the first.

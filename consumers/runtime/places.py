@@ -236,8 +236,8 @@ def check_unused(root: Path, log: str) -> None:
             f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), but the cluster "
             "has no such log: the broker's disk was lost, or this is another cluster. No "
             "log was made. Name the cluster that has it; or move the root aside and "
-            f"restore its backup: commitlog restore PLACE --root {root} --remains "
-            "WHERE-IT-WAS-MOVED. For a new log, choose another root"
+            f"restore its backup: commitlog restore PLACE --root {shlex.quote(str(root))}"
+            " --remains WHERE-IT-WAS-MOVED. For a new log, choose another root"
         )
 
 

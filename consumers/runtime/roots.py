@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ def take(root: Path) -> int:
             os.close(lock)
             raise RootInUse(
                 f"`commitlog up` already runs on {root} (process {owner}): use it with"
-                f" --root {root}, stop it, or choose another root",
+                f" --root {shlex.quote(str(root))}, stop it, or choose another root",
                 root=root,
                 pid=owner,
             )

@@ -19,7 +19,13 @@ import duckdb
 import pytest
 
 from commitlog.core.log.replica import Decided
-from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, UnsupportedFormat
+from commitlog.errors import (
+    InvalidRequest,
+    NoSuchTable,
+    NoSuchVersion,
+    Unavailable,
+    UnsupportedFormat,
+)
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Code, OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.ports import Log
@@ -78,6 +84,12 @@ def test_a_difference_names_fragments_and_who_did_it(
     assert "have the same fragments" in capsys.readouterr().err
     assert run("diff", TABLE, versions[0], 100_000, "--root", root) == ExitCode.REFUSED
     assert f"to {versions[1]}, made from" in capsys.readouterr().err
+
+
+def test_who_asks_a_root_without_an_index_is_told_what_keeps_one(tmp_path: Path) -> None:
+    root = tmp_path / "my root"
+    with pytest.raises(Unavailable, match=f"`commitlog up --root '{root}'` keeps one"):
+        history.connect(root)
 
 
 def test_what_is_asked_at_once_sees_one_snapshot(

@@ -52,6 +52,14 @@ def test_a_killed_owners_children_are_waited_for(tmp_path: Path) -> None:
     os.close(roots.take(tmp_path))
 
 
+def test_a_root_in_use_is_named_as_a_shell_takes_it(tmp_path: Path) -> None:
+    root = tmp_path / "my root"
+    lock = roots.take(root)
+    with pytest.raises(RootInUse, match=f"use it with --root '{root}', stop it"):
+        roots.take(root)
+    os.close(lock)
+
+
 def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RootUnusable, match="file cannot be written because it is a file"):
