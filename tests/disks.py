@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child import ended
+
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
@@ -16,7 +18,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:
-        made = subprocess.run(mount, capture_output=True, text=True)
+        made = ended(mount)
         problem = made.stderr.strip() if made.returncode else ""
     except OSError as error:  # no such command
         problem = str(error)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from consumers.broker import find_java
 from infra import iceberg_clients, oldest_spark
+from tests.child import ended
 from tests.integration.test_up import run, service
 
 _SPACE, _PAIR = "shared", ("left", "right")
@@ -51,9 +52,7 @@ def _duckdb(uri: str, statements: Sequence[str]) -> list[list[list[Any]]]:
         str(_HERE / "iceberg_duckdb_child.py"),
         uri,
     ]
-    done = subprocess.run(
-        command, input=json.dumps(statements), capture_output=True, text=True, check=False
-    )
+    done = ended(command, input=json.dumps(statements))
     if done.returncode:
         raise RuntimeError(done.stderr[-2_000:])
     found: list[list[list[Any]]] = json.loads(done.stdout)
@@ -122,7 +121,7 @@ def _write(uri: str, folder: Path, given: argparse.Namespace) -> tuple[list[str]
 
     def by_go() -> None:
         command = [program, uri, _SPACE, str(given.go), str(given.turns)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = ended(command)
         if done.returncode:
             failed.append(f"iceberg-go: {done.stderr[-2_000:]}")
         else:

@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import core_map
+from tests.child import ended
 from tests.trees import ROOT, is_for_types, kept_for_now, nodes, said_of, statements_of, tree
 
 PACKAGES = ("commitlog", "consumers")
@@ -181,7 +181,7 @@ HOST_EXCEPTIONS = ("tests/test_house.py", "infra/set-up.sh")
 @cache
 def tracked() -> tuple[str, ...]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ended(command, cwd=ROOT)
     if done.returncode == 0 and done.stdout:
         names = done.stdout.split("\0")
     else:  # an unpacked archive
@@ -503,7 +503,7 @@ def test_a_writer_needs_no_server() -> None:
         "heavy = {'pyspark', 'consumers', 'duckdb', 'starlette', 'cyclopts', 'rich'}; "
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or None)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = ended([sys.executable, "-c", code])
     assert done.returncode == 0, f"`import commitlog` imports {done.stderr.strip()}"
 
 

@@ -6,7 +6,6 @@ Both carry out the same calls. What is compared has gone through the clients' ow
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from consumers.broker import JarsUnavailable
 from infra import namespace_clients
+from tests.child import ended
 from tests.namespace_world import World, arrow_stream, numbers
 from tests.unit.test_namespace_reach import ADMIN, BOB, secured_world
 
@@ -213,14 +213,11 @@ def calling(language: str, folder: Path) -> Calling:
             pytest.skip(f"Lance's Java client is not tested: {error}")
 
     def called(world: World, who: dict[str, str], calls: list[Call]) -> list[dict[str, Any]]:
-        ran = subprocess.run(
+        ran = ended(
             [*command, world.uri, who["x-api-key"]],
             cwd=folder,
             input="".join(f"{json.dumps(call)}\n" for call in calls),
-            capture_output=True,
-            text=True,
             timeout=RUN_SECONDS,
-            check=False,
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         return [json.loads(line) for line in ran.stdout.splitlines()]

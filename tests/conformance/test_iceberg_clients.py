@@ -7,7 +7,6 @@ has to try again.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from infra import iceberg_clients
+from tests.child import ended
 from tests.integration.test_up import NO_ROW_PROCESSES, log_on, service
 
 pytestmark = [
@@ -54,9 +54,7 @@ def _duckdb(uri: str, statements: Sequence[str]) -> list[list[list[Any]]]:
 
 
 def _output(command: Sequence[str], text: str = "") -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    done = ended(command, input=text, timeout=_SECONDS)
     assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout
 

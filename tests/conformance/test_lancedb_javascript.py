@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.child import ended
 from tests.namespace_world import World
 
 PACKAGES = ("@lancedb/lancedb@0.39.0", "apache-arrow@18.1.0")
@@ -46,13 +47,10 @@ def _install(into: Path) -> None:
     into.mkdir()
     (into / "package.json").write_text('{"private": true}')
     try:
-        installed = subprocess.run(
+        installed = ended(
             ["npm", "install", "--no-audit", "--no-fund", *PACKAGES],
             cwd=into,
-            capture_output=True,
-            text=True,
             timeout=INSTALL_SECONDS,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         pytest.skip("npm could not install the JavaScript client in time, so it is not tested")
@@ -62,12 +60,9 @@ def _install(into: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_javascript_client_works_unmodified(world: World, folder: Path, script: str) -> None:
-    ran = subprocess.run(
+    ran = ended(
         ["node", script, world.uri, "k-0123456789abcdef", world.fresh_name()],
         cwd=folder,
-        capture_output=True,
-        text=True,
         timeout=RUN_SECONDS,
-        check=False,
     )
     assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr[-3000:]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests.child import ended
 from tests.namespace_world import World
 
 ROOT = Path(__file__).parents[2]
@@ -48,15 +48,7 @@ def tool(name: str) -> str:
 
 def run(command: list[str], uri: str, folder: Path) -> str:
     environment = {**os.environ, "LOG_URL": uri, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
-    ran = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    ran = ended(command, cwd=folder, env=environment, timeout=SECONDS)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.child import ended
 from tests.integration.test_up import Service, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -56,14 +56,7 @@ def typed(text: str, running: Service) -> str:
 
 
 def run(code: str, given: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    done = ended([sys.executable, "-W", "ignore", "-c", code], input=given, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
 

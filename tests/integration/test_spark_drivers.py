@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import spark_start
+from tests.child import ended
 from tests.fakes.spark_log import FakeLog
 from tests.integration.test_spark_sink import SCHEMA, TABLE, check_batches, ids, keys, put_files
 
@@ -42,14 +42,10 @@ def stream(root=root):
 
 
 def run(log: FakeLog, program: str, *, killed: bool = False, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-c", START + program, str(log.root)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert (done.returncode != 0) == killed, done.stderr[-3000:]
     return dict(json.loads(done.stdout)) if done.stdout else {}

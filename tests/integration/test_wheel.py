@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.native import MODULE, NoCompiler, compiler
+from tests.child import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,13 +83,7 @@ def test_the_wheel_holds_code_schemas_pins_and_licence(wheel: Path) -> None:
 def test_what_the_wheel_lacks_is_said_in_one_line(
     wheel: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_FROM, str(wheel), *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-c", RUN_FROM, str(wheel), *command], cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert f"`commitlog {command[0]}` is part of the source" in done.stderr
@@ -103,24 +98,12 @@ def test_a_record_is_read_by_the_wheels_own_schemas(
         place = tmp_path / "installed"
         zipfile.ZipFile(wheel).extractall(place)
     golden = ROOT / "tests" / "golden" / "genesis-v1.bin"
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(place), str(golden)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-c", READ, str(place), str(golden)], cwd=tmp_path)
     assert done.stdout.strip() == "Genesis", done.stderr
 
 
 def test_without_its_extra_the_command_line_says_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(os.environ),
-    )
+    done = ended([sys.executable, "-c", WITHOUT_EXTRAS], env=dict(os.environ))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'lance-commitlog[server]'" in done.stderr

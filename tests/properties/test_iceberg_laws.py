@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -17,6 +16,7 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.views import decode_state
 from commitlog.model.table import TableId
+from tests.child import ended
 from tests.unit.iceberg_examples import TIME_MS, change, create_updates, decide, schema, snapshot
 
 _NAMES: list[TableId] = [("analytics", name) for name in "abc"]
@@ -182,13 +182,8 @@ print(state_digest(table).hex())
 
 def test_two_processes_with_other_hash_seeds_agree() -> None:
     digests = {
-        subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=600,
+        ended(
+            [sys.executable, "-c", _PROGRAM], env={**os.environ, "PYTHONHASHSEED": seed}, check=True
         ).stdout
         for seed in ("1", "2")
     }

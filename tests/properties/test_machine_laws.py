@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Outcome, Status, Transaction
+from tests.child import ended
 from tests.core_world import World, append, commit, delete, replayed_from_parts
 
 ROWS = 6
@@ -261,14 +261,7 @@ def test_processes_agree_whatever_their_hash_seed() -> None:
     answers = set()
     for seed in ("0", "1", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=True,
-        )
+        done = ended([sys.executable, "-c", program], env=environment, check=True)
         answers.add(done.stdout)
     assert len(answers) == 1
     assert fixed_conversation() + "\n" in answers

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.child import ended
 from tests.simulation.mutants import History
 from tests.simulation.rows import Entry, Intent
 
@@ -39,14 +40,7 @@ def build(go: str, folder: Path) -> Path:
 def verdicts(program: Path, histories: Iterable[Operations]) -> list[str]:
     """Return "ok", "illegal" or "unknown" for each history."""
     text = "\n\n".join("\n".join(map(json.dumps, history)) for history in histories)
-    done = subprocess.run(
-        [program, "-timeout", "60s"],
-        input=text + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=CHECK_SECONDS,
-    )
+    done = ended([program, "-timeout", "60s"], input=text + "\n", check=True, timeout=CHECK_SECONDS)
     return done.stdout.split()
 
 

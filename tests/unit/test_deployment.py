@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from commitlog.adapters.kafka_acls import ROLES
 from consumers.commands.app import app
 from consumers.runtime.config import unknown_variables
 from consumers.socket.connections import check_address
+from tests.child import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "infra" / "deploy"
@@ -139,12 +139,9 @@ def test_units_are_valid_and_run_commands_that_exist(tmp_path: Path) -> None:
         # The program isn't installed here.
         text = path.read_text().replace("/opt/commitlog/bin/commitlog", shutil.which("true") or "")
         (tmp_path / path.name.replace("@", "@0")).write_text(text)
-    found = subprocess.run(
+    found = ended(
         ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     # It looks at all units that these name, some of which another machine lacks.
     ours = [line for line in found.stderr.splitlines() if "commitlog" in line]
@@ -187,11 +184,9 @@ def test_the_start_script_names_an_address_that_others_reach(tmp_path: Path, giv
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     if given:
         environment["COMMITLOG_SOCKET_HOST"] = given
-    done = subprocess.run(
+    done = ended(
         [str(DEPLOY / "start.sh"), "committer", "--partition", "0"],
         env=environment,
-        capture_output=True,
-        text=True,
         timeout=60,
         check=True,
     )

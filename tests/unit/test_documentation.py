@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from consumers.commands.app import app
+from tests.child import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?commitlog ([a-z].*)$")
@@ -19,14 +19,10 @@ OPTIONAL = re.compile(r" \[--[^\]]*\]")
 @pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "-f", "infra/mkdocs.yml", "-d", tmp_path]
-    done = subprocess.run(
+    done = ended(
         [*map(str, command)],
         cwd=ROOT,
         env={"PATH": "", "HOME": str(tmp_path), "NO_MKDOCS_2_WARNING": "1", "NO_PROXY": "*"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "connect" in (tmp_path / "reference/python.html").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ import pytest
 
 from consumers.commands.parts import CommandProcess
 from consumers.runtime.forking import CAN_FORK
+from tests.child import ended
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.skipif(not CAN_FORK, reason="only Linux's libraries may be forked")]
@@ -56,13 +57,7 @@ def program(work: str, then: str, *, before: str = "", is_fork: bool = True) -> 
 def run(work: str, then: str, *, before: str = "", is_fork: bool = True) -> str:
     """Run a program that forks what does the work; return what it prints."""
     code = program(work, then, before=before, is_fork=is_fork)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
+    done = ended([sys.executable, "-c", code], timeout=WAIT_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -127,7 +122,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_bug_in_what_is_forked_is_told_and_its_code_is_1() -> None:
     then = "print(template.fork('work:do', 0, inherited=[], shown=[]).wait(60)); template.close()"
     code = program("1 / 0", then)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code], check=True)
     assert done.stdout == "1\n"
     assert "ZeroDivisionError" in done.stderr
 

@@ -1,10 +1,11 @@
 """A forked child leaves its parent's connections to Kafka alone."""
 
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.child import ended
 
 PARENT = """
 import gc, os, signal, sys
@@ -35,7 +36,5 @@ os._exit(0)
 @pytest.mark.parametrize("keep", ["", "clients.append(held)"], ids=["garbage", "in use"])
 def test_a_forked_child_leaves_its_parents_clients_alone(keep: str) -> None:
     program = textwrap.dedent(PARENT).replace("KEEP", keep)
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.stdout == "child 0\n", ended.stderr
+    done = ended([sys.executable, "-c", program], timeout=120)
+    assert done.stdout == "child 0\n", done.stderr

@@ -25,6 +25,7 @@ from commitlog.core.log.attribution import attributed
 from commitlog.model.operations import ROW_OPERATIONS, LanceCommit, Summary
 from commitlog.model.records import Outcome, Transaction
 from infra.native import MODULE, NoCompiler, build
+from tests.child import ended
 from tests.lanes import (
     COMPILED,
     Lanes,
@@ -156,9 +157,7 @@ def test_an_address_sanitizer_finds_nothing_in_mutated_records(tmp_path: Path) -
     if compiler is None:
         pytest.skip("the sanitizers' libraries are found by gcc")
     libraries = [
-        subprocess.run(
-            [compiler, f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        ended([compiler, f"-print-file-name=lib{name}.so"], check=True).stdout.strip()
         for name in ("asan", "ubsan")
     ]
     done = subprocess.run(
@@ -275,13 +274,7 @@ def test_chunks_of_a_checkpoint_are_read_alike_or_left_to_python(native_module: 
 
 def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:
     """Return what a program ends with, and what it says, where the variable is set."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, installed.VARIABLE: lane},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-c", program], env={**os.environ, installed.VARIABLE: lane})
     return done.returncode, (done.stdout + done.stderr).strip()
 
 

@@ -1,9 +1,10 @@
 """What a program imports before it needs it: a writer's start, and a command's help."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.child import ended
 
 # Each costs a start tens to hundreds of milliseconds of CPU.
 HEAVY = ("lance", "pyarrow", "numpy", "pandas", "duckdb", "pyiceberg", "pyspark", "obstore")
@@ -40,7 +41,7 @@ def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
 
 def imported_by(line: str) -> list[str]:
     code = f"import sys\n{line}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = ended([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     return done.stderr.split()
 
@@ -80,5 +81,5 @@ def test_a_client_of_namespaces_is_there_for_who_asks(use: str) -> None:
     begin = "import sys, commitlog.adapters.lance_namespace"
     left_out = f"assert '{CLIENT}.models' in sys.modules and '{CLIENT}.api' not in sys.modules"
     code = f"{begin}\n{left_out}\n{use}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = ended([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -37,6 +36,7 @@ from consumers.views.activity import activity
 from consumers.views.version_index import IndexPosition, VersionIndex, process, run_index
 from consumers.views.version_index.layout import noted_counts
 from consumers.views.version_index.rows import no_recordings
+from tests.child import ended
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
 from tests.unit.test_version_index_store import position_after
 from tests.waiting import wait_until
@@ -390,12 +390,12 @@ def test_the_older_command_line_of_duckdb_reads_it(root: Path) -> None:
     program = Path(sys.executable).with_name("duckdb")
     if not program.exists():
         pytest.skip("duckdb-cli is not installed")
-    found = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    found = ended([program, "--version"], check=True)
     assert found.stdout.startswith("v1.")
     examples = history.query(root, "SELECT name, example FROM help")
     queries = ";".join(str(one["example"]).replace("ns$table", TABLE) for one in examples)
     command = [str(program), "-readonly", "-bail", str(root / "index.duckdb"), queries]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = ended(command, timeout=60)
     assert (found.returncode, found.stderr) == (0, "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 
 import pytest
@@ -24,6 +23,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, d
 from commitlog.errors import CorruptLog, UnsupportedFormat
 from commitlog.lancepb.table_pb2 import IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
+from tests.child import ended
 from tests.unit.manifest_examples import UUID, append, fragment, state
 
 
@@ -162,12 +162,10 @@ def with_many_keys() -> Transaction:
 @pytest.mark.slow
 def test_processes_with_different_hash_seeds_agree() -> None:
     digests = {
-        subprocess.run(
+        ended(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()},
-            capture_output=True,
             check=True,
-            text=True,
         ).stdout
         for seed in ("0", "1", "2")
     }

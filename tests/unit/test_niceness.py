@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.child import ended
 
 PROGRAM = """
 import os
@@ -29,13 +30,8 @@ def niceness(*, own_session: bool) -> tuple[str, str, str]:
 
     A session may have a group though its parent has none, so the part itself looks before.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        check=True,
-        text=True,
-        start_new_session=own_session,
-        timeout=60,
+    done = ended(
+        [sys.executable, "-c", PROGRAM], check=True, start_new_session=own_session, timeout=60
     )
     own, before, after = done.stdout.split()
     return own, before, after
@@ -64,8 +60,6 @@ for to_others in (True, False):
     found += [os.getpriority(os.PRIO_PROCESS, int(tid)) for tid in os.listdir("/proc/self/task")]
 print(*found)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60
-    )
+    done = ended([sys.executable, "-c", program], check=True, timeout=60)
     allowed = os.geteuid() == 0
     assert done.stdout.split() == (["0", "10", "10", "0", "0"] if allowed else ["3"] * 5)

@@ -21,6 +21,7 @@ from consumers.servers.page import sql as sql_service
 from consumers.servers.page import sql_child
 from consumers.servers.page.sql import Failed, SqlProcess, SqlService, SqlSettings
 from consumers.views.version_index import VersionIndex
+from tests.child import ended
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 
@@ -235,13 +236,7 @@ def test_the_kernel_alone_keeps_the_process_in(uri: str, tmp_path: Path) -> None
     (inside / "readable").write_text("yes")
     (outside / "secret").write_text("no")
     port = uri.rpartition(":")[2]
-    done = subprocess.run(
-        [sys.executable, "-c", CONFINED, str(inside), str(outside), port],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = ended([sys.executable, "-c", CONFINED, str(inside), str(outside), port])
     if done.returncode == 77:
         pytest.skip("this kernel has no Landlock")
     assert done.returncode == 0, done.stderr

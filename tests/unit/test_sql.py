@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +16,7 @@ from commitlog.client.sql import run_sql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.rows import no_recordings
+from tests.child import ended
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 
@@ -185,8 +185,5 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * DEADLINE_SECONDS,
-        check=False,
-    )  # fmt: skip
+    ran = ended([sys.executable, "-c", code], timeout=2 * DEADLINE_SECONDS)
     assert (ran.stdout, ran.stderr) == ("interrupted\n", "")

@@ -12,6 +12,7 @@ import pytest
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
+from tests.child import ended
 
 COMMAND = [sys.executable, "-m", "consumers.cli"]
 SECONDS = 120
@@ -27,13 +28,8 @@ cli.run()
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", line, "bash", *COMMAND],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, **environment},
+    return ended(
+        ["bash", "-c", line, "bash", *COMMAND], timeout=SECONDS, env={**os.environ, **environment}
     )
 
 

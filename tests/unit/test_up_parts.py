@@ -30,6 +30,7 @@ from consumers.servers.metrics import Metrics
 from consumers.servers.server import serve
 from consumers.views import health
 from consumers.views.health import Check, Health, Level, is_whole
+from tests.child import ended
 from tests.waiting import WAIT_SECONDS, wait_until
 
 
@@ -255,13 +256,7 @@ run_part("part", Path(sys.argv[1]), lambda *_: logging.error("gone: %s", "/a/\ud
 
 
 def test_a_line_with_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NAMES, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=True,
-    )
+    done = ended([sys.executable, "-c", NAMES, str(tmp_path)], timeout=WAIT_SECONDS, check=True)
     assert r"gone: /a/\udcff" in done.stderr
     assert r"gone: /a/\udcff" in (tmp_path / "part.log").read_text()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 import uuid
 from collections import Counter
@@ -48,6 +47,7 @@ from consumers.views.version_index.lateness import Lateness, noted_lateness
 from consumers.views.version_index.layout import Layout, noted_counts
 from consumers.views.version_index.process import run_index
 from infra.promtool import promtool_path
+from tests.child import ended
 from tests.namespace_world import World, numbers
 from tests.service import SCHEMA, rows, service
 from tests.waiting import wait_until
@@ -461,9 +461,7 @@ def test_each_alert_is_tried_with_made_up_series() -> None:
         ["check", "config", "prometheus.yaml"],
         ["test", "rules", "alerts_test.yaml"],
     ):
-        done = subprocess.run(
-            [promtool, *arguments], cwd=WATCH, capture_output=True, text=True, timeout=120
-        )
+        done = ended([promtool, *arguments], cwd=WATCH, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -22,6 +22,7 @@ from commitlog import CommitLog
 from consumers.broker import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from consumers.tools.bench.against import HERE, tree_of
+from tests.child import ended
 from tests.upgrades.writer import OTHER, SCHEMA, SHARED
 from tests.waiting import wait_until
 
@@ -75,9 +76,7 @@ class Program:
 
 
 def _ended(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=BUILD_SECONDS
-    )
+    done = ended(command, cwd=cwd, env=env, timeout=BUILD_SECONDS)
     assert done.returncode == 0, f"{command}: {done.stderr[-3_000:]}"
     return done.stdout
 
@@ -148,12 +147,10 @@ class Trial:
 
     def _ended(self, program: Program, *words: str) -> subprocess.CompletedProcess[str]:
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("COMMITLOG_", "PYTHON"))}
-        return subprocess.run(
+        return ended(
             program.command(*words),
             cwd=self.folder,
             env={**kept, "COMMITLOG_BOOTSTRAP_SERVERS": self.servers},
-            capture_output=True,
-            text=True,
             timeout=COMMAND_SECONDS,
         )
 
