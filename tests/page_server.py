@@ -27,6 +27,8 @@ class NoHealth:
 def serving_app(app: Any, port: int = 0, **options: Any) -> Iterator[int]:
     """Serve until the block ends, with options of uvicorn's; yields the port."""
     given: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
+    # A client that a busy machine holds up doesn't find its connection closed.
+    given["timeout_keep_alive"] = 120
     server = uvicorn.Server(uvicorn.Config(app, ws="none", **given, **options))
     listener = listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 
 import lance
@@ -15,6 +14,7 @@ from commitlog.ports import Log
 from consumers.views.version_index import run_index
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
+from tests.waiting import up_to_end
 
 INDEXED_SECONDS = 180.0
 ORDERS = "shop$orders"
@@ -77,21 +77,7 @@ def filled_service(root: Path) -> Service:
 
 def index_whole(log: Log, root: Path) -> None:
     """Bring an index up to the log's end."""
-    stop, done = threading.Event(), threading.Event()
-
-    def on_progress(read: int, total: int) -> None:
-        if read >= total:
-            done.set()
-
-    thread = threading.Thread(
-        target=run_index,
-        args=(log, root),
-        kwargs={"stop": stop, "on_progress": on_progress},
-    )
-    thread.start()
-    assert done.wait(INDEXED_SECONDS)
-    stop.set()
-    thread.join(INDEXED_SECONDS)
+    run_index(log, root, **up_to_end())
 
 
 def place(root: Path, prefix: str) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -38,3 +39,14 @@ def wait_until(
         time.sleep(max(pause_seconds, min(ended - began, PAUSE_SECONDS_MAX)))
         began = time.monotonic()
     return found
+
+
+def up_to_end() -> dict[str, Any]:
+    """Return the options by which who follows a log stops when it has all of it."""
+    stop = threading.Event()
+
+    def on_progress(done: int, total: int) -> None:
+        if done >= total:
+            stop.set()
+
+    return {"stop": stop, "on_progress": on_progress}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.iceberg_server import serving
 from tests.namespace_world import World
 from tests.operations_world import T, opened, three_fragments
 from tests.service import SCHEMA, Service, rows
+from tests.waiting import up_to_end
 
 
 @pytest.fixture
@@ -38,13 +38,7 @@ def running(tmp_path: Path) -> Iterator[Service]:
 
 def indexed(root: Path, log: Log) -> Path:
     """Bring the version index up to the log's end."""
-    stop = threading.Event()
-
-    def on_progress(done: int, total: int) -> None:
-        if done == total:
-            stop.set()
-
-    run_index(log, root, stop=stop, on_progress=on_progress)
+    run_index(log, root, **up_to_end())
     return root
 
 

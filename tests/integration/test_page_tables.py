@@ -5,7 +5,6 @@ Skipped where there is no Chromium: `make browser` finds or installs one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.namespace_world import World
 from tests.page_server import serving_routes
 from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
 from tests.page_world import busy_log, extend_index
+from tests.waiting import up_to_end
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytestmark = [
@@ -103,13 +103,7 @@ class Shop:
         log.set_properties("", {"commitlog.maintain.history-hours": "48"}, is_namespace=True)
 
     def index(self) -> None:
-        stop = threading.Event()
-
-        def on_progress(done: int, total: int) -> None:
-            if done == total:
-                stop.set()
-
-        run_index(MemoryLog(self.cluster), self.root, stop=stop, on_progress=on_progress)
+        run_index(MemoryLog(self.cluster), self.root, **up_to_end())
 
 
 @pytest.fixture(scope="module")

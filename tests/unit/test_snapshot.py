@@ -22,6 +22,7 @@ from consumers.views.version_index import run_index
 from tests.feed_reading import told
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
+from tests.waiting import up_to_end
 
 STEPS = 5
 TIMEOUT_SECONDS = 180.0
@@ -58,13 +59,7 @@ def head(shop: Service) -> int:
 
 @pytest.fixture(scope="module")
 def index(shop: Service) -> str:
-    stop = threading.Event()
-
-    def on_progress(done: int, total: int) -> None:
-        if done == total:
-            stop.set()
-
-    run_index(shop.log, shop.root, stop=stop, on_progress=on_progress)
+    run_index(shop.log, shop.root, **up_to_end())
     return str(shop.root / "index.duckdb")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,6 +27,7 @@ from consumers.servers.page import contention, contents, questions
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.process import follow
 from tests.service import SCHEMA, Service, rows, service
+from tests.waiting import up_to_end
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -56,14 +56,8 @@ def ask(made: Service, question: str, *values: object) -> list[history.Row]:
 
 
 def bring_up(made: Service) -> None:
-    stop = threading.Event()
-
-    def on_progress(done: int, total: int) -> None:
-        if done == total:
-            stop.set()
-
     with VersionIndex.open(made.root) as index:
-        follow(made.log, index, stop=stop, on_progress=on_progress)
+        follow(made.log, index, **up_to_end())
 
 
 def rename(made: Service, old: TableId, new: TableId) -> None:

@@ -35,6 +35,7 @@ from consumers.views.version_index.process import follow
 from consumers.views.version_index.rows import no_recordings
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
+from tests.waiting import up_to_end
 
 TRANSACTIONS = 640
 
@@ -56,14 +57,8 @@ def log_of(*streams: PartitionLog, **fields: str) -> Log:
 
 
 def build(root: Path, log: Log, *, hot: int = 20_000, grace: float = 3600) -> None:
-    stop = threading.Event()
-
-    def on_progress(done: int, total: int) -> None:
-        if done == total:
-            stop.set()
-
     with VersionIndex.open(root, hot_transactions_max=hot, grace_seconds=grace) as index:
-        follow(log, index, stop=stop, on_progress=on_progress)
+        follow(log, index, **up_to_end())
 
 
 def contents(root: Path) -> dict[str, list[tuple[object, ...]]]:
