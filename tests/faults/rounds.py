@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from consumers.partition.checkpoint import HEAD
+from infra.iceberg_clients import find_go
 from tests.faults.audit import Audit
 from tests.faults.processes import (
     STOP_CODE,
@@ -405,7 +406,7 @@ def run_campaign(folder: Path, kinds: Sequence[str], *, rounds: int, seed: int) 
 
 def _porcupine(campaign: Campaign) -> str:
     """Have Porcupine look for an order that explains what all writers saw."""
-    go = porcupine.find_go()
+    go = find_go()
     if go is None:
         return "porcupine: there is no Go on this machine"
     campaign.audit.read()

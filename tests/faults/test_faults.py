@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.iceberg_clients import find_go
 from tests.faults.processes import Violated, wait_for
 from tests.faults.proxy import FAIR, Proxy, Weather
 from tests.faults.rounds import FAULTS, Campaign
@@ -89,7 +90,7 @@ def test_a_replay_from_nothing_comes_to_the_same(campaign: Campaign) -> None:
 def test_porcupine_finds_an_order_that_explains_what_the_writers_saw(
     campaign: Campaign, tmp_path: Path
 ) -> None:
-    go = porcupine.find_go()
+    go = find_go()
     if go is None:
         pytest.skip("there is no Go on this machine")
     campaign.audit.read()

@@ -8,7 +8,6 @@ all others decides.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,11 +22,6 @@ BUILD_SECONDS = 300
 CHECK_SECONDS = 500
 
 Operations = list[dict[str, Any]]
-
-
-def find_go() -> str | None:
-    """Return the Go command, None if this machine has none."""
-    return shutil.which("go") or shutil.which("/usr/local/go/bin/go")
 
 
 def build(go: str, folder: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.iceberg_clients import find_go
 from tests.simulation import porcupine
 from tests.simulation.broken import BROKEN_PROGRAMS, SECONDS_MAX, catch_all
 from tests.simulation.history import check
@@ -101,7 +102,7 @@ def test_every_broken_program_is_caught(report_line: Callable[[str], None]) -> N
 def test_porcupine_agrees(
     histories: list[History], tmp_path: Path, report_line: Callable[[str], None]
 ) -> None:
-    go = porcupine.find_go()
+    go = find_go()
     if go is None:
         pytest.skip("there is no Go on this machine")
     program = porcupine.build(go, tmp_path)

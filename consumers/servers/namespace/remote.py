@@ -48,24 +48,20 @@ _KNOWN_INDICES = frozenset(
 Fields = dict[str, Any]
 
 
-class ExistsAlready(LanceNamespaceError):
+class _ToldAs400(LanceNamespaceError):
+    status = 400
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ExistsAlready(_ToldAs400):
     """Something exists already: the client would send a 409 again, and looks for these words."""
 
-    status = 400
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class MissingInside(LanceNamespaceError):
+class MissingInside(_ToldAs400):
     """A table lacks something: by a 404 the client would say that the table itself is missing."""
-
-    status = 400
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 _INSIDE = frozenset({ErrorCode.TABLE_COLUMN_NOT_FOUND, ErrorCode.TABLE_TAG_NOT_FOUND})
