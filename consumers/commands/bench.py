@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -262,10 +263,7 @@ def _by_size(questions: Sequence[Row]) -> tuple[list[Column], list[Row]]:
         cells = rows.setdefault(row["question"], {"question": row["question"]})
         cells[str(row["versions"])] = f"{row['p50_ms']:.1f} / {row['p99_ms']:.1f}"
     columns = [Column("p50 / p99 ms at versions", lambda row: row["question"])]
-    for size in sizes:
-        columns.append(
-            Column(f"{size:,}", lambda row, key=str(size): row[key], is_number=True)  # type: ignore[misc]
-        )
+    columns += [Column(f"{size:,}", itemgetter(str(size)), is_number=True) for size in sizes]
     return columns, list(rows.values())
 
 

@@ -149,8 +149,7 @@ def _counted(location: str, path: str) -> int | None:
     if state.header.base_ids:
         return None  # not every caller may read what is there
     rows = 0
-    for _, encoded in state.fragments.items():
-        fragment = DataFragment.FromString(encoded)
+    for fragment in map(DataFragment.FromString, state.fragments.values()):
         deletions = fragment.deletion_file
         # Lance's first releases noted neither.
         is_untold = fragment.HasField("deletion_file") and not deletions.num_deleted_rows

@@ -65,8 +65,7 @@ def document(
     paths: dict[str, Any] = {}
     for entry in OPERATIONS:
         paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
-    for path, item in _own().items():
-        paths[path] = item
+    paths |= _own()
     for method, path in routes:
         described = OPERATION_OBJECTS.get((method, path)) or _iceberg(method, path)
         paths.setdefault(path, {})[method.lower()] = described

@@ -67,8 +67,7 @@ class TablePlaces:
         runtime = self._log.runtime()
         for partition in range(runtime.partitions):
             told = runtime.request(partition, "iceberg_tables")
-            for one in map(IcebergDescription.from_json, told):
-                found.append((one.table, _home(one)))
+            found += [(one.table, _home(one)) for one in map(IcebergDescription.from_json, told)]
         return [(name, home) for name, home in found if name != table and meet(place, home)]
 
     def check(
