@@ -27,6 +27,7 @@ import commitlog.adapters.lean_import  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.namespace_world import World
+    from tests.service import Service
 
 pytest_plugins = [
     "tests.broker_fixture",
@@ -276,3 +277,12 @@ def no_places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(places, "_known", places._Known())
     yield
     places.use_places("")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> "Iterator[Service]":
+    """A log in memory with one leading committer and a client; a module may define its own."""
+    from tests.service import service
+
+    with service(tmp_path) as made:
+        yield made

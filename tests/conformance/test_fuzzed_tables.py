@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,7 +42,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import CreateTable, CreateTableVersion, LanceCommit, Operation
 from commitlog.model.records import Outcome, Status, Transaction
 from tests.operations_world import column_file
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 STEPS = int(os.environ.get("FUZZ_STEPS", "100"))
@@ -436,12 +436,6 @@ def _value(chance: random.Random, field: Any) -> Any:
     is_small = kind in (Descriptor.CPPTYPE_INT32, Descriptor.CPPTYPE_UINT32)
     end = 2 ** (32 if is_unsigned else 31) if is_small else 2**63
     return chance.choice([n for n in _NUMBERS if n < end and (n >= 0 or not is_unsigned)])
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,8 @@ from commitlog.errors import (
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
 from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.table_files import UNHINTED_MAX
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
 
 
 def table(running: Service, name: str = "ns$t", policy: str = "every") -> str:

@@ -7,7 +7,6 @@ import shutil
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,17 +28,10 @@ from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
 from consumers.views.health import Health, Level
 from tests.core_world import column
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
 
 SETTLED_SECONDS = 180.0
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    """A service with one leading committer."""
-    with service(tmp_path) as made:
-        yield made
 
 
 def committer(running: Service) -> Committer:

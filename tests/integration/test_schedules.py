@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -26,18 +24,11 @@ from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.materializer import Materializer
 from consumers.partition.observer import StoreObserver
 from consumers.socket import requests
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
 
 SETTLED_SECONDS = 180.0
 SOON_SECONDS = 0.3
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    """A service with one leading committer."""
-    with service(tmp_path) as made:
-        yield made
 
 
 class Refusing:
