@@ -232,7 +232,10 @@ def _serve(control: socket.socket, imports: Sequence[str]) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection would write to pages that all children share
-    control.sendall(_NUMBER.pack(0))
+    try:
+        control.sendall(_NUMBER.pack(0))
+    except BrokenPipeError:  # the parent has ended: its settings were refused, say
+        return
     while True:
         asked, received, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, DESCRIPTORS_MAX)
         if not asked:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,3 +178,12 @@ def test_a_part_whose_template_has_ended_is_started_by_its_command_line() -> Non
     part.start(_Gone())  # type: ignore[arg-type]
     assert part.pid is not None
     assert part.end(time.monotonic() + WAIT_SECONDS)
+
+
+def test_a_template_whose_parent_is_gone_once_it_has_imported_ends_without_a_word() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with theirs:
+        command = [sys.executable, "-m", "consumers.runtime.forking", str(theirs.fileno())]
+        done = ended(command, pass_fds=[theirs.fileno()])
+    assert (done.returncode, done.stderr) == (0, "")
