@@ -15,7 +15,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.errors import InvalidTransaction, RetryableConflict, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
 from commitlog.model.records import Status, Transaction
@@ -100,7 +100,7 @@ def test_a_native_write_upon_strangers_clears_the_way_for_the_next_one(running: 
     dataset = running.client.open("t")
     for number in (666, 777):
         lance.write_dataset(rows(number), location, mode="append")
-    with pytest.raises(OSError, match="Commit result"):
+    with pytest.raises(RetryableConflict, match="have been moved away: write again"):
         lance.write_dataset(rows(2), dataset, mode="append")
     assert running.client.table("t").version == 2
     lance.write_dataset(rows(2), dataset, mode="append")
