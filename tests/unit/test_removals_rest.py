@@ -77,7 +77,12 @@ def test_what_was_read_of_the_log_stays_known_while_the_leader_is_away(
         removals = maintenance._removals
         assert removals is not None
         close = removals.close
-        monkeypatch.setattr(removals, "close", lambda: (closed.append(stop.is_set()), close()))
+
+        def counted() -> None:
+            closed.append(stop.is_set())
+            close()
+
+        monkeypatch.setattr(removals, "close", counted)
         monkeypatch.setattr(removals._policies, "refresh", away)
         removals._interval_seconds = 0.0
         removals.run(stop, 0.0)
