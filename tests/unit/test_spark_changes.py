@@ -319,6 +319,26 @@ def test_older_versions_have_nulls_in_columns_that_came_later(world: Service) ->
     assert (found["key"], found["name"]) == (None, "a")
 
 
+def test_an_overwrite_may_give_a_column_the_field_id_of_another(world: Service) -> None:
+    pair = pa.schema([("id", pa.int64()), ("first", pa.string()), ("last", pa.string())])
+    world.client.create_table(TABLE, pair)
+    world.client.append(TABLE, {"id": [1], "first": ["a"], "last": ["z"]})
+    swapped = pa.schema([pair.field(name) for name in ("id", "last", "first")])
+    data = pa.table({"id": [2], "last": ["y"], "first": ["b"]}, schema=swapped)
+    written = lance.fragment.write_fragments(data, world.location(TABLE), mode="overwrite")
+    overwrite = lance.LanceOperation.Overwrite(swapped, list(written))
+    world.client.submit(TABLE, overwrite).result().raise_for_conflict()
+    source = stream(world, startingVersion="1")
+    start = source.initialOffset()
+    found = [
+        (row["_change_type"], row["first"], row["last"])
+        for part in source.partitions(start, source.latestOffset(start))
+        for batch in source.read(part)
+        for row in batch.to_pylist()
+    ]
+    assert found == [("insert", "a", "z"), ("delete", "a", "z"), ("insert", "b", "y")]
+
+
 def test_a_stream_that_began_before_a_column_got_another_type_says_what_to_do(
     world: Service,
 ) -> None:
