@@ -181,8 +181,9 @@ class Committer:
             self._answers.end_term()
             self._requests.rows.end()
             session.close()
-            rules, self._session = session.follower.machine.rules, None
-            self._old_versions.rules = lambda: rules
+            if not stop.is_set():
+                rules, self._session = session.follower.machine.rules, None
+                self._old_versions.rules = lambda: rules
 
     def _find_roots(self, machine: Machine) -> None:
         """Look for tables where the log says by now; it may say otherwise than at the start."""

@@ -23,6 +23,7 @@ from lance.optimize import Compaction
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import Prepared, prepare_append
 from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.errors import RetryableConflict
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, Outcome, Status
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -294,7 +295,7 @@ def test_h10_a_new_column_has_no_values_of_a_dropped_one(running: Service, alone
     assert outcome.status is Status.RETRYABLE
     assert outcome.conflict is not None
     assert outcome.conflict.rule == "append_project_field_dropped"
-    with pytest.raises(OSError, match="unknown"):
+    with pytest.raises(RetryableConflict, match="append_project_field_dropped"):
         lance.LanceDataset.commit(read, stale, read_version=2)
     assert ids_of(lance.dataset(location)) == [50]
 
