@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest import mock
 
+from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.model.maintenance_policy import PREFIX
 from consumers.tools import table_acts
@@ -14,8 +17,6 @@ from consumers.tools.maintenance import Maintenance
 if TYPE_CHECKING:
     from tests.histories.world import History, Step
 
-table_acts.YOUNG_MS = -3_600_000
-"""Nobody is about to read a manifest here, so none is too young to be thinned."""
 POLICY = {
     PREFIX + "small-fragments": "4",
     PREFIX + "keep-manifests": "4",
@@ -28,12 +29,17 @@ POLICY = {
 KINDS = ("maintain", "maintain", "remove", "undrop", "go back")
 
 
+def maintained(log: CommitLog, cluster: MemoryCluster) -> list[table_acts.Act]:
+    """Do all that is due. Nobody reads a manifest meanwhile, so none is too young to be thinned."""
+    with mock.patch.object(table_acts, "YOUNG_MS", -3_600_000):
+        return Maintenance(log, open_log=lambda: MemoryLog(cluster)).look()
+
+
 def act(history: History, step: Step) -> None:
     """Do one of these steps, and compare."""
     client, table, held = history.client, history.table, history.model[history.head]
     if step.kind == "maintain":
-        done = Maintenance(client, open_log=lambda: MemoryLog(history.service.cluster)).look()
-        for one in done:
+        for one in maintained(client, history.service.cluster):
             history.tally.ended[f"maintenance: {one.kind}"] += 1
     elif step.kind == "remove":
         gone = clean(MemoryLog(history.service.cluster), table, 0, client)

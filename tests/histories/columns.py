@@ -27,7 +27,6 @@ from commitlog.client.new_columns import NewColumns
 from commitlog.client.row_keys import KnownKeys
 from commitlog.model.table import Policy
 from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
 from consumers.tools.verify import VerifyOptions, verify
 from tests.histories import acts
 from tests.histories.command import command
@@ -129,7 +128,7 @@ class ColumnHistory:
 
     def maintain(self) -> None:
         """Do what is due by policy."""
-        for one in Maintenance(self.log, open_log=lambda: MemoryLog(self.made.cluster)).look():
+        for one in acts.maintained(self.log, self.made.cluster):
             self.tally[f"maintenance: {one.kind}"] += 1
 
     def remove(self) -> None:
