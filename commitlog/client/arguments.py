@@ -289,11 +289,13 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> N
 def checked(function: F) -> F:
     """Check a function's arguments, before it does anything, by the types that it names.
 
-    A `timeout` among them holds for all that the function waits for.
+    A `timeout` among them holds for all that the function waits for. A constructor waits for
+    nothing.
     """
     checks, by_position = _checks(function), []
     parameters = inspect.signature(function).parameters
-    timeout = parameters["timeout"].default if "timeout" in parameters else None
+    waits = "timeout" in parameters and function.__name__ != "__init__"
+    timeout = parameters["timeout"].default if waits else None
     place = _INTEGER_MAX
     for at, (name, one) in enumerate(parameters.items()):
         if one.kind is not one.POSITIONAL_OR_KEYWORD:

@@ -73,11 +73,6 @@ def in_time(work: Callable[..., Returned]) -> Callable[..., Returned]:
     return call
 
 
-def time_left(timeout: float) -> float:
-    """Return how long a wait may take that is part of a call: no longer than that."""
-    return min(timeout, max(WAIT_SECONDS_MIN, _DEADLINE.get() - time.monotonic()))
-
-
 def deadline_after(timeout: float, name: str = "timeout") -> float:
     """Return when a timeout in seconds ends; InvalidRequest for one that isn't a number.
 
@@ -85,7 +80,9 @@ def deadline_after(timeout: float, name: str = "timeout") -> float:
     """
     try:
         if timeout > -threading.TIMEOUT_MAX:  # which NaN is not
-            return time.monotonic() + min(time_left(timeout), threading.TIMEOUT_MAX)
+            now = time.monotonic()
+            left = max(WAIT_SECONDS_MIN, _DEADLINE.get() - now)
+            return now + min(timeout, left, threading.TIMEOUT_MAX)
     except TypeError:
         pass
     raise InvalidRequest(
@@ -94,6 +91,11 @@ def deadline_after(timeout: float, name: str = "timeout") -> float:
         value=timeout,
         advice="Give a number, such as 60",
     )
+
+
+def time_left(timeout: float) -> float:
+    """Return how long a wait may take that is part of a call: no longer than that."""
+    return deadline_after(timeout) - time.monotonic()
 
 
 def check_wait(wait: str) -> None:

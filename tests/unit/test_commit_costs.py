@@ -44,12 +44,12 @@ FRAGMENT_BYTES_MAX = 75
 DECIDE_CALLS_MAX = 175 if lane() == NATIVE else 200
 """164 at the head, 169 five versions behind: of Python's functions and the interpreter's own; 189
 and 194 without machine code."""
-CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (39, 43) if lane() == NATIVE else (83, 88)
+CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (38, 42) if lane() == NATIVE else (83, 88)
 """35 with many in flight, 39 with one: of Python's functions, from `submit` to the answer; 81 and
 86 without machine code."""
-DELETE_CALLS_MAX = 271 if lane() == NATIVE else 285
-"""265 of Python's functions in the writer, for a row of a fragment that lost rows before; 279
-without machine code. 13 of them count down the time of the call."""
+DELETE_CALLS_MAX = 262 if lane() == NATIVE else 276
+"""260 of Python's functions in the writer, for a row of a fragment that lost rows before; 274
+without machine code."""
 LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = (285, 530) if lane() == NATIVE else (350, 590)
 """470 for a commit that has each turn of each thread to itself, more on a busy machine, whose
 turns are more; 266 in company."""
