@@ -26,6 +26,7 @@ from commitlog.model.names import REASON
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.iceberg_files import IcebergFiles
+from consumers.tools.iceberg_leftovers import standing_tables
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.table_acts import Act
 
@@ -115,7 +116,7 @@ class IcebergExpiry:
 
     def due(self, now_ms: int) -> Iterator[Act]:
         """Yield what expires snapshots, table by table; each is done before the next is read."""
-        heads = [head for head in self._heads() if not head.is_view]
+        heads = [head for head in standing_tables(self._log) if not head.is_view]
         known, self._rests = self._rests, {}
         for head in heads:
             key = head.table, head.metadata_location
@@ -141,12 +142,6 @@ class IcebergExpiry:
                 yield Act(
                     name, "expire", reason, partial(self._expire, head, policy, now_ms, reason)
                 )
-
-    def _heads(self) -> Iterator[IcebergDescription]:
-        runtime = self._log.runtime()
-        for partition in range(runtime.partitions):
-            for entry in runtime.request(partition, "iceberg_tables"):
-                yield IcebergDescription.from_json(entry)
 
     def _expire(
         self, head: IcebergDescription, policy: MaintenancePolicy, now_ms: int, reason: str

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from commitlog import CommitLog
 from commitlog.errors import CommitLogError
+from commitlog.messages import IcebergDescription
 from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties
 from commitlog.model.table import format_table_id
@@ -26,6 +27,14 @@ def record_removal(client: CommitLog, why: str) -> None:
     ticket = client.submit(None, nothing, properties={REASON: why})
     # Before protocol 4 the log has no properties of its own. Its refusal is a record, too.
     ticket.result(CATCH_UP_SECONDS)
+
+
+def standing_tables(client: CommitLog) -> Iterator[IcebergDescription]:
+    """Yield the Iceberg tables and views that exist, as their leaders say."""
+    runtime = client.runtime()
+    for partition in range(runtime.partitions):
+        for entry in runtime.request(partition, "iceberg_tables"):
+            yield IcebergDescription.from_json(entry)
 
 
 class IcebergLeftovers:

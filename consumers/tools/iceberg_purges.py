@@ -27,14 +27,13 @@ from commitlog.core.iceberg.updates import REGISTER
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, Unavailable
-from commitlog.messages import IcebergDescription
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Outcome, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, purge
 from consumers.tools.iceberg_heads import End, IcebergHeads
-from consumers.tools.iceberg_leftovers import record_removal
+from consumers.tools.iceberg_leftovers import record_removal, standing_tables
 from consumers.tools.iceberg_metadata import listed_metadata, older_metadata
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.iceberg_reached import Known
@@ -318,10 +317,7 @@ class IcebergPurges:
 
     def _standing(self) -> dict[TableId, str]:
         """Return the last metadata files of the tables that exist."""
-        runtime = self._client.runtime()
-        found = [
-            IcebergDescription.from_json(entry)
-            for partition in range(runtime.partitions)
-            for entry in runtime.request(partition, "iceberg_tables")
-        ]
-        return {one.table: normalize_location(one.metadata_location) for one in found}
+        return {
+            one.table: normalize_location(one.metadata_location)
+            for one in standing_tables(self._client)
+        }
