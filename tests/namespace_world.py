@@ -107,8 +107,12 @@ class World:
         request_seconds: float = 30.0,
         server: ServerSettings | None = None,
         tables_root: str = "",
+        domains: Mapping[str, int] | None = None,
     ) -> None:
-        """Serve a new log; its tables lie below `root` unless another place is given."""
+        """Serve a new log; its tables lie below `root` unless another place is given.
+
+        Each of `domains` has a partition, and each partition a leader.
+        """
         cluster = MemoryCluster()
         opened = self._opened = open_log or (lambda: MemoryLog(cluster))
         self._names = 0
@@ -116,7 +120,12 @@ class World:
         self.root = root
         self.tables_root = root / "tables"
         self._log = opened()
-        self._log.create(tables_root=tables_root or str(self.tables_root))
+        self._partitions = 1 + max((domains or {}).values(), default=0)
+        self._log.create(
+            partitions=self._partitions,
+            domains=domains or {},
+            tables_root=tables_root or str(self.tables_root),
+        )
         self.start_leader()
         self.log = CommitLog(
             opened, settings=RuntimeSettings(request_timeout_seconds=request_seconds)
@@ -149,20 +158,27 @@ class World:
 
     def start_leader(self) -> None:
         """Have somebody decide, who begins at the last one's checkpoint."""
-        self._stop, ready = threading.Event(), threading.Event()
-        self.committer = Committer(
-            self._log,
-            CommitterOptions(self.root, allowed_locations=self._allowed),
-            on_ready=lambda node: ready.set(),
-        )
-        self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
-        self._leader.start()
-        assert ready.wait(READY_SECONDS)
+        self._stop = threading.Event()
+        self._leaders = []
+        for partition in range(self._partitions):
+            ready = threading.Event()
+            committer = Committer(
+                self._log,
+                CommitterOptions(self.root, partition, allowed_locations=self._allowed),
+                on_ready=lambda node, ready=ready: ready.set(),  # type: ignore[misc]
+            )
+            leader = threading.Thread(target=committer.run, args=(self._stop,), daemon=True)
+            leader.start()
+            self._leaders.append(leader)
+            assert ready.wait(READY_SECONDS)
+            if not partition:
+                self.committer = committer
 
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""
         self._stop.set()
-        self._leader.join(120)
+        for leader in self._leaders:
+            leader.join(120)
 
     def post(
         self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None

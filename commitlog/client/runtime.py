@@ -26,7 +26,7 @@ from commitlog.client.tickets import Ticket, time_left
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
 from commitlog.errors import InvalidSettings, InvalidTransaction, LogClosed, Overloaded
-from commitlog.model.operations import target
+from commitlog.model.operations import deciding_name, target
 from commitlog.model.records import Genesis, Outcome, Transaction
 from commitlog.model.table import DomainMap, TableId, format_table_id
 from commitlog.ports import Log
@@ -114,8 +114,8 @@ class Runtime:
             return 0
         first: dict[int, TableId] = {}
         for operation in transaction.operations:
-            table = target(operation)
-            first.setdefault(self.domains.partition(table), table)
+            partition = self.domains.partition(deciding_name(operation))
+            first.setdefault(partition, target(operation))
         if len(first) > 1:
             (one, a), (two, b), *_ = sorted(first.items())
             raise InvalidTransaction(

@@ -325,3 +325,15 @@ def target(operation: Operation) -> TableId:
     if isinstance(operation, AlterProperties):
         return operation.target
     return operation.table
+
+
+def deciding_name(operation: Operation) -> TableId:
+    """Return the name that says which partition decides an operation.
+
+    A namespace is decided where the tables in it are.
+    """
+    name = target(operation)
+    is_namespace = isinstance(operation, CreateNamespace | DropNamespace) or (
+        isinstance(operation, AlterProperties) and operation.is_namespace
+    )
+    return (*name, "") if is_namespace else name

@@ -10,13 +10,7 @@ from commitlog.core.operations.registry import OPERATIONS
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.refusals import winner_of
 from commitlog.core.tables.lance_tables import Table, no_such_table
-from commitlog.model.operations import (
-    AlterProperties,
-    CreateNamespace,
-    DropNamespace,
-    RenameTable,
-    target,
-)
+from commitlog.model.operations import RenameTable, deciding_name, target
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Code,
@@ -39,12 +33,7 @@ def check_domains(domains: DomainMap, partition: int, record: Transaction) -> No
         return
     names: dict[TableId, int] = {}
     for operation in record.operations:
-        name = target(operation)
-        is_namespace = isinstance(operation, CreateNamespace | DropNamespace) or (
-            isinstance(operation, AlterProperties) and operation.is_namespace
-        )
-        # A namespace is decided where the tables in it are.
-        names[name] = domains.partition((*name, "") if is_namespace else name)
+        names[target(operation)] = domains.partition(deciding_name(operation))
         if isinstance(operation, RenameTable):
             names[operation.new_table] = domains.partition(operation.new_table)
     names.update((e.table, domains.partition(e.table)) for e in record.expects)

@@ -1,0 +1,57 @@
+"""Do tables and namespaces of a domain with its own partition behave as all others do?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.namespace_world import World, numbers
+
+LOG_PROPERTIES = "/v1/log/properties"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(Path(tmp_path_factory.mktemp("domains")), domains={"own": 1})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["own", "other"])
+def test_a_namespace_is_decided_where_its_tables_are(world: World, name: str) -> None:
+    made = world.post(f"/v1/namespace/{name}/create", {"properties": {"a": "1"}})
+    assert made[0] == 200, made
+    world.write([name, "t"], numbers(0, 3))
+    changed = world.post(LOG_PROPERTIES, {"namespace": [name], "values": {"b": "2"}})
+    assert changed[0] == 200, changed
+    assert world.post(f"/v1/namespace/{name}/describe")[1] == {"properties": {"a": "1", "b": "2"}}
+    status, said = world.post(f"/v1/namespace/{name}/drop")
+    assert (status, said["code"]) == (409, 3), said
+    assert world.post(f"/v1/namespace/{name}/drop", {"behavior": "cascade"})[0] == 200
+    assert world.post(f"/v1/table/{name}$t/exists")[0] == 404
+    again = world.post(f"/v1/namespace/{name}/create", {"mode": "overwrite"})
+    assert again[1]["properties"] == {}
+    # Iceberg's protocol names the same ones.
+    asked = {"updates": {"c": "3"}, "removals": []}
+    assert world.post(f"/v1/namespaces/{name}/properties", asked)[0] == 200
+    assert world.send("DELETE", f"/v1/namespaces/{name}")[0] == 204
+    assert world.post("/v1/namespaces", {"namespace": [name]})[0] == 200
+    assert world.send("GET", f"/v1/namespaces/{name}")[0] == 200
+
+
+@pytest.mark.parametrize("name", ["own", "other"])
+def test_a_repeated_request_gets_the_first_answer(world: World, name: str) -> None:
+    def twice(method: str, path: str, body: bytes = b"") -> None:
+        key = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+        first, second = (world.send(method, path, body, key) for _ in range(2))
+        assert first == second
+        assert first[0] in {200, 204}, first
+
+    twice("POST", f"/v1/namespace/{name}$x/create", b"{}")
+    twice("POST", f"/v1/table/{name}$x$d/declare", b"{}")
+    twice("POST", f"/v1/table/{name}$x$d/drop")
+    twice("POST", f"/v1/namespace/{name}$x/drop")
+    twice("POST", f"/v1/namespaces/{name}/properties", b'{"updates": {"c": "3"}, "removals": []}')
+    twice("DELETE", f"/v1/namespaces/{name}")
+    twice("POST", "/v1/namespaces", b'{"namespace": ["%s"]}' % name.encode())
