@@ -15,7 +15,7 @@ from commitlog.core.iceberg.iceberg_table import COMPRESSION, METADATA_PATH
 
 _SPACE = UUID("9b8c0f0e-2c40-5d0a-9d53-0f6a0e1c7b11")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
-_NUMBER = re.compile(r"(?:^|/)v?(\d{1,9})[-.][^/]*$")
+_NUMBER = re.compile(r"(?:^|/)v?([0-9]{1,9})[-.][^/]*$")
 _SUFFIXES = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
 
 

@@ -11,6 +11,7 @@ import re
 from typing import Any, NoReturn
 
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.log.canonical import is_too_deep
 from commitlog.model.reasons import Aside, Phrase
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|("[\s\S]*)', re.DOTALL)
@@ -19,16 +20,22 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|("[\s\S]*)', re.DOTALL)
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 DEPTH_MAX = 100
-"""Levels of a document; Python's own limit depends on the caller's stack, so it cannot decide."""
+"""Levels of a document."""
 
 
 def load_json(text: str | bytes, what: str) -> Any:
     """Parse JSON strictly: no NaN, no lone surrogates, no document deeper than `DEPTH_MAX`."""
     try:
-        value = _DECODER.decode(text if isinstance(text, str) else text.decode())
-    except RecursionError:
-        raise Invalid("iceberg_nested_too_deep", what=what, levels=DEPTH_MAX) from None
-    except (ValueError, UnicodeDecodeError) as error:
+        text = text if isinstance(text, str) else text.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        # Some releases of Python give up before they come to what isn't JSON.
+        at = getattr(error, "pos", len(text))
+        if isinstance(error, RecursionError) or is_too_deep(text[:at]):
+            raise Invalid("iceberg_nested_too_deep", what=what, levels=DEPTH_MAX) from None
         raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
     _check_depth(value, what)
     return value

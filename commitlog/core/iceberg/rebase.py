@@ -54,7 +54,7 @@ _MERGED = "spark.merge-into."
 """In a summary, what Spark 4.1 and newer count of a MERGE that looked for rows to change."""
 _STREAMED = "spark.sql.streaming.epochId"
 _COUNTED_SINCE = (4, 1)
-_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(?!\d)")
+_RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _PICKED = "source-snapshot-id"
 """In the summary of a snapshot that publishes another one, which may be published only once."""
 _PROGRESS = "kafka.connect.offsets."

@@ -32,8 +32,8 @@ _PLAIN = frozenset(
         "geography",
     }
 )
-_FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]")
-_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)")
+_FIXED = re.compile(r"fixed\[\s*([0-9]{1,9})\s*\]")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 _PLACED = re.compile(r"(geometry|geography)\s*\((.*)\)", re.IGNORECASE)
 _SINCE_V3 = frozenset(
     {"timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography"}

@@ -10,7 +10,7 @@ from commitlog.core.iceberg.schemas import Field, Fields
 from commitlog.model.reasons import Phrase
 
 VOID = "void"
-_WIDTH = re.compile(r"(bucket|truncate)\[(\d{1,10})\]", re.IGNORECASE)
+_WIDTH = re.compile(r"(bucket|truncate)\[([0-9]{1,10})\]", re.IGNORECASE)
 _TIMES = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _TAKES = {
     "year": _TIMES | {"date"},

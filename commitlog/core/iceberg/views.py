@@ -257,7 +257,7 @@ class _Draft:
     def forget_old_versions(self) -> None:
         """Keep as many versions as the view's property says, and the current one."""
         text = self.members["properties"].get(HISTORY_MAX, str(_HISTORY_MAX_DEFAULT))
-        if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
             raise Invalid("iceberg_property_not_a_number", property=HISTORY_MAX, value=text)
         most = max(int(text), len(self.added))
         versions, current = self.members["versions"], self.members["current-version-id"]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from commitlog.core.log.canonical import is_too_deep
 from commitlog.core.operations.registry import operation_of
 from commitlog.core.schema_check.schema import (
     format_problem,
@@ -80,8 +81,8 @@ def _problem(
 
 def _iceberg_problem(operation: IcebergChange) -> NameProblem | None:
     """Return the first column or property with a NUL, which readers' native code cuts off."""
-    if _JSON_NUL not in operation.updates:
-        return None
+    if _JSON_NUL not in operation.updates or is_too_deep(operation.updates):
+        return None  # refused where the updates are read, if they are too deep
     try:
         updates = json.loads(operation.updates)
     except (ValueError, RecursionError):

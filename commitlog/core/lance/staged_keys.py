@@ -45,7 +45,7 @@ def keys_in(metadata: Properties) -> KeyHashes | None:
 def base_version(metadata: Properties, read_version: int) -> int:
     """Return the version that the client had read, as far as is known."""
     text = next((value for name, value in metadata if name == BASE_VERSION), "")
-    if not text.isdecimal() or len(text) > DIGITS_MAX:
+    if not (text.isascii() and text.isdecimal()) or len(text) > DIGITS_MAX:
         return read_version
     return min(int(text), read_version)
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from commitlog.core.log.canonical import is_too_deep
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.limits import NESTING_MAX
 from commitlog.model.names import NameProblem, column_problem, first_problem, key_problem
@@ -202,7 +203,7 @@ def _holds(shape: Sequence[Any], size: int) -> bool:
 
 def _json_of(content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(content)
+        value = None if is_too_deep(content.decode("latin-1")) else json.loads(content)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
