@@ -27,6 +27,7 @@ from commitlog.client.host import Host, Pairs
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge
 from commitlog.client.names import pairs
+from commitlog.client.opening import is_of_deleted_version
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.row_tickets import accepted, settled
@@ -143,7 +144,12 @@ class Execution:
             elif info.fields != cast_for.fields:
                 # A stream that was cast is cast again: it wasn't read yet.
                 source = rows_reader(rows if is_stream else data, info.schema, info.name)
-            prepared = prepare_append(info, dataset, source)
+            try:
+                prepared = prepare_append(info, dataset, source)
+            except OSError as error:
+                if is_stream or not is_of_deleted_version(error):
+                    raise
+                raise NoSuchVersion(f"{info.name}: an opened version was deleted") from error
             written.append((info, prepared))
             return prepared
 
@@ -271,10 +277,9 @@ class Execution:
             try:
                 prepared = prepare(described)
             except NoSuchVersion:
-                # The table was replaced while its rows were read.
                 if len(reasons) + 1 >= self._attempts_max:
                     raise
-                reasons.append("the table was replaced while it was being read")
+                reasons.append("the table was replaced, or the version that was read is deleted")
                 continue
             self.counts = prepared.counts
             try:

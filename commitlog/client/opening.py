@@ -85,10 +85,17 @@ class Opened:
         return self._files.read(info, _readable(info) or info.version)
 
     def for_writing(self, info: TableInfo) -> lance.LanceDataset:
-        """Return any opened version of the present schema: new files need no more."""
-        for (location, incarnation, _), dataset in list(self._datasets.items()):
-            if (location, incarnation) == (info.location, info.incarnation) and (
-                dataset.schema.equals(info.schema, check_metadata=False)
+        """Return any opened version of the present schema: new files need no more.
+
+        None that was deleted: Lance may read its manifest again, for its indices.
+        """
+        from commitlog.core.tables.lance_tables import is_in
+
+        for (location, incarnation, version), dataset in list(self._datasets.items()):
+            if (
+                (location, incarnation) == (info.location, info.incarnation)
+                and not is_in(version, info.deleted)
+                and dataset.schema.equals(info.schema, check_metadata=False)
                 and dataset.lance_schema == info.lance_schema
             ):
                 return dataset
@@ -110,6 +117,12 @@ class Opened:
             index_cache_size_bytes=_INDEX_CACHE_BYTES,
             metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
         )
+
+
+def is_of_deleted_version(error: OSError) -> bool:
+    """Return True if Lance didn't find the manifest of a version that was open."""
+    told = str(error)
+    return "Not found: " in told and f"/{VERSIONS_DIRECTORY}/" in told
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:

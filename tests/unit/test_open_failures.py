@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
@@ -62,3 +65,39 @@ def test_a_client_that_is_closed_while_a_native_write_is_rebased_says_so(
         monkeypatch.setattr(LogVersions, "materialize", closed)
         with pytest.raises(LogClosed):
             handle.insert(rows(1))
+
+
+NAMES = [f"a_column_with_a_long_name_{number}" for number in range(200)]
+WIDE = pa.table({name: [1] for name in NAMES})
+"""Lance reads the end of a manifest at once; indices of a larger one come when they are needed."""
+
+
+def in_a_transaction(log: CommitLog) -> None:
+    with log.transact() as t:
+        t.append("t", WIDE)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda log: log.append("t", WIDE),
+        lambda log: log.append("t", WIDE.to_reader()),
+        lambda log: log.merge_insert("t", WIDE, NAMES[0]),
+        lambda log: log.update("t", {NAMES[1]: "2"}, f"{NAMES[0]} = 1"),
+        in_a_transaction,
+    ],
+)
+def test_a_writer_goes_on_when_the_version_that_it_has_open_was_deleted(
+    tmp_path: Path, write: Callable[[CommitLog], object]
+) -> None:
+    with service(tmp_path) as running, CommitLog(running.client._open_log) as other:
+        other.create_table("t", WIDE.schema)
+        other.append("t", WIDE)
+        other.create_index("t", NAMES[0], "BTREE")
+        log, info = running.client, running.client.table("t")
+        log.opened.plain(info, info.version)
+        other.append("t", WIDE)
+        other.expire_versions("t", older_than=timedelta(0), retain_versions=1)
+        for _ in range(2):
+            write(log)
+        assert log.open("t").count_rows() >= 2
