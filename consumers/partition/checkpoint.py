@@ -46,6 +46,10 @@ LAST_WRITE_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
+Place = tuple[int, int, int, tuple[int, ...], int]
+"""How far both topics were taken: epoch, sequence, and the positions in them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A machine at a position of both topics."""
@@ -69,6 +73,13 @@ class Checkpoint:
             replica.outcomes_position,
             replica.outcome_offset,
         )
+
+    @property
+    def place(self) -> Place:
+        """Where it was taken: two of one place, in one term, have the same state."""
+        chain, beyond = self.chain, self.decided_beyond
+        position = self.transactions_position
+        return chain.epoch, chain.sequence, position, beyond, self.outcomes_position
 
     def replica(self) -> Replica:
         """Return a replica that continues from here."""

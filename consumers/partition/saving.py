@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from commitlog.core.partition.machine import Machine
-from consumers.partition.checkpoint import Checkpoint, Checkpoints, PreparedCheckpoint
+from consumers.partition.checkpoint import Checkpoint, Checkpoints, Place, PreparedCheckpoint
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Reply
 from consumers.partition.offset_index import OffsetIndex
@@ -26,6 +26,9 @@ class Saving:
         """Tell `on_saved`, on the loop, of each one that was saved."""
         self._checkpoints, self._lanes, self._on_saved = checkpoints, lanes, on_saved
         self._writes: list[PreparedCheckpoint] = []
+        self._begun: Place | None = None
+        self._saved: Place | None = None
+        """Where the last one was taken that was begun, and that was saved."""
 
     @property
     def is_under_way(self) -> bool:
@@ -33,13 +36,15 @@ class Saving:
         return any(prepared.head for prepared in self._writes)
 
     def begin(self, checkpoint: Checkpoint, offsets: OffsetIndex) -> None:
-        """Save the state as it is now. One that is still being written is the last one then.
+        """Save the state as it is now, unless it was: a log at rest writes nothing.
 
-        A full disk is no reason to stop: the next start then reads more of the log.
+        One that is still being written is the last one then. A full disk is no reason to stop: the
+        next start then reads more of the log.
         """
         if self.is_under_way:
             logger.warning("the last checkpoint is still being written; this one is left out")
-        else:
+        elif checkpoint.place != self._saved:
+            self._begun = checkpoint.place
             self._write(self._checkpoints.prepare(checkpoint), offsets.prepare())
 
     def go_ahead(self, machine: Machine) -> None:
@@ -63,6 +68,7 @@ class Saving:
         if error is None:
             self._checkpoints.written(prepared)
             if prepared.head:
+                self._saved = self._begun
                 self._on_saved(prepared)
         elif not isinstance(error, OSError):
             raise error
