@@ -2,7 +2,8 @@
 
 A label must have few values, but writers choose the names of tables and principals. So the first
 `NAMES_MAX` names that commit get a value of their own, and all others share `OTHERS`. A name keeps
-its value, so counters never fall. Only the loop may use these meters.
+its value, so counters never fall; but a term may last for years, so tables that are gone make room
+for others. Only the loop may use these meters.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -20,15 +21,12 @@ from commitlog.model.operations import IcebergChange, LanceCommit, target
 from commitlog.model.records import Outcome, Status, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
+from consumers.partition.histograms import BOUNDS, COARSE_BOUNDS, Durations
 
 NAMES_MAX = 100
 SERIES_MAX = 1_000
 """Of principals with tables, so many are kept as they are counted."""
 OTHERS = "(others)"
-BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper ends of the histograms' buckets, in seconds."""
-COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
-"""The same for a table's or a principal's steps, of which there are a hundred times as many."""
 _COARSE = [*[bisect_left(COARSE_BOUNDS, bound) for bound in BOUNDS], len(COARSE_BOUNDS)]
 """In which of the coarse buckets each of the others lies."""
 
@@ -59,55 +57,6 @@ class Names:
         return name
 
 
-class Histogram:
-    """How many transactions took how long, by bucket, and how long they took together."""
-
-    __slots__ = ("counts", "seconds")
-
-    def __init__(self, buckets: int) -> None:
-        """Begin empty."""
-        self.counts = [0] * buckets
-        self.seconds = 0.0
-
-
-class Durations:
-    """A histogram for each name: of a step, a table or a principal."""
-
-    def __init__(self, names: Iterable[str] = (), bounds: Sequence[float] = BOUNDS) -> None:
-        """Begin empty, with these names."""
-        self._bounds = bounds
-        self._by_name: dict[str, Histogram] = {}
-        for name in names:
-            self.of(name)
-
-    def of(self, name: str) -> Histogram:
-        """Return a name's histogram, which stays the same."""
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._by_name[name] = Histogram(len(self._bounds) + 1)
-        return found
-
-    def took(self, seconds: float, *names: str) -> None:
-        """Count one transaction under each of these names."""
-        count_in(map(self.of, names), self._bounds, seconds)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return per name the counts by bucket, not cumulated, and the sum."""
-        return {
-            name: {"counts": list(one.counts), "sum": round(one.seconds, 6)}
-            for name, one in self._by_name.items()
-        }
-
-
-def count_in(histograms: Iterable[Histogram], bounds: Sequence[float], seconds: float) -> None:
-    """Count one transaction in histograms that all have these bounds."""
-    seconds = seconds if seconds > 0 else 0.0
-    bucket = bisect_left(bounds, seconds)
-    for one in histograms:
-        one.counts[bucket] += 1
-        one.seconds += seconds
-
-
 class OfKind:
     """What is counted of each table, or of each principal."""
 
@@ -121,6 +70,18 @@ class OfKind:
         self.rows: Counter[str] = Counter()
         self.commits = Durations()
         self.steps = {step: Durations(bounds=COARSE_BOUNDS) for step in STEPS}
+
+    def forget(self, names: set[str]) -> None:
+        """Count nothing more under names that have a value of their own."""
+        self.names.known -= names
+        for pairs in (self.outcomes, self.rules):
+            for pair in [one for one in pairs if one[0] in names]:
+                del pairs[pair]
+        for name in names:
+            for counts in (self.rebased, self.bytes, self.rows):
+                counts.pop(name, None)
+            for durations in (self.commits, *self.steps.values()):
+                durations.forget(name)
 
     def steps_to_json(self) -> dict[str, Any]:
         """Return the histograms by step."""
@@ -310,12 +271,27 @@ class Meters:
             principal = self._principals.names.of(record.principal, is_new=True)
             tables = [self._own(one) for one in _tables_of(record)]
             if len(self._series) >= SERIES_MAX:
-                self._tell()
-                for one in self._series.values():
-                    one.is_gone = True
-                self._series.clear()
+                self._close_series()
             found = self._series[key] = Series(principal, tables)
         return found
+
+    def make_room(self, *standing: Container[TableId]) -> None:
+        """If no table can get a value any more, forget those that are in none of these."""
+        if len(self.tables) < NAMES_MAX:
+            return
+        owned = self._owned.items()
+        gone = {table: name for table, name in owned if not any(table in one for one in standing)}
+        if gone:
+            self._close_series()
+            self._tables.forget(set(gone.values()))
+            for table in gone:
+                del self._owned[table]
+
+    def _close_series(self) -> None:
+        self._tell()
+        for one in self._series.values():
+            one.is_gone = True
+        self._series.clear()
 
     def _tell(self) -> None:
         """Count what the series have under all their labels."""

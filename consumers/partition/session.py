@@ -187,6 +187,7 @@ class Session:
                     sizes[name]["unmaintained"] = max(0, table.version - looked[0])
                     sizes[name]["bytes"] = looked[1]
         found = {**self.meters.to_json(), "sizes": sizes}
+        self.meters.make_room(tables, self.follower.machine.iceberg.tables)
         if self.meters.looked_on:
             found["maintained_seconds"] = round(self._clock() - self.meters.looked_on, 3)
         return found

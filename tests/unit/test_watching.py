@@ -33,14 +33,8 @@ from commitlog.model.records import (
 )
 from consumers.partition import meters
 from consumers.partition.events import Event
-from consumers.partition.meters import (
-    BOUNDS,
-    COARSE_BOUNDS,
-    NAMES_MAX,
-    OTHERS,
-    STEPS,
-    Meters,
-)
+from consumers.partition.histograms import BOUNDS, COARSE_BOUNDS
+from consumers.partition.meters import NAMES_MAX, OTHERS, STEPS, Meters
 from consumers.servers.metrics import Metrics
 from consumers.tools.maintenance import Maintenance
 from consumers.views.version_index.lateness import Lateness, noted_lateness
@@ -154,6 +148,31 @@ def test_what_never_committed_gets_no_value_of_its_own() -> None:
     rule = "delete_delete_rows_overlap"
     assert found["rules"] == {rule: NAMES_MAX}
     assert found["table_rules"] == found["principal_rules"] == [[OTHERS, rule, NAMES_MAX]]
+
+
+def test_tables_that_are_gone_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "NAMES_MAX", 2)
+    counted, sent = Meters(), [event("t", over=1), event("u", over=1), event("v")]
+    for one in sent:
+        counted.acknowledged([one], 10.01)
+        counted.count(one)
+    assert counted.tables == {"ns$t", "ns$u"}
+    counted.filed(sent[:1], 10.02)
+    counted.make_room({("ns", "t"): 1}, {("ns", "v"): 1})
+    assert counted.tables == {"ns$t"}
+    for one in (event("v"), event("t")):
+        counted.acknowledged([one], 10.01)
+        counted.count(one)
+    found = counted.to_json()
+    assert {tuple(one) for one in found["tables"]} == {
+        ("ns$t", "committed", 2),
+        ("ns$v", "committed", 1),
+        (OTHERS, "committed", 1),
+    }
+    assert found["rebased"] == {"ns$t": 1}
+    assert set(found["table_steps"]["acknowledge"]) == {"ns$t", "ns$v", OTHERS}
+    counted.make_room((("ns", "t"), ("ns", "v")))
+    assert counted.to_json() == found
 
 
 def test_steps_are_counted_in_their_buckets() -> None:

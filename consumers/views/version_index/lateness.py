@@ -17,15 +17,14 @@ from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
 from commitlog.model.records import Transaction, is_commit
 from commitlog.model.table import format_table_id
-from consumers.partition.meters import (
+from consumers.partition.histograms import (
     BOUNDS,
     COARSE_BOUNDS,
-    SERIES_MAX,
     Durations,
     Histogram,
-    Names,
     count_in,
 )
+from consumers.partition.meters import SERIES_MAX, Names
 from consumers.views.version_index.layout import Layout
 
 INDEX = "index"
