@@ -19,7 +19,8 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
-from consumers.tools.file_ledger import INDICES, LifeFiles, paths_in
+from consumers.tools.file_ledger import LifeFiles
+from consumers.tools.named_files import INDICES, paths_in
 
 TREE = "tree/"
 FOLDERS = (VERSIONS_DIRECTORY, TRANSACTIONS_DIRECTORY, "data", "_deletions", INDICES)

@@ -25,12 +25,14 @@ class EndedTables:
         dropped = life.dropped
         return dropped is not None and self._over.get(life.incarnation) == dropped.sequence
 
-    def note(self, empty: Iterable[LifeFiles], now_ms: int) -> None:
-        """Note tables without files: one that was seen so twice, long after its drop, is over.
+    def note(self, empty: Iterable[LifeFiles], now_ms: int) -> list[LifeFiles]:
+        """Note tables without files; return those that are over by now.
 
-        A table that was dropped lately may have a writer that doesn't know it yet.
+        That is one that was seen so twice, long after its drop: a table that was dropped lately may
+        have a writer that doesn't know it yet.
         """
         before, self.bare = self.bare, set()
+        over = []
         for life in empty:
             if life.dropped is None:
                 continue
@@ -38,3 +40,5 @@ class EndedTables:
             is_old = now_ms - life.dropped.time_ms > GRACE_DAYS * _DAY_MS
             if is_old and life.incarnation in before:
                 self._over[life.incarnation] = life.dropped.sequence
+                over.append(life)
+        return over

@@ -15,13 +15,12 @@ from enum import StrEnum
 from functools import cache
 from uuid import UUID
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_refs import referenced_versions
 from commitlog.codecs.manifest_file import TRANSACTIONS_DIRECTORY
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.decisions import Change, ChangeKind, Refused
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
@@ -29,10 +28,7 @@ from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import (
     BasePath,
-    DataFile,
     DataFragment,
-    DeletionFile,
-    IndexMetadata,
     IndexSection,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
@@ -46,9 +42,9 @@ from commitlog.model.operations import (
 from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
+from consumers.tools.named_files import DATA, index_folder, paths_in
 from consumers.tools.nested_places import below
 
-DATA, INDICES = "data", "_indices"
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
 """Folders in which a file that the log doesn't name is unneeded."""
 
@@ -115,6 +111,8 @@ class LifeFiles:
     """What each fragment and index of the newest version reads."""
     readers: Counter[str] = field(default_factory=Counter)
     """How many of these read a file."""
+    is_forgotten: bool = False
+    """Whether its files were forgotten: if it comes back, only the log says what they are."""
 
     @property
     def name(self) -> str:
@@ -239,11 +237,23 @@ class FileLedger:
         refused = self._refused.get(path)
         return None if refused is None else (Why.REFUSED, refused)
 
-    def of_live_tables(self) -> set[str]:
-        """Return the known files of existing tables, including unneeded ones."""
-        is_below = below([life.location for life in self.lives.values() if life.is_live])
+    def known_of(self, lives: Iterable[LifeFiles]) -> set[str]:
+        """Return the known files of tables, including unneeded ones."""
+        is_below = below([life.location for life in lives])
         known = (self._uses, self._refused, self._rows_applied)
         return {path for paths in known for path in paths if is_below(path)}
+
+    def forget_tables(self, lives: Collection[LifeFiles]) -> None:
+        """Forget the files of dropped tables of which nothing is left."""
+        gone = {life.incarnation for life in lives}
+        for path in self.known_of(lives) if gone else ():
+            if all(use.incarnation in gone for use in self._uses.get(path, ())):
+                self.forget([path])
+        for life in lives:
+            life.is_forgotten = True
+            self._rows_waiting.pop(life.incarnation, None)
+            for known in (life.parts, life.readers, life.deleted):
+                known.clear()
 
     def forget(self, paths: Iterable[str]) -> None:
         """Forget unneeded files that were removed."""
@@ -311,7 +321,7 @@ class FileLedger:
             for part in [p for p in life.parts if isinstance(p, str) and p not in new]:
                 self._read(life, part, frozenset(), change.version)
             for name, index in new.items():
-                self._read(life, name, frozenset(_index_folder(life, index)), change.version)
+                self._read(life, name, frozenset(index_folder(life, index)), change.version)
 
     def _stand(self, life: LifeFiles, table: TableId, *, is_live: bool) -> None:
         if self._named.get(life.table) is life:
@@ -358,32 +368,6 @@ class FileLedger:
             named = f"{message.read_version}-{message.uuid}.txn"
             yield life.place(f"{TRANSACTIONS_DIRECTORY}/{named}")
             yield from paths_in(life, message)
-
-
-def paths_in(life: LifeFiles, message: Message) -> Iterator[str]:
-    """Yield the files that a message of Lance's names: of data, deletions and indices."""
-    if isinstance(message, DataFile):
-        base = message.base_id if message.HasField("base_id") else None
-        yield life.place(message.path, base, DATA)
-        return
-    if isinstance(message, IndexMetadata):
-        yield from _index_folder(life, message)
-        return
-    if isinstance(message, DataFragment) and message.HasField("deletion_file"):
-        deletion: DeletionFile = message.deletion_file
-        base = deletion.base_id if deletion.HasField("base_id") else None
-        folder, _, name = deletion_file_path(message.id, deletion).partition("/")
-        yield life.place(name, base, folder)
-    for described, value in message.ListFields():
-        if described.message_type is None or described.message_type.GetOptions().map_entry:
-            continue
-        for inner in value if described.is_repeated else (value,):
-            yield from paths_in(life, inner)
-
-
-def _index_folder(life: LifeFiles, index: IndexMetadata) -> Iterator[str]:
-    base = index.base_id if index.HasField("base_id") else None
-    yield life.place(str(UUID(bytes=index.uuid.uuid)), base, INDICES)
 
 
 def _normalized(path: str) -> str:

@@ -50,8 +50,9 @@ from consumers.tools.branch_files import (
     needed_by_branches,
 )
 from consumers.tools.ended_tables import EndedTables
-from consumers.tools.file_ledger import FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover, leftover, owner, put_aside, said
+from consumers.tools.named_files import paths_in
 from consumers.tools.nested_places import nested_in
 from consumers.tools.turns import Turns
 
@@ -70,10 +71,7 @@ class Leftovers:
 
     def __init__(self, log: Log, partition: int, *, clock: Callable[[], float] = time.time) -> None:
         """Read the log to its present end."""
-        self._clock = clock
-        self._machine = Machine(log.genesis(partition))
-        self._ledger = FileLedger()
-        self._follower = Follower(log, log.genesis(partition), self._machine, Replica())
+        self._clock, self._log, self._partition = clock, log, partition
         self.taken = Counter[tuple[str, bool]]()
         """Bytes on a disk of files by incarnation: its newest version needs them, or (False) only
         others."""
@@ -82,7 +80,14 @@ class Leftovers:
         """Incarnations of tables whose stores failed or hung when they were to list their files."""
         self._gone: set[str] = set()
         """What the last look at all tables neither found nor saw needed."""
-        self._ended = EndedTables()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Read the log from its beginning."""
+        genesis = self._log.genesis(self._partition)
+        self._machine = Machine(genesis)
+        self._ledger, self._ended = FileLedger(), EndedTables()
+        self._follower = Follower(self._log, genesis, self._machine, Replica())
         self._read()
 
     def close(self) -> None:
@@ -95,6 +100,9 @@ class Leftovers:
 
     def find(self, table: str | None = None) -> Iterator[Leftover]:
         """Yield the leftovers of a table, dropped ones of its name included, or of all."""
+        if any(one.is_forgotten and one.is_live for one in self._ledger.lives.values()):
+            self._follower.close()
+            self._begin()
         lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]
         if table is not None and not lives:
             names = {one.name for one in self._ledger.lives.values()}
@@ -108,7 +116,7 @@ class Leftovers:
         self._unlisted = {life.incarnation for life in lives} - listed.keys()
         self._read()
         empty = [self._ledger.lives[name] for name, files in listed.items() if not files]
-        self._ended.note(empty, int(self._clock() * 1000))
+        self._ledger.forget_tables(self._ended.note(empty, int(self._clock() * 1000)))
         needed = self._needed(lives)
         locations = sorted(one.location for one in self._ledger.lives.values())
         self.taken.clear()
@@ -124,7 +132,7 @@ class Leftovers:
             yield from found
         if table is None and judged == len(lives):
             # Twice: a file that came between the list and the log is on the next list.
-            gone = self._ledger.of_live_tables() - needed - there
+            gone = self._ledger.known_of(life for life in lives if life.is_live) - needed - there
             self._ledger.forget(gone & self._gone)
             self._gone = gone - self._gone
 

@@ -27,8 +27,9 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read_chunk
 from consumers.tools.erasure.acts import DONE, RecordedErasure
 from consumers.tools.erasure.writes import HeldWrite, TableWrites
-from consumers.tools.file_ledger import INDICES, Why
+from consumers.tools.file_ledger import Why
 from consumers.tools.leftover import Leftover
+from consumers.tools.named_files import INDICES
 from consumers.tools.orphans import Leftovers
 
 READ_SECONDS = 120.0
