@@ -12,6 +12,7 @@ on its way, when nothing would tell of what others append.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ BYTES_MAX = 64 * 1024 * 1024
 """Of records that writers sent, so many may be undecided, or so much on its way; more are refused
 for the moment."""
 RETRY_SECONDS = 0.2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -228,6 +231,9 @@ class Appending:
         return None
 
     def _fail(self, sent: RecordSent, error: Exception) -> None:
+        if not self._problem:
+            told = "until this term ends, writers append by themselves, which costs more"
+            logger.warning("%s: %s", told, error)
         self.end(f"records are no longer appended for others: {error}")
         failed = error if isinstance(error, CommitLogError) else Unavailable(str(error))
         is_sure = isinstance(error, DeliveryFailed) and error.appended is False

@@ -205,7 +205,9 @@ def test_reading_goes_on_when_nothing_comes_through_the_socket(world: World) -> 
     assert world.appending.wants_reading
 
 
-def test_after_an_append_that_failed_none_is_tried_in_this_term(world: World) -> None:
+def test_after_an_append_that_failed_none_is_tried_in_this_term(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     fates = {b"a": Fate.LOSE, b"b": Fate.REFUSE}
 
     def fate(append: AppendCall) -> Fate:
@@ -221,6 +223,8 @@ def test_after_an_append_that_failed_none_is_tried_in_this_term(world: World) ->
     kinds = [(type(error), appended) for error, appended in world.refused]
     assert kinds == [(DeliveryFailed, None), (DeliveryFailed, False), (Unavailable, False)]
     assert world.position == 1
+    [told] = caplog.messages
+    assert told.startswith("until this term ends, writers append by themselves")
 
 
 def test_no_more_is_taken_than_can_be_decided(
