@@ -19,7 +19,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.errors import CommitLogError, InvalidSettings, OutcomeUnknown, Unavailable
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
@@ -147,8 +147,7 @@ class Removals:
         try:
             acts += done(self._due(tables), self._on_act, dry_run=dry_run, apart=True)
         except (CommitLogError, OSError) as error:
-            logger.warning("unneeded files were left for later: %s", error)
-            self.close()
+            self._left("unneeded files", error)
         if not dry_run and not self._is_cut_short:
             now = time.monotonic()
             looked_for = now - began - self._removed_for
@@ -168,9 +167,14 @@ class Removals:
                 self._expiry = self._expiry or IcebergExpiry(self._log, files, self._policies)
             return done(self._iceberg[1].due(), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError, Invalid) as error:
-            logger.warning("files of Iceberg tables were left for later: %s", error)
-            self.close()
+            self._left("files of Iceberg tables", error)
             return []
+
+    def _left(self, what: str, error: Exception) -> None:
+        """Say that files stay; what was read of the log stays known if only somebody is away."""
+        logger.warning("%s were left for later: %s", what, error)
+        if not isinstance(error, OSError | Unavailable | OutcomeUnknown):
+            self.close()
 
     def _thinning_out(
         self, info: TableInfo, policy: MaintenancePolicy, newest: int, older: int

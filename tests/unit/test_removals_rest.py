@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog, MemoryReader
-from commitlog.errors import Unavailable
+from commitlog.errors import CorruptLog, Unavailable
+from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance import Maintenance
+from consumers.tools.orphans import Leftovers
 from consumers.tools.removals import Removals
 from consumers.tools.table_acts import Act
 from tests.operations_world import T
@@ -89,3 +91,41 @@ def test_what_was_read_of_the_log_stays_known_while_the_leader_is_away(
     assert len(closed) == 1, "only as it ends: to read a log of years again takes hours"
     [said] = [one for one in caplog.records if "left for later" in one.message]
     assert said.exc_info is None
+
+
+@pytest.mark.parametrize("where", [(IcebergPurges, "due"), (Leftovers, "find")])
+@pytest.mark.parametrize(
+    ("error", "closes"),
+    [(Unavailable("Kafka is silent"), 1), (OSError("a store fails"), 1), (CorruptLog("?"), 2)],
+)
+def test_what_was_read_of_the_log_stays_known_while_somebody_is_away(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[type, str],
+    error: Exception,
+    closes: int,
+) -> None:
+    closed: list[None] = []
+
+    def away(self: object, *given: object) -> Iterator[Act]:
+        raise error
+        yield
+
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        maintenance = Maintenance(
+            made.client, open_log=lambda: MemoryLog(made.cluster), removal_seconds=0.0
+        )
+        removals = maintenance._removals
+        assert removals is not None
+        close = removals.close
+
+        def counted() -> None:
+            closed.append(None)
+            close()
+
+        monkeypatch.setattr(removals, "close", counted)
+        monkeypatch.setattr(*where, away)
+        maintenance.look()
+        maintenance.close()
+    assert len(closed) == closes
