@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from commitlog.adapters.storage import ObjectStore, is_local, store_for
-from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.creation import empty_state
 from commitlog.errors import CommitLogError
@@ -56,6 +56,8 @@ GATHERING_SECONDS_MAX = 0.1
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
+GIVEN_UP_AFTER = 100
+"""After so many failures in a row, some minutes, a dropped table is given up with its store."""
 QUICK_SECONDS = 0.02
 """A local table that takes longer is written by another thread the next time."""
 
@@ -358,6 +360,11 @@ class Materializer:
     def _write_next(self, files: TableFiles, count: int) -> None:
         """Apply the next `count` pending changes and write the version that they end at."""
         last: Change | None = None
+        # It would fail for ever, and hold up all checkpoints.
+        is_given_up = files.failures >= GIVEN_UP_AFTER and files.pending[-1][0].kind in ENDS
+        if is_given_up:
+            files.dropped = True
+            logger.warning("table %s was dropped: its files are given up", files.location)
         # Another thread appends meanwhile, which an iterator of the queue would trip over.
         changes = [files.pending[position][0] for position in range(count)]
         for position, change in enumerate(changes):
@@ -374,7 +381,8 @@ class Materializer:
             if change.deleted:
                 delete_versions(files, change)
                 self._deletions.forget(change)
-        follow_branch(self._open_store, files, changes)
+        if not is_given_up:
+            follow_branch(self._open_store, files, changes)
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1

@@ -130,6 +130,23 @@ def test_a_store_that_fails_is_tried_again(running: Running) -> None:
     assert not running.materializer.failing()
 
 
+def test_a_dropped_table_whose_store_is_gone_is_given_up(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumers.partition.table_files.RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr(module, "GIVEN_UP_AFTER", 3)
+    running.store("a").failures = 10**9
+    first, second = running.changes["a"]
+    sequences = [running.put(first)]
+    assert running.store("a").asked.wait(WAIT_SECONDS)
+    sequences.append(running.put(second))
+    assert not running.told, "it exists, and its files are wanted"
+    sequences.append(running.put(replace(second, kind=ChangeKind.DROPPED, delta=None)))
+    running.await_told(*sequences)
+    wait_until(lambda: not running.materializer.failing(), "nothing to fail")
+    assert running.materializer.written_sequence == sequences[-1]
+
+
 def test_what_is_queued_is_written_before_it_ends(running: Running) -> None:
     sequences = [running.put(change) for name in TABLES for change in running.changes[name]]
     running.materializer.close()
