@@ -83,6 +83,8 @@ class Maintenance:
         """By incarnation: when it is looked at again, whether it has changed or not."""
         self._looked: dict[str, tuple[int, int]] = {}
         """By table: the version that was looked at last, and the bytes of its data files."""
+        self._tried: dict[str, int] = {}
+        """By table: its version as of the last look, even if that failed: that isn't busy."""
         self._turns: Turns | None = None
         """Where it runs on: a single look has nothing to do beside a table that takes long."""
 
@@ -143,11 +145,14 @@ class Maintenance:
         covered = self._acts.optimized
         self._acts.optimized = {key: rows for key, rows in covered.items() if key[0] in standing}
         looked = {} if only is None else dict(self._looked)
+        if only is None:
+            self._tried.clear()
         for info in tables:
             if stop.is_set():
                 break
             if info.version < 1 or (only is not None and info.name not in only):
                 continue
+            self._tried[info.name] = info.version
             try:
                 is_due = self._due.get(info.incarnation, math.inf) <= time.monotonic()
                 if is_due or self._seen.get(info.incarnation) != (info.version, info.deleted):
@@ -173,7 +178,7 @@ class Maintenance:
             name
             for _, sizes in self._sizes()
             for name, size in sizes.items()
-            if size["version"] - self._looked.get(name, (0, 0))[0] >= BUSY_VERSIONS
+            if size["version"] - self._tried.get(name, 0) >= BUSY_VERSIONS
         }
 
     def _tell(self) -> None:

@@ -1,4 +1,4 @@
-"""What `commitlog maintain --once` and `--dry-run` tell."""
+"""What `commitlog maintain --once` and `--dry-run` tell, and which tables it looks at early."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from commitlog.model.operations import AlterProperties
 from consumers.commands import upkeep
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.on_spark import SparkEnded
+from consumers.tools import maintenance as maintenance_module
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from tests.service import SCHEMA, Service, rows, service
@@ -113,3 +114,23 @@ def test_a_broken_table_holds_up_no_other(made: Service, told: Any) -> None:
     done = told(once=True, ends=ExitCode.REFUSED)
     assert [one["table"] for one in done] == ["a", "c"]
     assert done[0]["result"].startswith("left for later: ")
+
+
+def test_a_table_that_cannot_be_looked_at_is_not_busy(
+    made: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*given: Any, **named: Any) -> Any:
+        raise OSError("its store is away")
+
+    monkeypatch.setattr(maintenance_module, "BUSY_VERSIONS", 3)
+    monkeypatch.setattr(table_acts.TableActs, "due", away)
+    made.client.create_table("t", SCHEMA)
+    for number in range(2):
+        made.client.append("t", rows(number))
+    maintenance = Maintenance(made.client)
+    assert maintenance._busy() == {"t"}
+    maintenance.look()
+    assert not maintenance._busy(), "the next regular look tries again"
+    for number in range(3):
+        made.client.append("t", rows(number))
+    assert maintenance._busy() == {"t"}
