@@ -9,7 +9,7 @@ refused transaction, for an undecided one, or for none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -187,15 +187,15 @@ class FileLedger:
 
     def needed(
         self,
-        places: Sequence[str],
-        properties: Mapping[str, Properties],
+        paths: Iterable[str],
+        properties: Callable[[LifeFiles], Properties],
         now_ms: int,
         unreachable: Collection[str],
     ) -> set[str]:
-        """Return the files and folders of indices at some places that a version reads which stands.
+        """Return those of some files and folders of indices that a version reads which stands.
 
-        `properties` are those of the tables that exist, by incarnation. The tags of those that are
-        `unreachable` can't be asked for, so that they may name any version.
+        `properties` returns those of a table that exists. The tags of tables that are `unreachable`
+        can't be asked for, so that they may name any version.
         """
 
         @cache
@@ -204,16 +204,16 @@ class FileLedger:
             if incarnation in unreachable and life.is_live:
                 return ((1, life.version),)
             try:
-                return life.standing(properties.get(incarnation, ()), now_ms)
+                return life.standing(properties(life), now_ms)
             except (CommitLogError, OSError):
                 return ((1, life.version),)  # it may have any tag
 
-        is_below = below(places)
-        waiting = (w for name, w in self._rows_waiting.items() if self.lives[name].is_live)
-        return {path for paths in waiting for path in paths if is_below(path)} | {
+        waiting = [w for name, w in self._rows_waiting.items() if self.lives[name].is_live]
+        return {
             path
-            for path, uses in self._uses.items()
-            if is_below(path) and any(self._stands(use, standing(use.incarnation)) for use in uses)
+            for path in paths
+            if any(self._stands(use, standing(use.incarnation)) for use in self._uses.get(path, ()))
+            or any(path in one for one in waiting)
         }
 
     def ended(self, path: str) -> tuple[Why, Record] | None:
@@ -240,7 +240,8 @@ class FileLedger:
     def known_of(self, lives: Iterable[LifeFiles]) -> set[str]:
         """Return the known files of tables, including unneeded ones."""
         is_below = below([life.location for life in lives])
-        known = (self._uses, self._refused, self._rows_applied)
+        known: list[Mapping[str, object]] = [self._uses, self._refused, self._rows_applied]
+        known += self._rows_waiting.values()
         return {path for paths in known for path in paths if is_below(path)}
 
     def forget_tables(self, lives: Collection[LifeFiles]) -> None:

@@ -38,7 +38,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.names import REASON
-from commitlog.model.operations import AlterProperties
+from commitlog.model.operations import AlterProperties, Properties
 from commitlog.ports import Log
 from consumers.partition.events import Event
 from consumers.partition.follower import Follower
@@ -117,7 +117,7 @@ class Leftovers:
         self._read()
         empty = [self._ledger.lives[name] for name, files in listed.items() if not files]
         self._ledger.forget_tables(self._ended.note(empty, int(self._clock() * 1000)))
-        needed = self._needed(lives)
+        needed = self._needed(self._ledger.known_of(lives))
         locations = sorted(one.location for one in self._ledger.lives.values())
         self.taken.clear()
         there: set[str] = set()
@@ -202,8 +202,9 @@ class Leftovers:
         of_branches = _of_branches(life)
         branches = branch_names(store_for(life.location))
         self._read()
-        needed = {*self._needed([life]), *of_branches, ""}
-        return [one for one in leftovers if owner(life, one.path, branches) not in needed]
+        names = [owner(life, one.path, branches) for one in leftovers]
+        needed = {*self._needed(names), *of_branches, ""}
+        return [one for one, name in zip(leftovers, names, strict=True) if name not in needed]
 
     @contextlib.contextmanager
     def _aside(self, life: LifeFiles, leftovers: Sequence[Leftover]) -> Iterator[list[Leftover]]:
@@ -269,13 +270,18 @@ class Leftovers:
         for submitted in read_on(self._follower.transactions):
             self._follower.replica.receive_submitted(submitted)
 
-    def _needed(self, lives: Collection[LifeFiles]) -> set[str]:
-        places = [life.location for life in lives]
-        properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
+    def _needed(self, paths: Collection[str]) -> set[str]:
+        """Return which of some files are needed, and what transactions name without an outcome."""
         now_ms = int(self._clock() * 1000)
-        needed = self._ledger.needed(places, properties, now_ms, self._unlisted)
+        needed = self._ledger.needed(paths, self._properties, now_ms, self._unlisted)
         undecided = (s.record for s in self._follower.replica.undecided.values())
         return needed | self._ledger.undecided(undecided)
+
+    def _properties(self, life: LifeFiles) -> Properties:
+        table = self._machine.tables.get(life.table)
+        if table is None or table.incarnation != life.incarnation:
+            return ()
+        return table.properties
 
     def _of(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -19,7 +20,7 @@ from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
 from consumers.tools import orphans
-from consumers.tools.file_ledger import LifeFiles, Why
+from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover
 from consumers.tools.nested_places import below, nested_in
 from consumers.tools.orphans import Leftovers
@@ -138,6 +139,27 @@ def test_files_that_nobody_names_go_and_others_stay(world: Service) -> None:
     assert [text for text in said if text] == [
         f"removes 1 unneeded files of {size:,} bytes: 1 abandoned"
     ]
+
+
+def test_to_remove_a_tables_files_no_others_are_looked_through(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    needed = FileLedger.needed
+
+    def noting(ledger: FileLedger, paths: Iterable[str], *more: Any) -> set[str]:
+        asked.append(sorted(paths))
+        return needed(ledger, asked[-1], *more)
+
+    monkeypatch.setattr(FileLedger, "needed", noting)
+    world.client.create_table("shop$other", SCHEMA)
+    for table in ("shop$other", TABLE):
+        world.client.append(table, rows(1, 2))
+    stray = f"data/{written(world, 1).files[0].path}"
+    assert remove(world, None) == [stray]
+    look, *before_each = asked
+    assert len(look) > 4
+    assert before_each == [[f"{world.location(TABLE)}/{stray}"]] * 2
 
 
 def test_a_removal_that_is_cut_short_goes_on_later(world: Service) -> None:
