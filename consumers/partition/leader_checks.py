@@ -139,6 +139,8 @@ class LeaderChecks:
         self._deep_at = 0.0
         self._begins: dict[str, int] = {}
         """By incarnation: the first version that the log made, if older ones are missing."""
+        self._whole: dict[str, int] = {}
+        """By location: names of manifests and transactions that lack nothing."""
         self.has_repaired = False
         """Whether each head of this term has its file, as far as it can be made."""
 
@@ -259,7 +261,9 @@ class LeaderChecks:
             if made:
                 text = f"versions {sorted(made)[:NAMED_MAX]} of {name} were deleted around the log"
                 self._note("repair", f"{text} ({len(made):,} in all), and were written again")
-        if is_deep and (restored := restore_transactions(head.location, LOOKED_AT)):
+        if not is_deep:
+            return
+        if restored := restore_transactions(head.location, LOOKED_AT, self._whole):
             text = f"transaction files of versions {restored} of {name} were deleted around the log"
             self._note("repair", f"{text}, and were written again")
 
@@ -310,6 +314,8 @@ class LeaderChecks:
         is_deep = self._clock() >= self._deep_at
         if is_deep:
             self._deep_at = self._clock() + SETTINGS_SECONDS
+            standing = {head.location for head in heads}
+            self._whole = {at: names for at, names in self._whole.items() if at in standing}
         looked = heads if is_deep else (heads[start:] + heads[:start])[:TABLES_PER_SCAN]
         self.put_back(session, looked, is_deep=is_deep)
         return found

@@ -78,15 +78,22 @@ def missing_versions(location: str, first: int, newest: int, deleted: VersionRan
     return [v for begin, end in kept for v in range(begin, end + 1) if v not in there]
 
 
-def restore_transactions(location: str, versions: int) -> list[int]:
+def restore_transactions(
+    location: str, versions: int, whole: dict[str, int] | None = None
+) -> list[int]:
     """Put the transaction files of the newest manifests back that are gone; return which.
 
-    The manifest holds what was in the file. Raises OSError, and CommitLogError.
+    The manifest holds what was in the file. By location, `whole` keeps the hash of names of which
+    none lacks another one: as long as they stay, no manifest is read. Raises OSError, and
+    CommitLogError.
     """
     store, restored = store_for(location), []
     newest = list(versions_with_files(location).items())[-versions:]
     # Listed after the manifests, since a version's transaction is written before its manifest.
-    there = set(store.names(TRANSACTIONS_DIRECTORY))
+    there = frozenset(store.names(TRANSACTIONS_DIRECTORY))
+    names = hash((tuple(newest), there))
+    if whole is not None and whole.get(location) == names:
+        return []
     for version, path in newest:
         try:
             state, message = decode_manifest(store.read(path))
@@ -99,6 +106,8 @@ def restore_transactions(location: str, versions: int) -> list[int]:
         if store.size(path) >= 0:
             store.write_ahead(beside, message)
             restored.append(version)
+    if whole is not None and not restored:
+        whole[location] = names
     return restored
 
 

@@ -180,6 +180,31 @@ def test_a_look_for_deleted_transactions_takes_no_new_version_for_one(
             assert restore_transactions(location, 100) == []
 
 
+def test_manifests_of_a_table_at_rest_are_read_once_to_look_for_their_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, whole, reads = LocalStore.read, dict[str, int](), list[str]()
+
+    def noting(store: LocalStore, path: str) -> bytes:
+        reads.append(path)
+        return read(store, path)
+
+    def look() -> tuple[list[int], int]:
+        reads.clear()
+        return restore_transactions(location, 100, whole), len(reads)
+
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        location = str(running.location("t"))
+        monkeypatch.setattr(LocalStore, "read", noting)
+        assert [look() for _ in range(3)] == [([], 2), ([], 0), ([], 0)]
+        next(running.location("t").glob("_transactions/1-*")).unlink()
+        assert [look() for _ in range(3)] == [([2], 2), ([], 0), ([], 0)]
+        running.client.append("t", rows(2))
+        assert [look() for _ in range(2)] == [([], 3), ([], 0)]
+
+
 def test_thinning_deletes_no_transaction_that_a_leader_would_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
