@@ -47,6 +47,9 @@ from consumers.tools.nested_places import below
 
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
 """Folders in which a file that the log doesn't name is unneeded."""
+DELETIONS_KEPT = 200
+"""Versions of a table may be deleted each hour for years: so many of these records are told apart.
+Those before count as one, of the time of the last one."""
 
 
 class Why(StrEnum):
@@ -297,6 +300,9 @@ class FileLedger:
         if change.deleted:
             ranges = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in change.deleted)
             life.deleted.append((change.deleted, ended(f"versions {ranges} were deleted")))
+            if len(life.deleted) > DELETIONS_KEPT:
+                (oldest, _), (next_oldest, record), *others = life.deleted
+                life.deleted = [(merged(oldest, next_oldest), record), *others]
         if change.delta is None:
             return
         if change.kind is ChangeKind.REGISTERED:

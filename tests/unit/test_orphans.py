@@ -19,7 +19,7 @@ from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, Transa
 from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools import orphans
+from consumers.tools import file_ledger, orphans
 from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover
 from consumers.tools.nested_places import below, nested_in
@@ -160,6 +160,23 @@ def test_to_remove_a_tables_files_no_others_are_looked_through(
     look, *before_each = asked
     assert len(look) > 4
     assert before_each == [[f"{world.location(TABLE)}/{stray}"]] * 2
+
+
+def test_of_many_deletions_the_older_ones_count_as_one(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_ledger, "DELETIONS_KEPT", 3)
+    for number in range(7):
+        world.client.delete(TABLE, "true")
+        world.client.append(TABLE, rows(number))
+        world.client.expire_versions(TABLE, retain_versions=1)
+    with closing(Leftovers(world.log, 0)) as leftovers:
+        [life] = leftovers._ledger.lives.values()
+        assert [ranges for ranges, _ in life.deleted] == [((1, 10),), ((11, 12),), ((13, 14),)]
+        said = {one.reason.partition(" as ")[0] for one in leftovers.find() if "data/" in one.path}
+    assert said == {f"versions {a} to {a + 1} were deleted" for a in (9, 11, 13)}
+    remove(world)
+    assert ids_of(world) == [6]
 
 
 def test_a_removal_that_is_cut_short_goes_on_later(world: Service) -> None:
