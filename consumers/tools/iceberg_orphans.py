@@ -22,7 +22,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile, zip_longest
 
-from commitlog.adapters.places import meet
 from commitlog.adapters.storage import UnlistableError
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
@@ -39,6 +38,7 @@ from consumers.tools.iceberg_named import NamedFiles
 from consumers.tools.iceberg_notes import Notes, Noticed
 from consumers.tools.iceberg_reached import Known, Reached, as_hashed
 from consumers.tools.leftover import GONE
+from consumers.tools.nested_places import apart
 
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
@@ -175,8 +175,7 @@ class IcebergOrphans:
     def _known(self, there: Collection[str]) -> Known:
         """Return what somebody may need; tell whose needs can't be known."""
         named = self._named
-        homes = set(named.homes())
-        dead = {home for home in named.purged.values() if not any(meet(home, one) for one in homes)}
+        dead = apart(set(named.purged.values()), set(named.homes()))
         standing = {
             place: home
             for place, home in named.homes_of.items()

@@ -29,3 +29,10 @@ def nested_in(location: str, locations: Sequence[str]) -> list[str]:
         lambda one: one.startswith(prefix), islice(locations, bisect_left(locations, prefix), None)
     )
     return [one.removeprefix(prefix) for one in inside]
+
+
+def apart(places: Collection[str], others: Collection[str]) -> set[str]:
+    """Return those of some places that are, contain and are in none of the others."""
+    above = {one[:end] for one in others for end, sign in enumerate(one) if sign == "/"}
+    is_in = below(others)
+    return {one for one in places if one not in above and not is_in(f"{one}/")}

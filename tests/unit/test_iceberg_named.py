@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.places import meet
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_named
 from consumers.tools.iceberg_orphans import IcebergOrphans
+from consumers.tools.nested_places import apart
 from tests.iceberg_files_world import ROWS, FilesWorld
 from tests.iceberg_server import serving
 
@@ -147,3 +149,14 @@ def test_a_file_that_gets_its_name_later_has_no_log_read_again(
     assert not _found(orphans)
     assert not orphans._named.unclear
     assert not reads
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_places_apart_are_those_that_meet_no_other(count: int) -> None:
+    roots = ("s3://lake/tables", "/r/tables", "/r")
+    others = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}" for n in range(count)]
+    places = [f"{roots[n % 3]}{end}" for n in range(0, 400, 7)
+              for end in ("", f"/t{n}", f"/x/t{n}", "/x", f"/t{n}/in/it", f"/t{n}0")]  # fmt: skip
+    assert apart(places, others) == {
+        one for one in places if not any(meet(one, other) for other in others)
+    }
