@@ -50,9 +50,9 @@ CLIENT_CALLS_MAX, CLIENT_CALLS_ALONE_MAX = (38, 42) if lane() == NATIVE else (83
 DELETE_CALLS_MAX = 262 if lane() == NATIVE else 276
 """260 of Python's functions in the writer, for a row of a fragment that lost rows before; 274
 without machine code."""
-LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = (285, 530) if lane() == NATIVE else (350, 590)
+LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = (270, 530) if lane() == NATIVE else (300, 590)
 """470 for a commit that has each turn of each thread to itself, more on a busy machine, whose
-turns are more; 266 in company."""
+turns are more; 252 in company, 278 without machine code."""
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
 
 
@@ -318,10 +318,12 @@ def test_a_commit_takes_few_calls_in_its_writer_and_in_the_leader(tmp_path: Path
             append = lance.LanceOperation.Append([fragment])
 
             def many() -> None:
-                tickets = [
-                    running.client.submit(TABLE, append, read_version=info.version)
-                    for _ in range(COMMITS)
-                ]
+                # The leader takes all at once: on an idle machine it would begin with the first.
+                with running.running[0].committer._answers._turn:
+                    tickets = [
+                        running.client.submit(TABLE, append, read_version=info.version)
+                        for _ in range(COMMITS)
+                    ]
                 for ticket in tickets:
                     ticket.result(60).raise_for_conflict()
 
