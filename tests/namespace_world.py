@@ -159,7 +159,7 @@ class World:
     def start_leader(self) -> None:
         """Have somebody decide, who begins at the last one's checkpoint."""
         self._stop = threading.Event()
-        self._leaders = []
+        self._leaders, self._committers = [], list[Committer]()
         for partition in range(self._partitions):
             ready = threading.Event()
             committer = Committer(
@@ -170,13 +170,15 @@ class World:
             leader = threading.Thread(target=committer.run, args=(self._stop,), daemon=True)
             leader.start()
             self._leaders.append(leader)
+            self._committers.append(committer)
             assert ready.wait(READY_SECONDS)
-            if not partition:
-                self.committer = committer
+        self.committer = self._committers[0]
 
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""
         self._stop.set()
+        for committer in self._committers:
+            committer._answers.wake()
         for leader in self._leaders:
             leader.join(120)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,8 +13,10 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from consumers.runtime.roots import listen
-from consumers.servers.server import ServerSettings, make_app
-from tests.waiting import wait_until
+from consumers.servers.server import ServerSettings, _Server, make_app
+from tests.waiting import WAIT_SECONDS
+
+LOOK_SECONDS = 0.002
 
 
 class NoHealth:
@@ -23,22 +27,57 @@ class NoHealth:
         return ()
 
 
+class Server(_Server):
+    """Says when it has started, and ends without uvicorn's pauses: hundreds of tests end one."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        """Take what uvicorn is to do."""
+        super().__init__(config)
+        self.begun = threading.Event()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is to end."""
+        try:
+            super().run(sockets)
+        finally:
+            self.begun.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        self.begun.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what was asked, within the time that uvicorn would take."""
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(LOOK_SECONDS)
+        for task in state.tasks:
+            task.cancel()
+
+
 @contextlib.contextmanager
 def serving_app(app: Any, port: int = 0, **options: Any) -> Iterator[int]:
     """Serve until the block ends, with options of uvicorn's; yields the port."""
     given: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off"}
     # A client that a busy machine holds up doesn't find its connection closed.
     given["timeout_keep_alive"] = 120
-    server = uvicorn.Server(uvicorn.Config(app, ws="none", **given, **options))
+    server = Server(uvicorn.Config(app, ws="none", **given, **options))
     listener = listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        wait_until(lambda: server.started or not thread.is_alive(), "a server")
+        assert server.begun.wait(WAIT_SECONDS)
         assert server.started
         yield listener.getsockname()[1]
     finally:
-        server.should_exit = True
+        server.end()
         thread.join(120)
         listener.close()
 

@@ -25,7 +25,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 READY_SECONDS = 180.0
 
 # After so long an idle committer sees that it is to stop. Thousands of tests wait for one's end.
-committer.IDLE_SECONDS = feeding.READ_SECONDS = 0.05
+committer.IDLE_SECONDS, feeding.READ_SECONDS = 0.05, 0.02
 
 
 def rows(*ids: int, name: str = "a") -> pa.Table:
@@ -81,6 +81,7 @@ class Running:
     def stop(self) -> None:
         """End it cleanly."""
         self._stop.set()
+        self.committer._answers.wake()
         self._thread.join(READY_SECONDS)
         assert not self._thread.is_alive()
 

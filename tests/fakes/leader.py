@@ -126,6 +126,8 @@ class FakeLeader:
     def close(self) -> None:
         """End."""
         self._closed = True
+        with self.log.cluster.changed:
+            self.log.cluster.changed.notify_all()
         self.stop_socket()
 
     def _listen(self) -> socket.socket:
@@ -232,9 +234,11 @@ class FakeLeader:
         return offsets[0]
 
     def _lead(self) -> None:
-        reader = self.log.read_transactions(0)
+        reader, changed = self.log.read_transactions(0), self.log.cluster.changed
         while not self._closed:
-            for submitted in reader.poll(timeout_seconds=0.05):
+            with changed:
+                changed.wait_for(lambda: self._closed or reader.position() < reader.end_offset())
+            for submitted in reader.poll(timeout_seconds=0):
                 while self.paused.is_set() and not self._closed:
                     threading.Event().wait(0.01)
                 self._decide(submitted)
