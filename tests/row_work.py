@@ -30,6 +30,8 @@ def _do(work: tuple[str, Any]) -> Any:
         return _panic_of_lance()
     if what == "sleep":
         time.sleep(value)
+    while what == "until" and not os.path.exists(value):
+        time.sleep(0.01)
     if isinstance(value, memoryview):
         return PickleBuffer(value)
     return os.getpid() if what == "pid" else value

@@ -79,7 +79,7 @@ def test_a_broker_is_waited_for_while_it_makes_progress() -> None:
     moving.set()
     news = itertools.count()
     # Each look finds something new, however long nobody could look.
-    patience = Patience(0.3, lambda: next(news) if moving.is_set() else -1, list)
+    patience = Patience(0.1, lambda: next(news) if moving.is_set() else -1, list)
     done = threading.Event()
 
     def wait() -> None:
@@ -89,7 +89,7 @@ def test_a_broker_is_waited_for_while_it_makes_progress() -> None:
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    assert not done.wait(2.0)
+    assert not done.wait(0.7)
     moving.clear()
     assert done.wait(DEADLINE_SECONDS), "nothing moves any more, and it waits on"
 
@@ -116,8 +116,8 @@ def test_a_process_that_formats_is_waited_for_while_it_works_and_ended_when_it_i
         command = [sys.executable, "-c", script.format(seconds)]
         return embedded._await_end(subprocess.Popen(command, stdout=subprocess.PIPE), patience)
 
-    patient = Patience(0.3, lambda: next(news), list)
-    assert run(2.0, patient) == (b"said\n", 0), "longer than its patience, with news"
-    said, code = run(600.0, Patience(0.3, lambda: None, list))
+    patient = Patience(0.1, lambda: next(news), list)
+    assert run(0.7, patient) == (b"said\n", 0), "longer than its patience, with news"
+    said, code = run(600.0, Patience(0.1, lambda: None, list))
     assert code is None
     assert said in (b"", b"said\n")

@@ -181,13 +181,15 @@ def test_the_next_work_does_not_wait_for_a_child_that_died(asked: Callable[..., 
 
 
 def test_long_work_gets_less_of_the_processors(
-    processes: Asked, monkeypatch: pytest.MonkeyPatch
+    processes: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(row_processes, "YIELD_SECONDS", 0.1)
     pid = processes.ask(("pid", None))
-    long = processes.begin(("sleep", 3))
+    end = tmp_path / "end"
+    long = processes.begin(("until", str(end)))
     wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) > 0 or long.done(), "it yields")
     assert not long.done()
+    end.touch()
     long.result(60)
     may_go_back = os.geteuid() == 0
     assert (os.getpriority(os.PRIO_PROCESS, pid) == 0) is may_go_back
@@ -260,14 +262,16 @@ def test_others_go_on_beside_aborts_and_panics_of_lance(processes: Asked) -> Non
     assert set(answers) == {0, 1, 2, 3}
 
 
-def test_who_came_first_is_served_first(asked: Callable[..., Asked]) -> None:
+def test_who_came_first_is_served_first(asked: Callable[..., Asked], tmp_path: Path) -> None:
     processes = asked(1)
     processes.ask(("pid", None))
     served: list[int] = []
-    waiting = [processes.begin(("sleep", 0.5))]
+    end = tmp_path / "end"
+    waiting = [processes.begin(("until", str(end)))]
     for number in range(5):
         waiting.append(processes.begin(("echo", number)))
         waiting[-1].add_done_callback(lambda done: served.append(done.result()))
+    end.touch()
     for one in waiting:
         one.result(240)
     wait_until(partial(has, served, 5), "all are served")

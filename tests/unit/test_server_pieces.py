@@ -5,7 +5,7 @@ import contextlib
 import http.client
 import json
 import socket
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from uvicorn.server import ServerState
 
 from consumers.servers import server_answers, server_heads
-from consumers.servers.server_answers import PIECE_BYTES_MAX
+from consumers.servers.server_answers import PIECE_BYTES_MAX, Outgoing
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
+from tests.waiting import WAIT_SECONDS
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 MIB = 1024 * 1024
@@ -179,7 +180,15 @@ def test_the_slowest_are_cut_off_if_too_much_waits(monkeypatch: pytest.MonkeyPat
 def test_a_stranger_who_reads_no_answer_loses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.1)
+    look, dropped = Outgoing._look, threading.Event()
+
+    def look_and_tell(outgoing: Outgoing) -> None:
+        look(outgoing)
+        if outgoing.is_closing():
+            dropped.set()
+
+    monkeypatch.setattr(Outgoing, "_look", look_and_tell)
     world = World(tmp_path)
     try:
         world.write(["n", "t"], pa.table({"id": range(2000), "s": ["x" * 16_384] * 2000}))
@@ -191,7 +200,7 @@ def test_a_stranger_who_reads_no_answer_loses_it(
             answer = stranger.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200"), answer
             connection = http.client.HTTPConnection(world.uri.removeprefix("http://"), timeout=60)
-            time.sleep(3)
+            assert dropped.wait(WAIT_SECONDS)
             connection.request("GET", "/healthz")
             assert connection.getresponse().status == 200
             connection.close()

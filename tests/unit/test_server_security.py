@@ -416,6 +416,7 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=120)
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_idle_for_a_while_takes_the_next_request() -> None:
     with _served(ServerSettings()) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)

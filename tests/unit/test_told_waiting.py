@@ -29,10 +29,10 @@ def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         settings = ClientSettings(address, {})
         with pytest.raises(Unavailable, match=address):
-            move.move(settings, settings, "log", address, answer_seconds=2.0, say=said.append)
+            move.move(settings, settings, "log", address, answer_seconds=1.0, say=said.append)
     assert said == [
         f"waiting for the old cluster at {address}, which hasn't answered"
-        " about log 'log' yet, for up to 2 s"
+        " about log 'log' yet, for up to 1 s"
     ]
 
 
@@ -46,13 +46,13 @@ def test_a_command_says_which_cluster_it_waits_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
-    monkeypatch.setattr(options, "ANSWER_SECONDS", 2.0)
-    monkeypatch.setattr(doctor, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(doctor, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert cli.main([command, "--bootstrap-servers", address]) == code
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 2 s"
+    assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 1 s"
 
 
 def test_who_asks_a_root_on_which_nothing_runs_is_told_how_to_start_it(
