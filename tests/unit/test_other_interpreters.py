@@ -18,9 +18,9 @@ from commitlog.core.iceberg.schemas import primitive
 from commitlog.core.iceberg.transforms import read_transform
 from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.lance.staged_keys import BASE_VERSION, base_version
-from commitlog.core.log.canonical import LEVELS_MAX, is_too_deep
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.json_depth import LEVELS_MAX, is_too_deep
 from commitlog.model.operations import IcebergChange
 
 LIMITS = (LEVELS_MAX + 300, 100_000)

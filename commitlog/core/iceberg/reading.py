@@ -11,7 +11,7 @@ import re
 from typing import Any, NoReturn
 
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.log.canonical import is_too_deep
+from commitlog.model.json_depth import is_too_deep
 from commitlog.model.reasons import Aside, Phrase
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|("[\s\S]*)', re.DOTALL)

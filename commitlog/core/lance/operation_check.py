@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from commitlog.core.log.canonical import is_too_deep
 from commitlog.core.operations.registry import operation_of
 from commitlog.core.schema_check.schema import (
     format_problem,
@@ -21,6 +20,7 @@ from commitlog.core.schema_check.schema import (
 )
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.json_depth import is_too_deep
 from commitlog.model.limits import NESTING_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.names import NameProblem, first_problem, key_problem, part_problem, problem_of
 from commitlog.model.operations import CreateTable, IcebergChange, LanceCommit, Operation

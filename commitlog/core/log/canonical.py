@@ -1,18 +1,14 @@
-"""JSON in one canonical form, so that equal states have equal bytes; and how deep it may be."""
+"""JSON in one canonical form, so that equal states have equal bytes."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from json import encoder
 from typing import Any
 
 from commitlog.codecs.lanes import TO_JSON
 
-LEVELS_MAX = 500
-"""Levels of a document that is parsed. Python's own limit depends on its release and on the stack
-of whoever asks, so it must not decide."""
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -37,7 +33,6 @@ def _chunks_of() -> Callable[[Any, int], Iterable[str]]:
 
 
 _CHUNKS = _chunks_of()
-_TEXT_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def to_json(value: Any) -> bytes:
@@ -58,15 +53,3 @@ def joined(value: Mapping[str, Any], name: str, items: Iterable[bytes]) -> bytes
     member = b"%b:[%b]" % (to_json(name), b",".join(items))
     parts = (to_json(before)[1:-1], member, to_json(after)[1:-1])
     return b"{%b}" % b",".join(part for part in parts if part)
-
-
-def is_too_deep(text: str) -> bool:
-    """Return True if JSON, or its beginning, is nested deeper than `LEVELS_MAX`."""
-    if text.count("[") + text.count("{") <= LEVELS_MAX:
-        return False
-    level = 0
-    for found in _TEXT_OR_BRACKET.finditer(text):
-        level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
-        if level > LEVELS_MAX:
-            return True
-    return False

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commitlog.core.log.canonical import is_too_deep
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.json_depth import is_too_deep
 from commitlog.model.limits import NESTING_MAX
 from commitlog.model.names import NameProblem, column_problem, first_problem, key_problem
 from commitlog.model.reasons import Phrase, cut
