@@ -36,6 +36,7 @@ from consumers.servers.security.compression import PIECE_BYTES
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings, OverLimit
+from consumers.servers.server import ServerSettings
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
@@ -45,7 +46,8 @@ MEGABYTE = 1024 * 1024
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     settings = Settings(json_bytes_max=32 * MEGABYTE, arrow_bytes_max=32 * MEGABYTE)
-    made = World(tmp_path_factory.mktemp("budgets"), settings=settings)
+    server = ServerSettings(limits=LimitSettings(refused_per_second=1e9))  # no answer is held
+    made = World(tmp_path_factory.mktemp("budgets"), settings=settings, server=server)
     assert made.rows("/v1/table/b$t/create", numbers(0, 5))[0] == 200
     yield made
     made.close()

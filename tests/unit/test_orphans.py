@@ -14,6 +14,7 @@ import lance
 import pytest
 
 from commitlog.adapters.storage import FileFound
+from commitlog.client import sending
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.names import REASON
@@ -133,7 +134,7 @@ def test_files_that_nobody_names_go_and_others_stay(world: Service) -> None:
     assert remove(world) == [path]
     assert found(world) == {}
     assert ids_of(world) == [1, 2]
-    events = world.client.subscribe(from_position="beginning", idle_seconds=3)
+    events = world.client.subscribe(from_position="beginning", idle_seconds=0)
     records = [event.transaction for event in events]
     said = [dict(record.properties).get(REASON) for record in records if record is not None]
     assert [text for text in said if text] == [
@@ -217,7 +218,10 @@ def test_files_of_a_refused_attempt_are_listed(world: Service) -> None:
     assert [why for why, _ in found(world).values()] == [Why.REFUSED]
 
 
-def test_files_of_an_undecided_transaction_may_still_be_committed(world: Service) -> None:
+def test_files_of_an_undecided_transaction_may_still_be_committed(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SETTLE_SECONDS", 0.1)
     operation = lance.LanceOperation.Append([written(world, 1)])
     world.running[0].stop()
     ticket = world.client.submit(TABLE, operation)
