@@ -166,6 +166,7 @@ def schema_of(outcome: Outcome) -> str:
     return "outcome-v1" if outcome.reason is None else "outcome-v2"
 
 
+@pytest.mark.slow
 @given(dataclass_of(Outcome), st.binary(max_size=32), LONGS, TEXTS)
 def test_an_outcome_has_the_bytes_that_fastavro_gives_it(
     outcome: Outcome, previous_hash: bytes, epoch: int, node: str
@@ -182,6 +183,7 @@ def test_the_core_knows_the_size_of_an_outcome(outcome: Outcome) -> None:
     assert _at_most(outcome) >= decision_bytes(outcome)
 
 
+@pytest.mark.slow
 @given(TRANSACTIONS, dataclass_of(Outcome))
 def test_what_is_read_quickly_is_what_fastavro_reads(
     transaction: Transaction, outcome: Outcome

@@ -153,6 +153,7 @@ def test_every_metadata_file_is_whole(history: Any) -> None:
             assert len(keys) == len(set(keys))
 
 
+@pytest.mark.slow
 @given(_HISTORY)
 @settings(deadline=None)
 def test_names_of_metadata_files_are_never_used_twice(history: Any) -> None:

@@ -175,6 +175,7 @@ def parts_of(machine: Machine) -> dict[str, bytes]:
     return {name: part.encode() for name, part in parts if name.startswith("table/")}
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=25), st.booleans())
 def test_history_is_serial_and_replays(steps: list[Step], stable: bool) -> None:
     talk = Conversation(stable_row_ids=stable and all(s.kind != "update" for s in steps))
@@ -188,6 +189,7 @@ def test_history_is_serial_and_replays(steps: list[Step], stable: bool) -> None:
     assert changes == talk.world.changes
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=15), st.data())
 def test_stopping_after_any_record_ends_the_same(steps: list[Step], data: st.DataObject) -> None:
     talk = Conversation()

@@ -15,6 +15,7 @@ def test_alone_a_leader_is_the_limit() -> None:
     assert rate == pytest.approx(2_000, rel=0.05)
 
 
+@pytest.mark.slow
 def test_brokers_that_are_the_limit_share_what_they_have() -> None:
     one_core = Cluster(brokers=1, cores=1, replication=1)
     assert commits_per_second(0.01, 1.0, 1, one_core) == pytest.approx(1_000, rel=0.05)

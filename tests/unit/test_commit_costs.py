@@ -306,6 +306,7 @@ def is_ours(file: str) -> bool:
     return file == "<string>" or (file.startswith(PROGRAM) and not is_memory)
 
 
+@pytest.mark.slow
 def test_a_commit_takes_few_calls_in_its_writer_and_in_the_leader(tmp_path: Path) -> None:
     counted = CallsByThread()
     threading.setprofile(counted)

@@ -64,6 +64,7 @@ def test_the_commands_that_it_prints_can_be_typed_in_a_clone(
     assert f" `{program} up --root {tmp_path}" in printed(tmp_path, stays=False)
 
 
+@pytest.mark.slow
 def test_writers_are_measured_beside_lance_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

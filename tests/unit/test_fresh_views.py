@@ -118,6 +118,7 @@ def test_views_show_the_blobs_of_versions_below(running: Service) -> None:
     assert content(client.open("ns$b")) == waits
 
 
+@pytest.mark.slow
 def test_copies_of_a_view_are_read_only_and_keep_its_folder(running: Service) -> None:
     client = running.client
     client.write_rows(T, [empty(4)]).result(60, "accepted")

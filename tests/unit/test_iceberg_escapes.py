@@ -268,6 +268,7 @@ def test_a_table_is_registered_again_under_its_name(places: Places, name: str) -
     assert status == 200, answer
 
 
+@pytest.mark.slow
 def test_no_view_names_a_place_of_others(places: Places) -> None:
     version = {
         "version-id": 1,
@@ -287,6 +288,7 @@ def test_no_view_names_a_place_of_others(places: Places) -> None:
         assert places.post("namespaces/bobs/views/v", change)[0] == 403, place
 
 
+@pytest.mark.slow
 def test_lance_tables_take_no_place_that_others_left(places: Places) -> None:
     world, name = places.world, "hr$gone"
     status, made = world.rows(f"/v1/table/{name}/create", numbers(0, 2), headers=ADMIN)

@@ -155,6 +155,7 @@ class Killed(BaseException):
     """Ends a process at once."""
 
 
+@pytest.mark.slow
 def test_a_purge_that_is_killed_at_any_step_is_ended_by_the_next(
     catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
     assert not files.exists(f"{root}/inside")
 
 
+@pytest.mark.slow
 def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
     catalog: Any, world: FilesWorld, server: IcebergServer
 ) -> None:

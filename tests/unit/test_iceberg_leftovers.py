@@ -399,6 +399,7 @@ def test_a_purged_table_of_which_nothing_is_left_is_asked_for_no_more(
             assert (by_orphans, table.metadata_location in asked) == (is_asked, is_asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["metadata", "older metadata", "manifest list", "manifest"])
 def test_a_table_that_cannot_be_read_is_named_and_keeps_what_it_may_lead_to(
     alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture, broken: str

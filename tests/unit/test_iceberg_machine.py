@@ -54,6 +54,7 @@ def rounds_of_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 200])
 def test_however_many_tables_a_record_makes_it_looks_once(
     count: int, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[list[Step], Step, list[Step]]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_repeated_request_gets_its_first_answer(alone: tuple[Any, FilesWorld]) -> None:
     _, world = alone
     different = {}

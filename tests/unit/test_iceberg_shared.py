@@ -65,6 +65,7 @@ def test_a_purged_table_that_came_back_by_older_metadata_keeps_its_files(
     assert catalog.load_table("files.older").scan().to_arrow().num_rows == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends_as", ["standing", "dropped", "gone"])
 def test_what_a_purged_table_had_of_others_stays(
     alone: tuple[Any, FilesWorld], ends_as: str
@@ -103,6 +104,7 @@ def test_a_purged_table_takes_no_file_of_a_lance_table(alone: tuple[Any, FilesWo
     assert theirs.exists()
 
 
+@pytest.mark.slow
 def test_tables_that_one_record_drops_are_purged_together(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ def _copied(source: Path, target: Path, old: str, new: str) -> None:
         (target / "metadata" / path.name).write_text(json.dumps(members))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_a_tables_root_in_that_of_another_log(
     alone: tuple[Any, FilesWorld], tmp_path: Path, is_inner: bool
@@ -232,6 +235,7 @@ def test_a_tables_root_in_that_of_another_log(
     assert table.scan().to_arrow().num_rows == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_purge_leaves_what_another_table_has_by_add_files(
     alone: tuple[Any, FilesWorld], is_dropped: bool

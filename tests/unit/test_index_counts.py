@@ -47,6 +47,7 @@ def counted(running: Service, root: Path) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in found]
 
 
+@pytest.mark.slow
 def test_each_way_to_write_counts_and_a_compaction_adds_no_rows(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         log = running.client

@@ -92,6 +92,7 @@ def test_who_asks_a_root_without_an_index_is_told_what_keeps_one(tmp_path: Path)
         history.connect(root)
 
 
+@pytest.mark.slow
 def test_what_is_asked_at_once_sees_one_snapshot(
     root: Path, versions: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_blame_is_of_a_table_a_fragment_or_a_file(
     assert "Did you mean ns0$t" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sql_answers_as_table_json_and_csv(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ def _breaks(path: Path, how: str) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["not a database", "empty", "cut", "changed bytes"])
 def test_a_broken_index_is_told_as_such(
     tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
@@ -411,6 +414,7 @@ def test_columns_of_one_name_keep_their_values(
     assert told["--csv"] == "a,a_2,a_1,a_3\n1,2,3,4\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -446,6 +446,7 @@ def test_an_append_over_an_overwrite_is_refused(world: World, table: list[str]) 
     assert world.open(table).count_rows() == 3
 
 
+@pytest.mark.slow
 def test_many_writers_append_without_a_loss(world: World, table: list[str]) -> None:
     ready = threading.Barrier(WRITERS)
 

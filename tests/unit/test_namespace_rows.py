@@ -80,6 +80,7 @@ def test_merge_insert_says_exactly_what_it_did(world: World, table: str) -> None
     assert sorted(query(world, table)["x"].to_pylist())[-5:] == [8.5, 9.5, 10.5, 11.5, 12.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "counts"),
     [
@@ -446,6 +447,7 @@ ONCE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ONCE)
 def test_a_key_has_an_operation_carried_out_once(world: World, table: str, operation: str) -> None:
     key = {"Idempotency-Key": f"{operation} of {table}"}

@@ -99,11 +99,13 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_registered_names_no_file_of_others(world: World, tmp_path: Path) -> None:
     secret = create(world, "hr$salaries", 100)
     check_nothing_leads_there(world, secret, str(tmp_path / "allowed"), [100, 101])
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_registered_names_no_place_that_nobody_serves(
     world: World, tmp_path: Path
 ) -> None:

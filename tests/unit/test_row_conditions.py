@@ -46,6 +46,7 @@ def test_a_condition_that_ends_its_process_is_lost_alone(
     assert conditions.fulfilling(TARGET, SOURCE, "true") == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_condition_without_an_end_is_lost(
     conditions: Conditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

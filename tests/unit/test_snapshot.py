@@ -134,6 +134,7 @@ def test_a_table_of_a_snapshot_is_not_written_around_the_log(shop: Service, head
     assert opened.count_rows() == shop.client.open("shop$lance").count_rows()
 
 
+@pytest.mark.slow
 def test_an_index_says_the_same_as_the_log(shop: Service, head: int, index: str) -> None:
     for position in (*range(head + 1), None):
         folded = shop.client.snapshot(position)

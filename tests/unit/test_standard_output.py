@@ -40,6 +40,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_well(arguments: str) -> No
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call", ['output.print_check("disk", "ok", "1 GiB free")', 'output.print_json(["one"])']
 )

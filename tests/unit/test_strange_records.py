@@ -301,6 +301,7 @@ def test_a_manifest_with_a_column_that_is_its_own_parent(world: World) -> None:
     assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_schema_of_thousands_of_levels_is_no_work() -> None:
     """Nobody reads it, as protocol 6 says: Lance's native code ends its process at 10,000."""

@@ -44,6 +44,7 @@ class Stream:
         self.fragments = merged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "commits", "looks", "rewrites"),
     [

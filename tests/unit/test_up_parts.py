@@ -277,6 +277,7 @@ run.broker(where=Where(root=Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_broker_that_starts_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(

@@ -298,6 +298,7 @@ def test_a_moment_with_a_zone_is_that_moment_wherever_it_is_asked(
         assert day == (1,)
 
 
+@pytest.mark.slow
 def test_a_time_is_a_version_of_the_table_that_has_the_name_now(made: Service) -> None:
     index = made.root / "index.duckdb"
     at = "SELECT count(*) AS n FROM ns$a AT (TIMESTAMP => {})"

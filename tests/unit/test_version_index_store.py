@@ -231,6 +231,7 @@ def test_what_is_lost_is_rebuilt_equal(
     assert contents(root) == expected
 
 
+@pytest.mark.slow
 def test_readers_of_a_rebuilt_index_see_no_step_back(
     tmp_path: Path, decided: list[Decided]
 ) -> None:
@@ -254,6 +255,7 @@ def test_readers_of_a_rebuilt_index_see_no_step_back(
     assert history.status(tmp_path)[0]["sequence"] == 600
 
 
+@pytest.mark.slow
 def test_another_log_is_refused_by_name(tmp_path: Path, stream: PartitionLog) -> None:
     build(tmp_path, log_of(stream))
     stop = threading.Event()
@@ -482,6 +484,7 @@ def test_timeline_conflicts_and_writers(built: Path, decided: list[Decided]) -> 
     assert found == {name: (count, commits[name]) for name, count in transactions.items()}
 
 
+@pytest.mark.slow
 def test_one_transaction_and_one_version(built: Path, decided: list[Decided]) -> None:
     one, ordinal = [*effects(decided)][400]
     (row, *_) = history.transaction(built, one.outcome.transaction_id)

@@ -41,6 +41,7 @@ def test_rows_are_compared_with_a_wide_table(wide: pa.Schema) -> None:
             check_columns(wide.append(pa.field("d", pa.int64())), wide, "t")
 
 
+@pytest.mark.slow
 def test_a_wide_schema_is_decided(wide: pa.Schema) -> None:
     fields, _ = schema_fields(wide)
     with quick():
