@@ -22,6 +22,12 @@ LOOK_SECONDS = 0.002
 class NoHealth:
     """Stands in where nobody asks for health."""
 
+    def start(self) -> None:
+        """Look at nothing."""
+
+    def close(self) -> None:
+        """Stop doing so."""
+
     async def fresh(self) -> tuple[()]:
         """Return nothing."""
         return ()

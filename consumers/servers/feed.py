@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -107,16 +108,18 @@ class _Feeds:
             self._give_back(client)
             raise
         return _Stream(
-            self._stream(subscription, time.monotonic() + seconds),
+            self._stream(subscription, time.monotonic() + seconds, request.app.state),
             # Not awaited: this may be cancelled, and a poll may still be at work.
             on_end=lambda: self._threads.submit(self._end, opening, client),
         )
 
-    async def _stream(self, subscription: Subscription, ends: float) -> AsyncIterator[str]:
+    async def _stream(
+        self, subscription: Subscription, ends: float, server: State
+    ) -> AsyncIterator[str]:
         try:
             yield f"retry: {RETRY_MS}\n{_mark(subscription.token)}"
             heard = time.monotonic()
-            while (now := time.monotonic()) < ends:
+            while (now := time.monotonic()) < ends and not getattr(server, "is_ending", False):
                 due = heard + self._settings.heartbeat_seconds
                 wait = max(0.0, min(POLL_SECONDS, ends - now, due - now))
                 events = await self._on_thread(functools.partial(subscription.poll, wait))

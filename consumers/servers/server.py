@@ -143,8 +143,9 @@ def serve(
     settings = settings or ServerSettings()
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_SECONDS)
+    app = make_app(health, routes, settings)
     config = uvicorn.Config(
-        make_app(health, routes, settings),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -175,6 +176,7 @@ def serve(
             if not thread.is_alive():
                 raise Unavailable("the HTTP server ended; see its log")
     finally:
+        app.state.is_ending = True  # else it would wait for feeds, which go on for an hour
         server.end()
         thread.join(SHUTDOWN_SECONDS + 1)
         health.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import socket
+import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -13,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from consumers.servers import server
 from consumers.servers.feed import FeedSettings, feed_routes
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from tests.feed_reading import HttpFollower, told
-from tests.page_server import serving_routes
+from tests.page_server import NoHealth, serving_routes
 from tests.service import SCHEMA, Service, rows, service
 from tests.waiting import wait_until
 
@@ -131,6 +134,32 @@ def test_a_feed_goes_on_over_a_restart_of_its_server_and_a_change_of_leader(tmp_
             feed.close()
         assert (feed.sequences, feed.refused) == (wanted, "")
         assert len(wanted) == 5
+
+
+def test_a_server_that_ends_ends_its_feeds(shop: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 4 * WAIT_SECONDS)
+    stop, ready = threading.Event(), threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = threading.Thread(
+        target=server.serve,
+        args=(NoHealth(), listener),
+        kwargs={
+            "routes": feed_routes(shop.client),
+            "stop": stop,
+            "on_ready": lambda address: ready.set(),
+        },
+    )
+    serving.start()
+    assert ready.wait(WAIT_SECONDS)
+    feed = Feed(f"http://127.0.0.1:{port}")
+    assert feed.message() is not None
+    stop.set()
+    serving.join(60)
+    has_ended = not serving.is_alive()
+    feed.cut()
+    serving.join(WAIT_SECONDS)
+    assert has_ended
 
 
 def test_heartbeats_move_the_id_along_past_what_is_left_out(uri: str, shop: Service) -> None:
