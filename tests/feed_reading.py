@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -44,11 +46,14 @@ class HttpFollower:
     def close(self) -> None:
         """Hang up; events that come meanwhile are dropped."""
         self._is_over.set()
+        with contextlib.suppress(AttributeError, OSError):  # there is none just now
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _follow(self) -> None:
         while not self._is_over.is_set() and not self.refused:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+            self._connection = connection
             headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
             path = f"/v1/log/feed?table={self._table}&from=beginning&seconds=2"
             try:

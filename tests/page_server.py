@@ -95,4 +95,7 @@ def serving_routes(
     """Serve until the block ends; yields the address, as http://HOST:PORT."""
     app = make_app(NoHealth(), routes, settings)  # type: ignore[arg-type]
     with serving_app(app, port, timeout_graceful_shutdown=2) as found:
-        yield f"http://127.0.0.1:{found}"
+        try:
+            yield f"http://127.0.0.1:{found}"
+        finally:
+            app.state.is_ending = True
