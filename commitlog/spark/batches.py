@@ -38,6 +38,7 @@ from commitlog.core.partition.repeats import OTHER_TABLES
 from commitlog.errors import (
     CommitConflict,
     InvalidTransaction,
+    NoSuchTable,
     RetryableConflict,
     TransactionRejected,
     Unavailable,
@@ -45,13 +46,14 @@ from commitlog.errors import (
 from commitlog.model.records import Application, Code, Outcome
 from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.file_commits import trace_writes
+from commitlog.spark.file_commits import trace_writes, version_written_for
 from commitlog.spark.files import (
     Connect,
     Target,
     WrittenFiles,
     Wrote,
     brought,
+    fields_digest,
     in_fragments,
     joined,
     small_enough,
@@ -156,7 +158,7 @@ class Batch:
                 if not answered:
                     raise
                 ticket, outcome = self._submit(answered, application, timeout)
-        except (CommitConflict, Unavailable) as error:
+        except (CommitConflict, NoSuchTable, Unavailable) as error:
             # If it is only its rows that were refused later, the record's files are committed.
             if not getattr(getattr(error, "outcome", None), "writes", ()):
                 for info, part in self._parts:
@@ -180,6 +182,10 @@ class Batch:
                 if isinstance(part, RowsPart):
                     part.add_to(record, info)
                     continue
+                if isinstance(part.operation, lance.LanceOperation.Append):
+                    now, written = self._log.table(info.table_id), part.operation.fragments
+                    version = version_written_for(now, written, info.version, fields_digest(info))
+                    part = replace(part, read_version=version or 0)
                 # Of the table that was read: another one may have its name by now.
                 commit = prepared_commit(info, part, transaction.transaction_id, id_is_new=True)
                 record.submit(info.table_id, commit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from commitlog.spark.files import (
     WrittenFiles,
     Wrote,
     brought,
+    fields_digest,
     in_fragments,
     small_enough,
 )
@@ -64,22 +65,30 @@ def commit_files(
             if outcome.code is not Code.MALFORMED_RECORD:
                 return outcome.raise_for_conflict()
     files = in_fragments(files, target)
+    is_older = False
 
     def submit() -> Any:
+        nonlocal is_older
         fragments = files.metadata()
         operation: Any = lance.LanceOperation.Append(fragments)
+        info = log.table(options.table)
+        version = None
         if overwrite:
-            operation = _replacing(log.table(options.table), options.table, fragments)
+            operation = _replacing(info, options.table, fragments)
+        else:
+            version = version_written_for(info, fragments, files.version, files.fields)
+        is_older = version is not None
         return log.submit(
             options.table,
             operation,
+            read_version=version,
             application=application,
             inserted_keys=None if overwrite else files.key_hashes(target),
             properties=properties,
         )
 
     try:
-        outcome = _decided(log, options, submit, wait)
+        outcome = _decided(log, options, submit, wait, lambda: is_older)
         trace_writes(outcome.transaction_id, files.wrote)
         return outcome.raise_for_conflict()
     except InvalidTransaction as error:
@@ -97,6 +106,20 @@ def commit_files(
         raise TransactionRejected(said, error.outcome) from error
 
 
+def version_written_for(
+    now: Any, fragments: Iterable[FragmentMetadata], version: int, fields: str
+) -> int | None:
+    """Return the read version that an append of files must name; None: as of the head.
+
+    Files name columns by field ids, and that of a dropped column may be another one's by now. The
+    log knows, if it is told for which version they were written. It isn't told while the columns
+    are the same, since it would refuse the rows for other changes, too. Nor if files have a field
+    that the table lacks: as of the head the log refuses them, instead of leaving values out.
+    """
+    is_same = fields_digest(now) == fields or _unknown(now, fragments)
+    return None if is_same else min(version, now.version)
+
+
 def _changed(table: str, reason: str) -> str:
     return (
         f"{table} was dropped and created again, or its columns changed, while rows for it were"
@@ -110,23 +133,21 @@ def _replacing(info: Any, table: str, fragments: list[FragmentMetadata]) -> Any:
     Files name columns by their ids, and Lance would give new ones to a plain schema. Values of a
     column that has another id by now would be lost.
     """
+    unknown = _unknown(info, fragments)
+    if unknown:
+        raise InvalidTransaction(
+            f"columns of {table} changed while its rows were written: it has no field"
+            f" {unknown[0]} any more",
+            field="columns", value=unknown, advice="Write the rows again",
+        )  # fmt: skip
     schema: Any = info.lance_schema
-    known = set(_ids_of(schema.fields()))
-    for file in (file for fragment in fragments for file in fragment.files):
-        unknown = sorted(set(file.fields) - known)
-        if unknown:
-            raise InvalidTransaction(
-                f"columns of {table} changed while its rows were written: it has no field"
-                f" {unknown[0]} any more",
-                field="columns", value=unknown, advice="Write the rows again",
-            )  # fmt: skip
     return lance.LanceOperation.Overwrite(schema, fragments)
 
 
-def _ids_of(fields: Iterable[Any]) -> Iterator[int]:
-    for field in fields:
-        yield field.id()
-        yield from _ids_of(field.children())
+def _unknown(info: Any, fragments: Iterable[FragmentMetadata]) -> list[int]:
+    """Return the field ids in files that a table doesn't have."""
+    files = (file for fragment in fragments for file in fragment.files)
+    return sorted({field for file in files for field in file.fields} - info.field_ids.keys())
 
 
 def trace_writes(transaction_id: str, wrote: Iterable[Wrote]) -> None:
@@ -144,8 +165,17 @@ def trace_writes(transaction_id: str, wrote: Iterable[Wrote]) -> None:
     spans.flush()
 
 
-def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: str) -> Outcome:
-    """Submit until it isn't retryable any more; return the outcome, and warn of repeats."""
+def _decided(
+    log: Any,
+    options: WriteOptions,
+    submit: Callable[[], Any],
+    wait: str,
+    is_older: Callable[[], bool] = bool,
+) -> Outcome:
+    """Submit until it isn't retryable any more; return the outcome, and warn of repeats.
+
+    What is submitted as of an older version is decided the same each time.
+    """
     deadline = time.monotonic() + options.timeout_seconds
     while True:
         left = max(1.0, deadline - time.monotonic())
@@ -161,5 +191,6 @@ def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: s
             time.sleep(RETRY_SECONDS)
             continue
         # What was written stands: what was retryable is the same request over a newer head.
-        if outcome.status is not Status.RETRYABLE or time.monotonic() > deadline:
+        is_late = is_older() or time.monotonic() > deadline
+        if outcome.status is not Status.RETRYABLE or is_late:
             return outcome

@@ -8,6 +8,7 @@ rows only if it is about the same keys.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,6 +60,10 @@ class Target:
     data_storage_version: str
     rows_per_file: int
     bytes_per_file: int
+    version: int
+    """The table's, whose columns these are."""
+    fields: str
+    """See `fields_digest`."""
     key: tuple[str, ...] = ()
     """The columns of the table's declared key, in the order of their field ids."""
     key_field_ids: tuple[int, ...] = ()
@@ -94,6 +99,9 @@ class WrittenFiles:
     """Rows that are in no fragment, as streams of Arrow."""
     wrote: tuple[Wrote, ...] = ()
     """Who wrote, of the first tasks."""
+    version: int = 0
+    """The version of the table for which the fragments were written, and its `fields_digest`."""
+    fields: str = ""
 
     def inline_rows(self) -> pa.Table:
         """Return the rows that are in no fragment."""
@@ -133,9 +141,8 @@ def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
     inline = tuple(rows for part in found for rows in part.inline)
     keys = b"".join(known) if all_known else None
     wrote = tuple(one for part in found for one in part.wrote)[:TRACED_TASKS_MAX]
-    return WrittenFiles(
-        fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline, wrote=wrote
-    )
+    version, fields = min(((p.version, p.fields) for p in found if p.fragments), default=(0, ""))
+    return WrittenFiles(fragments, rows, keys, digest, inline, wrote, version, fields)
 
 
 def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
@@ -144,7 +151,7 @@ def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
         return files
     rows = files.inline_rows()
     written = write_files(rows.to_batches(), replace(target, inline_bytes=0))
-    rest = WrittenFiles(files.fragments, files.rows - written.rows, files.keys)
+    rest = replace(files, rows=files.rows - written.rows, digest=0, inline=(), wrote=())
     return replace(joined([rest, written]), digest=files.digest)
 
 
@@ -166,10 +173,19 @@ def target_of(
         data_storage_version=info.data_storage_version,
         rows_per_file=rows_per_file,
         bytes_per_file=bytes_per_file,
+        version=info.version,
+        fields=fields_digest(info),
         key=tuple(key),
         key_field_ids=tuple(info.top_level_ids(key)),
         inline_bytes=inline_bytes,
     )
+
+
+def fields_digest(info: Any) -> str:
+    """Return a digest of a table's columns, in which each has its field id, name and type."""
+    fields = info.field_ids.values()
+    told = [(field.id, field.parent_id, field.name, field.logical_type) for field in fields]
+    return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 def plan(options: WriteOptions, schema: StructType, connect: Connect, overwrite: bool) -> Target:
@@ -266,7 +282,10 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
         raise
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
     known = packed(keys) if count <= keys_max else None
-    return WrittenFiles(written, count, known, joined_digests([digest]))
+    return WrittenFiles(
+        written, count, known, joined_digests([digest]), version=target.version,
+        fields=target.fields,
+    )  # fmt: skip
 
 
 def _few(

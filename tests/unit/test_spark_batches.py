@@ -8,13 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from commitlog.client import direct
 from commitlog.client.row_tickets import RowsApplied, RowsOutcome
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import Batch, batches, each_batch, merge, upsert
+from commitlog.spark.files import write_files
 from commitlog.spark.options import parse_batches
 from tests.service import SCHEMA, ids_of, rows, service
 
@@ -95,6 +98,37 @@ def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(
             batch.commit(Application("job", 0), timeout=30)
         assert ids_of(log.open(table)) == [2]
         assert list(deletions.iterdir()) == [], "what was refused leaves no files"
+
+
+def test_a_batch_puts_no_rows_of_a_dropped_column_into_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its field id comes back; the function is called again and writes for the new columns."""
+    table = "shop$orders"
+    monkeypatch.setattr(
+        batches, "write_frame", lambda frame, target: write_files(frame.to_batches(), target)
+    )
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table(table, SCHEMA)
+        given = MagicMock(schema=from_arrow_schema(SCHEMA), to_batches=rows(1).to_batches)
+        given.sparkSession.sparkContext.getLocalProperty.return_value = "query"
+        calls: list[object] = []
+
+        def write(batch: Batch, frame: Any) -> None:
+            batch.append(table, frame)
+            calls.append(batch)
+            if len(calls) == 1:
+                log.drop_columns(table, ["name"])
+                for name in ("tag", "name"):
+                    log.add_columns(table, pa.schema([(name, pa.string())]))
+
+        run: Any = each_batch(write, {**OPTIONS, "txnAppId": "a"}, connect=lambda _: log)
+        run(given, 0)
+        [row] = log.open(table).to_table().to_pylist()
+        assert len(calls) == 2
+        assert row["name"] == rows(1)["name"][0].as_py()
+        assert row["tag"] is None
 
 
 def test_files_of_a_record_stay_if_only_its_rows_are_refused(

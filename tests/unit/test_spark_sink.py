@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from commitlog.adapters import tracing
 from commitlog.client import runtime, tickets
-from commitlog.errors import InvalidTransaction, TransactionRejected
+from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application
 from commitlog.spark import file_commits, files
 from commitlog.spark.options import parse_write
@@ -122,6 +122,28 @@ def test_columns_that_change_while_rows_are_written_lose_no_values(
         expected = {"gone": 1, "id": 2, "sum": 3, "twice": None}
     sink.commit(written)
     assert world.client.open(name).to_table().to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_rows_of_a_dropped_column_are_not_those_of_a_new_one(
+    world: Service, streaming: bool
+) -> None:
+    """Its field id comes back once no file has the column any more."""
+    log = world.client
+    sink: Any = stream_sink(world, "q") if streaming else batch_sink(world)
+    written = told(sink, [1])
+    log.drop_columns(TABLE, ["name"])
+    log.add_columns(TABLE, pa.schema([("tag", pa.string())]))
+    log.add_columns(TABLE, pa.schema([("name", pa.string())]))
+    # Of a stream, Spark makes another writer for the commit.
+    late = stream_sink(world, "q") if streaming else sink
+    with pytest.raises(RetryableConflict, match="append_project_field_dropped"):
+        late.commit(written, *([0] if streaming else []))
+    assert log.open(TABLE).count_rows() == 0
+    if streaming:
+        sink = stream_sink(world, "q")
+        sink.commit(told(sink, [1]), 0)
+        assert log.open(TABLE).to_table()["tag"].to_pylist() == [None]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
