@@ -30,7 +30,7 @@ from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.mapping import map_arrow
-from commitlog.spark.options import Connection, parse_log
+from commitlog.spark.options import Connection, parse_reach
 from commitlog.spark.recompute import Audited, Difference, audit_partition
 
 Progress = Callable[[int, int, int], None]
@@ -57,11 +57,11 @@ def audit(
 
     Raises CorruptLog (from a task) if a chain is broken.
     """
-    parsed = parse_log({**options, "read": "log"})
-    runtime = connect(parsed.connection).runtime()
+    reached = parse_reach(options, use="audit")
+    runtime = connect(reached).runtime()
     log = runtime.log
     hear_roots(runtime)
-    connection = replace(parsed.connection, places=places_text())
+    connection = replace(reached, places=places_text())
     ends = [(number, outcomes_end(log, number)) for number in range(log.partitions())]
     if into:
         spark.dataSource.register(CommitLogDataSource)

@@ -28,7 +28,7 @@ from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
-from commitlog.spark.options import parse_batches
+from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
 
@@ -50,7 +50,7 @@ def compact(
         RetryableConflict: others won `tries_max` times in a row.
         Unavailable: Spark gave up, or there was no time left; nothing was submitted.
     """
-    log = connect(parse_batches(options).connection)
+    log = connect(parse_reach(options, use="compact"))
     kept: Kept = log.compact(table, rewrite=on_executors(spark), **how)
     return kept
 

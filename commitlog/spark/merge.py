@@ -129,12 +129,13 @@ def merge(
         CommitConflict: refused for good, or still conflicting at the end of the timeout.
     """
     parsed = parse_batches(options)
-    if parsed.application_id:
-        raise InvalidTransaction(
-            "option 'txnAppId' has no effect on `merge`", field="txnAppId",
-            value=parsed.application_id,
-            advice="Use `each_batch` or `upsert`, which commit each batch once, or leave it out",
-        )  # fmt: skip
+    of_batches = {"txnAppId": parsed.application_id, "strictRepeats": parsed.strict_repeats}
+    for name, value in of_batches.items():
+        if value:
+            raise InvalidTransaction(
+                f"option {name!r} has no effect on `merge`", field=name, value=value,
+                advice="Use `each_batch` or `upsert`, which commit a batch once, or leave it out",
+            )  # fmt: skip
     wanted = Merge.of(
         on, update=update, insert=insert, delete_where=delete_where, rows_in_driver=rows_in_driver
     )

@@ -177,15 +177,17 @@ def _by_log(values: Mapping[str, str]) -> bool:
 
 
 def parse_batches(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of what names its tables itself: `foreachBatch`, `merge`, `compact`.
-
-    Raises:
-        InvalidTransaction: correct the option that `field` names.
-    """
+    """Read the options of what names its tables itself: `foreachBatch` and `merge`."""
     others = ("table", "path", "txnVersion")
     names = tuple(name for name in COMMON + WRITE if name not in others)
-    values = _known(options, names, use="foreachBatch, merge or compact", others=others)
+    values = _known(options, names, use="foreachBatch or merge", others=others)
     return _writing(values, "")
+
+
+def parse_reach(options: Mapping[str, str], *, use: str) -> Connection:
+    """Read the options of what only has to reach the log; others, without effect, are refused."""
+    others = COMMON + WRITE + READ + CHANGES + LOG
+    return _connection(_known(options, REACH, use=use, others=others))
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:

@@ -27,7 +27,7 @@ from commitlog.model.records import Answered, Outcome
 from commitlog.ports import Reader
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
-from commitlog.spark.options import parse_batches
+from commitlog.spark.options import parse_reach
 
 METRIC = "commitlog.repeat"
 FIELDS = "committed_rows long, rows long, differs boolean, message string"
@@ -46,7 +46,8 @@ def show_repeats(
     queries start, and `close` of what it returns at the end. `options` are those of format
     `commitlog` that reach the log.
     """
-    listener = RepeatsListener(spark, connect(parse_batches(options).connection).runtime())
+    log = connect(parse_reach(options, use="show_repeats"))
+    listener = RepeatsListener(spark, log.runtime())
     spark.streams.addListener(listener)
     return listener
 

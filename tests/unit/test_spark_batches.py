@@ -73,6 +73,8 @@ def test_options_that_a_merge_has_not_are_refused_at_once() -> None:
         upsert("shop$orders", "id", OPTIONS, delete_wher="gone")
     with pytest.raises(InvalidTransaction, match="'txnAppId' has no effect on `merge`"):
         merge(MagicMock(), "shop$orders", "id", options={**OPTIONS, "txnAppId": "job"})
+    with pytest.raises(InvalidTransaction, match="'strictRepeats' has no effect on `merge`"):
+        merge(MagicMock(), "shop$orders", "id", options={**OPTIONS, "strictRepeats": "true"})
 
 
 def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(

@@ -1,8 +1,13 @@
 """The options of format `commitlog`."""
 
+from collections.abc import Callable
+from unittest.mock import MagicMock
+
 import pytest
 
 from commitlog.errors import InvalidTransaction
+from commitlog.spark import compact, show_repeats
+from commitlog.spark.audit import audit
 from commitlog.spark.options import Connection, parse_batches, parse_read, parse_write
 from commitlog.spark.versions import VersionWanted
 
@@ -125,3 +130,22 @@ def test_who_writes_is_an_option() -> None:
     assert parse_write(servers, streaming=False).connection.principal == "spark"
     named = parse_write({**servers, "principal": "etl"}, streaming=False)
     assert named.connection.principal == "etl"
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        *(("rowsPerFile", "compact"), ("table", "compact"), ("txnAppId", "show_repeats")),
+        *(("startingPosition", "audit"), ("read", "audit"), ("endingVersion", "audit")),
+    ],
+)
+def test_what_only_reaches_the_log_refuses_options_without_effect(name: str, use: str) -> None:
+    given = {"kafka.bootstrap.servers": "h:1", name: "1"}
+    functions: dict[str, Callable[[], object]] = {
+        "compact": lambda: compact(MagicMock(), "t", options=given, connect=MagicMock()),
+        "show_repeats": lambda: show_repeats(MagicMock(), given, connect=MagicMock()),
+        "audit": lambda: audit(MagicMock(), given, connect=MagicMock()),
+    }
+    with pytest.raises(InvalidTransaction, match=f"'{name}' is not an option of {use}") as raised:
+        functions[use]()
+    assert raised.value.field == name
