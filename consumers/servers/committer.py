@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import TypeVar
 
 from commitlog.adapters.places import bindings, bound, named_here, use_named
 from commitlog.adapters.recordings import Recordings
@@ -39,7 +40,7 @@ from consumers.partition.leader import Leader
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import Loop
 from consumers.partition.observer import StoreObserver
-from consumers.partition.old_versions import OldVersions
+from consumers.partition.old_versions import OldVersions, maker_of
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_followed, settle_roots
@@ -57,6 +58,8 @@ HELD_UP_SECONDS = 0.1
 further are no event."""
 LAST_CHECKPOINT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -334,12 +337,15 @@ class _Places:
     def before_version(self, head: Head, version: int) -> ChainPlace:
         return self._ask(lambda session: session.place_before_version(head, version))
 
+    def made_by(self, head: Head, version: int) -> str:
+        return self._ask(lambda session: maker_of(session.follower.machine, head, version))
+
     def came_by(self, places: list[ChainPlace]) -> None:
         session = self._session()
         if session is not None:
             session.mailbox.call(lambda: session.offset_index.note_all(places))
 
-    def _ask(self, work: Callable[[Session], ChainPlace]) -> ChainPlace:
+    def _ask(self, work: Callable[[Session], T]) -> T:
         session = self._session()
         if session is None:
             raise Unavailable("this committer is starting; ask again")

@@ -12,8 +12,11 @@ import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
-from commitlog.codecs.manifest_file import decode_manifest, transaction_path_in
+from commitlog.client.valid_outcomes import Valid
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name, transaction_path_in
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import NoSuchVersion
+from consumers.partition.old_versions import OldVersions
 from consumers.partition.repair import missing_versions, restore_transactions
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
@@ -239,6 +242,34 @@ def test_thinning_deletes_no_transaction_that_a_leader_would_put_back(
             running.client.append("t", rows(number))
         monkeypatch.setattr(LocalStore, "read", read_then_delete)
         assert restore_transactions(location, 100) == [], "thinned between a list and a look"
+
+
+def test_an_old_version_that_has_its_file_is_opened_without_reading_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, from_place = list[ChainPlace](), OldVersions._outcomes_from
+
+    def noting(old: OldVersions, place: ChainPlace) -> Iterator[Valid]:
+        read.append(place)
+        return from_place(old, place)
+
+    monkeypatch.setattr(OldVersions, "_outcomes_from", noting)
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA, policy="latest")
+        for number in range(4):
+            running.client.append("t", rows(number))
+        leading = running.running[0].committer._session
+        assert leading is not None
+        ids = leading.follower.machine.deduplication
+        monkeypatch.setattr(ids, "get", lambda transaction_id: None)  # it was days ago
+        for version in (2, 3):
+            assert running.client.open("t", version=version).count_rows() == version - 1
+        assert read == []
+        # What has another's name is asked for.
+        place = running.location("t") / "_versions"
+        (place / manifest_name(4)).write_bytes((place / manifest_name(3)).read_bytes())
+        assert running.client.open("t", version=4).count_rows() == 3
+        assert read
 
 
 def test_verify_names_what_is_gone_with_the_versions_that_need_it_and_what_expired(

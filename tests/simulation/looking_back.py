@@ -15,7 +15,7 @@ from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, NoSuchVersion, Unavailable
 from consumers.partition.catalogue import Head
-from consumers.partition.old_versions import OldVersions
+from consumers.partition.old_versions import OldVersions, maker_of
 from consumers.partition.session import Session
 from tests.simulation.log import SimulatedLog
 from tests.simulation.requests import ROOT
@@ -39,6 +39,9 @@ class _Places:
 
     def before_version(self, head: Head, version: int) -> ChainPlace:
         return _of(self._session).place_before_version(head, version)
+
+    def made_by(self, head: Head, version: int) -> str:
+        return maker_of(_of(self._session).follower.machine, head, version)
 
     def came_by(self, places: list[ChainPlace]) -> None:
         session = self._session()
