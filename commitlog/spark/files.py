@@ -142,7 +142,16 @@ def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
     keys = b"".join(known) if all_known else None
     wrote = tuple(one for part in found for one in part.wrote)[:TRACED_TASKS_MAX]
     version, fields = min(((p.version, p.fields) for p in found if p.fragments), default=(0, ""))
-    return WrittenFiles(fragments, rows, keys, digest, inline, wrote, version, fields)
+    return WrittenFiles(
+        fragments=fragments,
+        rows=rows,
+        keys=keys,
+        digest=digest,
+        inline=inline,
+        wrote=wrote,
+        version=version,
+        fields=fields,
+    )
 
 
 def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
@@ -283,9 +292,13 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
     known = packed(keys) if count <= keys_max else None
     return WrittenFiles(
-        written, count, known, joined_digests([digest]), version=target.version,
+        fragments=written,
+        rows=count,
+        keys=known,
+        digest=joined_digests([digest]),
+        version=target.version,
         fields=target.fields,
-    )  # fmt: skip
+    )
 
 
 def _few(

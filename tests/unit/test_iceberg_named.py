@@ -15,7 +15,7 @@ from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_named
 from consumers.tools.iceberg_orphans import IcebergOrphans
-from consumers.tools.nested_places import apart
+from consumers.tools.nested_places import apart, below, nested_in
 from tests.iceberg_files_world import ROWS, FilesWorld
 from tests.iceberg_server import serving
 
@@ -160,3 +160,17 @@ def test_places_apart_are_those_that_meet_no_other(count: int) -> None:
     assert apart(places, others) == {
         one for one in places if not any(meet(one, other) for other in others)
     }
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_what_is_below_many_places_is_what_begins_with_one(count: int) -> None:
+    roots = ("s3://lake/tables", "/r/tables", "/r")
+    places = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}" for n in range(count)]
+    paths = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}{end}" for n in range(0, 400, 7)
+             for end in ("", "/data/a.lance", "/_indices/i", "0/b")]  # fmt: skip
+    is_below = below(places)
+    prefixes = tuple(f"{place}/" for place in places)
+    assert [is_below(one) for one in paths] == [one.startswith(prefixes) for one in paths]
+    nested = sorted([*places, *(f"{place}/in/{n}" for n, place in enumerate(places))])
+    for n, place in enumerate(places):
+        assert nested_in(place, nested) == [f"in/{n}"]

@@ -23,7 +23,6 @@ from commitlog.model.records import Application
 from consumers.tools import file_ledger, orphans
 from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover
-from consumers.tools.nested_places import below, nested_in
 from consumers.tools.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
@@ -587,17 +586,3 @@ def test_a_dropped_table_of_which_nothing_is_left_is_looked_at_no_more(
         assert "shop$old" in listed
         world.client.drop_table("shop$old")
         assert {one.why for one in look()} == {Why.DROPPED}
-
-
-@pytest.mark.parametrize("count", [1, 2, 300])
-def test_what_is_below_many_places_is_what_begins_with_one(count: int) -> None:
-    roots = ("s3://lake/tables", "/r/tables", "/r")
-    places = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}" for n in range(count)]
-    paths = [f"{roots[n % 3]}/{'x/' * (n % 2)}t{n}{end}" for n in range(0, 400, 7)
-             for end in ("", "/data/a.lance", "/_indices/i", "0/b")]  # fmt: skip
-    is_below = below(places)
-    prefixes = tuple(f"{place}/" for place in places)
-    assert [is_below(one) for one in paths] == [one.startswith(prefixes) for one in paths]
-    nested = sorted([*places, *(f"{place}/in/{n}" for n, place in enumerate(places))])
-    for n, place in enumerate(places):
-        assert nested_in(place, nested) == [f"in/{n}"]
