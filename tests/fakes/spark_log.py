@@ -24,6 +24,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from commitlog.codecs.lance_schema import schema_fields
+from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import CommitLogDataSource
 from commitlog.spark.options import Connection, parse_write
@@ -45,6 +47,11 @@ class FakeTable:
     lance_schema: Any
     primary_key: tuple[str, ...] = ()
     deleted: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def field_ids(self) -> dict[int, Field]:
+        """Return all fields by id."""
+        return {field.id: field for field in schema_fields(self.lance_schema)[0]}
 
     def top_level_ids(self, names: list[str]) -> tuple[int, ...]:
         """Return the ids of no columns: there is no key."""
@@ -109,11 +116,13 @@ class FakeLog:
         table: str,
         operation: Any,
         *,
+        read_version: int | None = None,
         application: Application | None = None,
         inserted_keys: object = None,
         properties: object = (),
     ) -> FakeTicket:
         """Commit, unless this application and sequence did."""
+        assert read_version is None, "the stand-in's columns stay what they are"
         assert inserted_keys is None, "the stand-in's tables have no keys"
         with self._alone():
             for entry in self.journal():
