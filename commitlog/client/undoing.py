@@ -29,6 +29,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
 )
 from commitlog.core.log.chain import ChainPlace
+from commitlog.core.manifest.data_files import data_files
 from commitlog.errors import (
     InvalidRequest,
     InvalidTransaction,
@@ -38,6 +39,7 @@ from commitlog.errors import (
     TableAlreadyExists,
     Unavailable,
 )
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.messages import IcebergDescription
 from commitlog.model.operations import (
     AlterProperties,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from commitlog.client.lives import Life
     from commitlog.client.session import TransactionBuilder
     from commitlog.client.snapshot import Snapshot
+    from commitlog.core.manifest.manifest_state import ManifestState
 
 TIMEOUT_SECONDS = 120.0
 
@@ -87,8 +90,8 @@ class UndoesChanges(Host):
         to = parse_table_id(name) if name is not None else table
         deadline = time.monotonic() + timeout
         life = self._dropped(table, incarnation, deadline)
-        _check_followed(life)
         if life.metadata_location:
+            _check_followed(life, [life.metadata_location])
             again = _iceberg_again(life, to)
             try:
                 return self._commit([again], deadline, properties, transaction_id)
@@ -100,12 +103,9 @@ class UndoesChanges(Host):
             raise NoSuchVersion(
                 f"{format_table_id(table)} was dropped before it had a version; create it again"
             )
-        path = _newest_manifest(life)
-        if path is None:
-            raise NoSuchTable(
-                f"{format_table_id(table)} was dropped by outcome {life.dropped_at}, and the "
-                f"manifest of its version {life.version} no longer exists: its files were removed"
-            )
+        path, newest = _newest(life)
+        _check_followed(life, [base.path for base in newest.header.message.base_paths])
+        _check_data(life, newest)
         operations: list[Operation] = [
             RegisterTable(
                 table=to,
@@ -114,7 +114,7 @@ class UndoesChanges(Host):
                 version=life.version,
                 manifest_path=path,
                 policy=life.policy,
-                primary_key=_key_there(life, path),
+                primary_key=_key_there(life, newest),
                 properties=life.properties,
             )
         ]
@@ -324,21 +324,12 @@ def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
             return view_again(to, metadata)
         check_files(metadata)
     except FileNotFoundError as error:
-        raise NoSuchTable(
-            f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its "
-            f"files were removed: {error}"
-        ) from error
+        raise _removed(life, str(error)) from error
     return register_change(to, metadata=metadata, metadata_location=life.metadata_location)
 
 
-def _check_followed(life: Life) -> None:
+def _check_followed(life: Life, followed: Sequence[str]) -> None:
     """Refuse a table whose files name a place that was moved: readers would go there."""
-    followed = [life.metadata_location]
-    if life.version and not life.metadata_location:
-        path = _newest_manifest(life)
-        data = store_for(life.location).read(path) if path is not None else b""
-        bases = decode_manifest(data)[0].header.message.base_paths if data else ()
-        followed = [base.path for base in bases]
     for place in followed:
         if is_moved(place):
             raise InvalidTransaction(
@@ -351,19 +342,35 @@ def _check_followed(life: Life) -> None:
             )
 
 
-def _key_there(life: Life, path: str) -> tuple[str, ...]:
-    """Return a dropped table's key; none if one of its columns had been renamed or dropped."""
-    if not life.primary_key:
-        return ()
-    manifest, _ = decode_manifest(store_for(life.location).read(path))
-    names = {field.name for field in manifest.header.message.fields if field.parent_id == -1}
-    return life.primary_key if names.issuperset(life.primary_key) else ()
-
-
-def _newest_manifest(life: Life) -> str | None:
+def _newest(life: Life) -> tuple[str, ManifestState]:
+    """Return the path of a dropped table's newest manifest, and what it says."""
     store = store_for(life.location)
     for scheme in NamingScheme:
         path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"
         if store.size(path) >= 0:
-            return path
-    return None
+            return path, decode_manifest(store.read(path))[0]
+    raise _removed(life, f"the manifest of version {life.version} isn't there")
+
+
+def _check_data(life: Life, newest: ManifestState) -> None:
+    """Refuse a table without its data: a committer that starts anew writes its manifests again."""
+    store = store_for(life.location)
+    there = frozenset(store.names("data"))
+    fragments = map(DataFragment.FromString, dict(newest.fragments.items()).values())
+    for file in (file for fragment in fragments for file in data_files(fragment)):
+        is_here = file.HasField("base_id") or file.path in there
+        if not is_here and store.size(f"data/{file.path}") < 0:
+            raise _removed(life, f"its data file {file.path} isn't there")
+
+
+def _removed(life: Life, what: str) -> NoSuchTable:
+    return NoSuchTable(
+        f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its files"
+        f" were removed: {what}"
+    )
+
+
+def _key_there(life: Life, newest: ManifestState) -> tuple[str, ...]:
+    """Return a dropped table's key; none if one of its columns had been renamed or dropped."""
+    names = {field.name for field in newest.header.message.fields if field.parent_id == -1}
+    return life.primary_key if names.issuperset(life.primary_key) else ()

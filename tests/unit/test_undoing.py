@@ -92,6 +92,24 @@ def test_what_was_purged_does_not_come_back(world: World, catalog: Any, space: s
         world.log.undrop([space, "never"])
 
 
+def test_a_table_without_its_data_does_not_come_back(world: World, space: str) -> None:
+    """A committer that starts without a checkpoint writes manifests of dropped tables again."""
+    folder = Path(world.write([space, "gone"], numbers(0, 3)).uri)
+    world.log.drop_table([space, "gone"])
+    [file] = (folder / "data").iterdir()
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(NoSuchTable, match=rf"files were removed: its data file {file.name}"):
+        world.log.undrop([space, "gone"])
+    file.write_bytes(content)
+    world.log.undrop([space, "gone"])
+    world.log.drop_table([space, "gone"])
+    [manifest] = (folder / "_versions").glob("*.manifest")
+    manifest.unlink()
+    with pytest.raises(NoSuchTable, match="files were removed: the manifest of version 1"):
+        world.log.undrop([space, "gone"])
+
+
 def test_tables_of_both_formats_go_back_by_one_record(
     world: World, catalog: Any, space: str
 ) -> None:
