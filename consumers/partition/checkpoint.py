@@ -162,15 +162,26 @@ class Checkpoints:
             self._term += 1
             # What was written ahead may tell of outcomes that never came into the log.
             self._forget()
-            return self._load()
+            while (encoded := self._head()) is not None:
+                try:
+                    return self._load(encoded)
+                except CorruptLog:
+                    if self._head() == encoded:
+                        raise
+                    # Its writer, another process, has put the next one, and removed parts.
+            return None
         finally:
             self._writing.release()
 
-    def _load(self) -> Checkpoint | None:
+    def _head(self) -> bytes | None:
         try:
-            head = json.loads(self._folder.read(HEAD))
+            return self._folder.read(HEAD)
         except FileNotFoundError:
             return None
+
+    def _load(self, encoded: bytes) -> Checkpoint:
+        try:
+            head = json.loads(encoded)
         except ValueError as error:
             raise self._corrupt(f"{HEAD} is not JSON: {error}") from error
         if not isinstance(head, dict) or head.get("format") != FORMAT:

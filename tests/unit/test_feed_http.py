@@ -123,7 +123,7 @@ def test_a_feed_goes_on_over_a_restart_of_its_server_and_a_change_of_leader(tmp_
             log.append("t", rows(1))
             wait_until(lambda: len(feed.sequences) == 2, "events of the first server")
         log.append("t", rows(2))
-        standby = running.start()
+        standby = running.start(tmp_path / "standby")
         running.running[0].stop()
         standby.await_leading()
         log.append("t", rows(3))

@@ -13,6 +13,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.manifest import fragments
 from commitlog.core.partition import table_parts
 from commitlog.core.partition.machine import Machine
+from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, TABLES_IN_CHUNKS_SINCE, Rules
@@ -131,6 +132,34 @@ def test_a_checkpoint_writes_only_the_chunks_that_changed(tmp_path: Path) -> Non
     world.ask("next", append(0, "next.lance"))
     # The machine's own part, the ids, and of the table the rest: its newest chunks are there.
     assert len(save(again, world.machine)) <= 5
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `commitlog doctor`, beside a leader."""
+    world = appended(3)
+    identity = LogIdentity("c", "t", "o", "log")
+    writer, reader = (Checkpoints(tmp_path, identity, world.genesis) for _ in range(2))
+    writer.save(Checkpoint.of(world.machine, Replica()))
+    read = checkpoint.DiskFolder.read
+
+    def beside(folder: checkpoint.DiskFolder, name: str) -> bytes:
+        if name.endswith(".part") and world.machine.sequence < 9:
+            world.ask(
+                f"more {world.machine.sequence}", append(0, f"{world.machine.sequence}.lance")
+            )
+            writer.save(Checkpoint.of(world.machine, Replica()))
+        return read(folder, name)
+
+    monkeypatch.setattr(checkpoint.DiskFolder, "read", beside)
+    loaded = reader.load()
+    assert loaded is not None
+    assert loaded.machine.digest() == world.machine.digest()
+    [lost, *_] = tmp_path.rglob("*.part")
+    lost.unlink()
+    with pytest.raises(CorruptLog, match="is missing"):
+        reader.load()
 
 
 def save_ahead(kept: Checkpoints, machine: Machine) -> None:
