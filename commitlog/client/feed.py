@@ -265,7 +265,8 @@ def sequences(position: int | Mapping[int, int], partitions: int) -> dict[int, i
         )
     if isinstance(position, int):
         if partitions > 1:
-            raise _wrong(position, f"does not name a partition, and this log has {partitions}")
+            why = f"does not name a partition, and this log has {partitions}"
+            raise _wrong(position, why, "a mapping {partition: sequence}")
         position = {0: position}
     known = set(range(partitions))
     if set(position) != known or any(sequence < 0 for sequence in position.values()):
@@ -273,12 +274,14 @@ def sequences(position: int | Mapping[int, int], partitions: int) -> dict[int, i
     return dict(position)
 
 
-def _wrong(position: object, why: str) -> InvalidRequest:
+def _wrong(
+    position: object, why: str, takes: str = "a sequence, a mapping {partition: sequence}"
+) -> InvalidRequest:
     return InvalidRequest(
         f"the position {position!r} {why}",
         field="position",
         value=position,
-        advice="Give a sequence, a mapping {partition: sequence}, or a resume token",
+        advice=f"Give {takes}, or a resume token",
     )
 
 

@@ -170,6 +170,11 @@ def init(
     )
 
     config = where.load()
+    if config.root is None and not config.tables_root:
+        raise ConfigurationError(
+            "no place for tables is set: give --tables-root PLACE, or --root DIR, whose DIR/tables"
+            " they get"
+        )
     place = writable_tables_root(config)
     with closing(connect(config)) as log:
         if config.root is not None:

@@ -150,17 +150,17 @@ class Config:
         return self.root
 
     def need_bootstrap_servers(self) -> str:
-        """Return where Kafka is, as named or as `commitlog up` left it in the root."""
+        """Return where Kafka is, as named or as what ran a broker left it in the root."""
         if self.bootstrap_servers:
             return self.bootstrap_servers
         raise ConfigurationError(
             f"no Kafka cluster is set, and {self._what_root_says()}: give --root DIR of a "
-            f"running `commitlog up`, or --bootstrap-servers HOST:PORT (or {PREFIX}ROOT, "
-            f"{PREFIX}BOOTSTRAP_SERVERS, {FILE})"
+            f"running `commitlog up` or `commitlog broker`, or --bootstrap-servers HOST:PORT "
+            f"(or {PREFIX}ROOT, {PREFIX}BOOTSTRAP_SERVERS, {FILE})"
         )
 
     def _what_root_says(self) -> str:
-        return f"`commitlog up` has not run on {self.root} yet" if self.root else "no root either"
+        return f"no broker has run on {self.root} yet" if self.root else "no root either"
 
     def need_tables_root(self) -> str:
         """Return where new tables are put, as the log records it."""

@@ -13,6 +13,7 @@ import lance
 import pytest
 
 from commitlog.client.feed import PartitionFeed, Subscription, starts
+from commitlog.client.feed import sequences as checked_sequences
 from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
 from commitlog.client.folds import Folds
 from commitlog.client.positions import positions_of
@@ -247,6 +248,12 @@ def test_idle_seconds_count_once_a_feed_has_caught_up(stream: PartitionLog) -> N
             lambda: real() if next(slow, None) is None else []
         )
         assert sequences(list(feed)) == wanted[-1:], "others come first, and take their time"
+
+
+def test_a_position_of_two_partitions_is_not_advised_to_be_one_sequence() -> None:
+    with pytest.raises(InvalidRequest, match="Give a mapping") as refused:
+        checked_sequences(2, 2)
+    assert "Give a sequence" not in str(refused.value)
 
 
 def test_a_feed_begins_where_it_is_told_to(shop: Service) -> None:

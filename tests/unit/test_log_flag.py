@@ -236,3 +236,23 @@ def test_a_log_has_the_tables_root_that_it_was_made_with(
     assert not told.out
     assert f"the tables root of log 'commitlog' is {own}, not {other}" in told.err
     assert log.genesis().tables_root == str(own)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advised"),
+    [
+        (["--bootstrap-servers", "127.0.0.1:1"], "--tables-root PLACE"),
+        (["--root", "{root}"], "running `commitlog up` or `commitlog broker`"),
+    ],
+)
+def test_who_makes_a_log_without_a_place_or_a_broker_is_told_which_flag_names_one(
+    arguments: list[str],
+    advised: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _stay_harmless(monkeypatch)
+    given = [one.format(root=tmp_path) for one in arguments]
+    assert cli.main(["init", *given]) == ExitCode.USAGE
+    assert advised in capsys.readouterr().err

@@ -97,7 +97,7 @@ def erase(
             "the record of an erasure needs a reason",
             field="reason",
             value=reason,
-            advice="Say why, in words that may stay: not whom it is about",
+            advice="Give --reason, in words that may stay: why, not whom it is about",
         )
     if len(reason) > REASON_CHARACTERS:
         raise InvalidRequest(
