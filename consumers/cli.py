@@ -108,6 +108,7 @@ def _prepare_output() -> None:
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     from consumers.commands.exit_codes import ExitCode, in_one_line
     from consumers.runtime.log_lines import is_json
+    from consumers.runtime.process import has_begun
 
     had_begun = is_json()
     if had_begun or _is_to_log_json(arguments):
@@ -124,7 +125,7 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
         _say("".join(traceback.format_exception(error)).rstrip("\n"))
     if code == ExitCode.BUG:
         _say("commitlog: this is a bug in commitlog; please report it")
-    elif code != ExitCode.INTERRUPTED:
+    elif code != ExitCode.INTERRUPTED and not has_begun():
         _say(f"commitlog: {in_one_line(error)}")
     return int(code)
 

@@ -23,6 +23,7 @@ from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.broker.home import Home, check_path
+from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime import roots
@@ -96,7 +97,7 @@ class Supervisor:
             logger.info("stopped while starting")
         except Exception as error:
             self._forced_code = 1
-            logger.error("up ends: %s", error)
+            logger.error("up ends: %s", in_one_line(error))
             raise
         finally:
             self._is_starting = False

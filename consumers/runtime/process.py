@@ -253,6 +253,11 @@ def configure_logging(name: str, root: Path | None) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+def has_begun() -> bool:
+    """Return True in a part that has begun: its log, on standard error too, says what ends it."""
+    return any(isinstance(one, _StandardError) for one in logging.getLogger().handlers)
+
+
 def be_nice(niceness: int, pid: int | None = None) -> bool:
     """Get less of a processor than others, with all threads; return False if that isn't allowed.
 

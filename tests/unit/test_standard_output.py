@@ -99,6 +99,7 @@ def test_why_all_parts_end_is_logged(tmp_path: Path, form: str) -> None:
         up = f'"$@" up --root {tmp_path} --port {port}'
         done = shell(up, COMMITLOG_LOG_FORMAT=form)
     assert done.returncode == ExitCode.MACHINE
+    assert done.stderr.count("cannot listen on 127.0.0.1:") == 1, done.stderr
     assert f"up ends: cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "up ends: cannot listen" in (tmp_path / "up.log").read_text()
 
