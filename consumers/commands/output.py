@@ -33,6 +33,7 @@ _NAME_WIDTH = 24
 """To which a long name is cut before any other column leaves, or a number is cut."""
 _BETWEEN = 3
 """Cells between two columns of a table; the last one has two beside it."""
+_CHECK_WIDTH = len("leader's clock 0")
 
 STYLES = {
     "committed": "green",
@@ -336,11 +337,13 @@ def print_check(name: str, level: str, message: str, advice: str = "") -> None:
     """Print one finding, with what to do below it."""
     from rich.text import Text
 
-    found = visible(f"  {name:<11}  {message}")
+    found = visible(f"  {name:<{_CHECK_WIDTH}}  {message}")
     line = Text.assemble((f"{level:<4}", STYLES.get(level, "")), found)
     console = _console()
     # In a pipe a finding is one line.
     soft_wrap = not sys.stdout.isatty()
     console.print(line, soft_wrap=soft_wrap)
     if advice and level != "ok":
-        console.print(Text(visible(f"      {'':<11}  -> {advice}")), soft_wrap=soft_wrap)
+        console.print(
+            Text(visible(f"      {'':<{_CHECK_WIDTH}}  -> {advice}")), soft_wrap=soft_wrap
+        )

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -308,11 +309,14 @@ def _probe(tables_root: str) -> str:
 
 def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
     with closing(Health(log, config.root, config.token)) as health:
-        yield from (check for check in health.check() if check.name.startswith("leader"))
-        yield from (lance_release(number, one) for number, one in health.statuses.items())
-        yield from (_version(number, one) for number, one in health.statuses.items())
-        now_ms = time.time_ns() // 1_000_000
-        yield from (leader_clock(number, one, now_ms) for number, one in health.statuses.items())
+        leaders = [check for check in health.check() if check.name.startswith("leader")]
+        yield from leaders
+        clock = partial(leader_clock, now_ms=time.time_ns() // 1_000_000)
+        for look in (lance_release, _version, clock):
+            for number, status in health.statuses.items():
+                found = look(number, status)
+                is_first_of_many = not number and len(leaders) > 1
+                yield replace(found, name=f"{found.name} 0") if is_first_of_many else found
         if config.root is not None:
             yield finding("index", partial(_index, config.root, health), RIGHTS_ADVICE)
 

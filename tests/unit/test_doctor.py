@@ -12,6 +12,7 @@ import pytest
 
 from commitlog.adapters.kafka import KafkaLog, TopicCopies
 from consumers import cli
+from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import load
 from consumers.runtime.places import MARKS
@@ -213,6 +214,25 @@ def test_a_leader_whose_clock_differs_is_a_warning(ahead_ms: int, level: Level, 
     assert (found.name, found.level) == ("leader's clock 1", level)
     assert words in found.message
     assert doctor.leader_clock(0, {}, now_ms).level is Level.OK, "older leaders don't say it"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "names"), [(1, ["version"]), (2, ["version 0", "version 1"])]
+)
+def test_each_of_many_partitions_is_named_and_messages_are_aligned(
+    partitions: int,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    health = Mock(statuses={number: {} for number in range(partitions)})
+    health.check.return_value = [Check("leader", Level.OK, "") for _ in range(partitions)]
+    monkeypatch.setattr(doctor, "Health", lambda *_: health)
+    found = [*doctor._service(cast(KafkaLog, None), load({}))]
+    assert [one.name for one in found if one.name.startswith("version")] == names
+    for one in found:
+        output.print_check(one.name, "ok", "!")
+    assert len({line.index("!") for line in capsys.readouterr().out.splitlines()}) == 1
 
 
 def test_a_leader_of_another_version_is_a_warning() -> None:
