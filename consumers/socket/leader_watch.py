@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import threading
@@ -12,6 +13,8 @@ from commitlog.errors import CommitLogError
 
 if TYPE_CHECKING:
     from consumers.partition.session import Session
+
+logger = logging.getLogger(__name__)
 
 # Of its own: a program that seeds `random` gets from it what it would without us. Without state:
 # processes that one forks don't wait alike.
@@ -39,6 +42,8 @@ def stand_by(
         if started is None:
             return
         with LeaderWatch(started.node, log_id, token, home) as watch:
+            if watch.alive:
+                logger.info("on standby: %s leads in epoch %d", started.node, started.epoch)
             while watch.alive and not stop.is_set():
                 session.follow(0.2)
                 if chain.leader is not started:

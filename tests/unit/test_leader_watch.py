@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -63,8 +64,9 @@ def answers() -> Iterator[Answers]:
 
 
 def test_one_that_answers_and_does_not_lead_yet_has_time_to_begin(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     long = 12_345.0
     monkeypatch.setattr(leader_watch, "BEGINNING_SECONDS", (long, long))
     waits: list[float] = []
@@ -82,6 +84,7 @@ def test_one_that_answers_and_does_not_lead_yet_has_time_to_begin(
     assert standby.follows.wait(WAIT_SECONDS)
     assert waits == [long]
     assert not standby.stands.is_set()
+    assert caplog.messages == [f"on standby: {node} leads in epoch 1"]
     answers.end_term()
     assert standby.stands.wait(WAIT_SECONDS), "whose term ends is followed by another one"
     assert waits == [long], "at once"
