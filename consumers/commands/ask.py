@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from commitlog.model.records import Answered, Outcome
 
 FOLLOW_POLL_SECONDS = 0.5
-TIME = Column(
-    "time", lambda row: clock(row["time"]), leaves=2, brief=lambda row: day_and_time(row["time"])
-)
+TIME = Column("time, UTC", lambda row: clock(row["time"]), leaves=2, brief=day_and_time)
 TABLES = """
 SELECT table_name, version, changed_at, changed_by, policy, primary_key, commits, rows_added,
        rows_removed, location, partition, sequence, incarnation, format, snapshot_id,
@@ -88,7 +86,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     columns = (
         Column("table", lambda row: row["table_name"]),
         Column("version", _version, is_number=True),
-        Column("changed", lambda row: clock(row["changed_at"]), leaves=3),
+        Column("changed, UTC", lambda row: clock(row["changed_at"]), leaves=3),
         Column("by", lambda row: row["changed_by"], leaves=4),
         Column("commits", lambda row: row["commits"], is_number=True, leaves=5),
         Column("policy", lambda row: row["policy"], leaves=6),
@@ -310,6 +308,8 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
         for result in outcome.results
     ]
     conflict = outcome.conflict
+    if not changes and outcome.status == "committed" and outcome.answers is None:
+        changes = ["rules of the log"]
     if conflict is not None:
         changes = [
             f"lost to {conflict.operation} {format_table_id(conflict.table)}@{conflict.version}"
@@ -337,7 +337,7 @@ def _print_line(row: Row, as_json: bool) -> None:
         print(json.dumps(row), flush=True)
         return
     words = [output.one_line(output.text(one.show(row))) or "-" for one in LOG_COLUMNS]
-    print(f"{words[0]:>9}  {words[1]}  {words[2]:<12} {'  '.join(words[3:])}".rstrip(), flush=True)
+    print(f"{words[0]:>9}  {words[1]}Z  {words[2]:<12} {'  '.join(words[3:])}".rstrip(), flush=True)
 
 
 def _show_attempt(row: Row) -> None:
@@ -348,7 +348,7 @@ def _show_attempt(row: Row) -> None:
             ("attempt", row["attempt"] or ""),
             ("status", f"{row['status']} {row['code'] or ''}".strip()),
             ("sequence", place),
-            ("time", clock(row["time"])),
+            ("time", f"{clock(row['time'])} UTC"),
             ("writer", row["principal"]),
             ("why", row["message"]),
         ]

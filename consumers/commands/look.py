@@ -113,13 +113,13 @@ def blame(
             Column("made by", lambda row: _doing(row, "made")),
             Column("changed in", lambda row: row["changed_in"], is_number=True),
             Column("changed by", lambda row: _doing(row, "changed")),
-            Column("at", lambda row: clock(row["changed_at"]), leaves=5),
+            Column("at, UTC", lambda row: clock(row["changed_at"]), leaves=5),
         )
     else:
         columns = (
             FRAGMENT,
             Column("version", lambda row: row["version"], is_number=True),
-            Column("time", lambda row: clock(row["time"]), leaves=4, brief=_brief_time),
+            Column("time, UTC", lambda row: clock(row["time"]), leaves=4, brief=day_and_time),
             Column("change", lambda row: row["change"]),
             Column("operation", lambda row: row["operation"]),
             WHO,
@@ -315,7 +315,7 @@ def _rates(row: Row) -> str:
     )
     lag = ", ".join(f"{lag} in partition {name}" for name, lag in row["lag"].items())
     age = f"the index was current {row['behind_seconds']:,.1f} s ago"
-    return f"{clock(row['time'])}  {rates}  lag {lag or 'none'}; {age}"
+    return f"{clock(row['time'])} UTC  {rates}  lag {lag or 'none'}; {age}"
 
 
 def _tables_of(row: Row) -> list[tuple[tuple[Column, ...], list[Row]]]:
@@ -323,7 +323,7 @@ def _tables_of(row: Row) -> list[tuple[tuple[Column, ...], list[Row]]]:
         Column("writer", lambda one: one["writer"] or "(unnamed)"),
         Column("committed", lambda one: one["committed"], is_number=True),
         Column("refused", lambda one: one["refused"], is_number=True),
-        Column("last seen", lambda one: clock(one["last_seen"]), leaves=1),
+        Column("last seen, UTC", lambda one: clock(one["last_seen"]), leaves=1),
     )
     tables = (
         Column("table", lambda one: one["table"]),
@@ -344,10 +344,6 @@ def _from_to(before: object, after: object) -> str:
 def _doing(row: Row, what: str) -> str:
     who = row[f"{what}_by"]
     return f"{row[f'{what}_as']}{f' by {who}' if who else ''}"
-
-
-def _brief_time(row: Row) -> str:
-    return day_and_time(row["time"])
 
 
 def _is_number(kind: object) -> bool:

@@ -144,9 +144,9 @@ def text(value: object) -> str:
     return str(value)
 
 
-def day_and_time(value: object) -> str:
-    """Return an ISO 8601 time without year and fractions: `01-31 12:00:00`."""
-    return clock(value)[5:19]
+def day_and_time(row: Row) -> str:
+    """Return a row's ISO 8601 time without year and fractions: `01-31 12:00:00`."""
+    return clock(row["time"])[5:19]
 
 
 def clock(value: object) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from consumers.commands import output
+from commitlog.model.records import Answered, Outcome, Status
+from consumers.commands import ask, output
 from consumers.commands.exit_codes import ExitCode
 from tests.child import ended
 
@@ -164,3 +165,16 @@ def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str])
     rows = [{"a": "日本$表", "b": "1"}, {"a": "shop$or", "b": "2"}]
     output.print_listing(columns, rows, as_json=False, nothing="")
     assert capsys.readouterr().out == "a        b\n日本$表  1\nshop$or  2\n"
+
+
+def test_a_log_begins_with_its_rules_and_times_say_that_they_are_utc(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = Answered(0, 1, 0, Outcome(1, "", 0, Status.COMMITTED))
+    row = ask._record_row(first)
+    output.print_listing(ask.LOG_COLUMNS, [row], as_json=False, nothing="")
+    ask._print_line(row, as_json=False)
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert "time, UTC" in heading
+    assert all("rules of the log" in line for line in lines)
+    assert "1970-01-01 00:00:00.000Z" in lines[1]
