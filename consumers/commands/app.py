@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cyclopts import App, Group
+from cyclopts import App, ArgumentCollection, CoercionError, Group
 
 from consumers.commands import (
     acl,
@@ -35,8 +35,18 @@ def _exit_codes() -> str:
     return "Exit codes: " + "; ".join(f"{int(code)} {MEANING[code]}" for code in ExitCode) + "."
 
 
+def _refuse_fractions(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse 1.9 for a whole number, which cyclopts rounds: a log would have two partitions."""
+    for argument in arguments:
+        if argument.hint in (int, int | None, tuple[int, ...]):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise CoercionError(argument=argument, token=token, target_type=int)
+
+
 app = App(
     name="commitlog",
+    config=_refuse_fractions,
     help="An event-sourced commit log on Kafka for Lance and Iceberg tables.",
     help_epilogue=_exit_codes(),
     help_format="plaintext",

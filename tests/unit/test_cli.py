@@ -140,6 +140,8 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
         f"rules --operations-max {10**30}",
         "maintain --interval 1e300",
         "move other:9092 --timeout nan",
+        "init --partitions 1.9 --bootstrap-servers /",
+        "server --http-requests-max 1.5 --bootstrap-servers /",
         "verify --expect-head ²:0123456789",
         "committer --partition 1 --socket-port 65535 --bootstrap-servers 127.0.0.1:1",
         "tag --remove",
