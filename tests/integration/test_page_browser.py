@@ -285,6 +285,19 @@ def test_what_the_log_holds_stays_text(browser: Any, tmp_path: Path) -> None:
         assert window.wrong == []
 
 
+def test_the_newest_collisions_fit_and_the_rates_have_an_axis(browser: Any, tmp_path: Path) -> None:
+    decided, terms = busy_log(300)
+    extend_index(tmp_path, decided, terms)
+    with serving_routes(page_routes(tmp_path)) as uri:
+        window = Visit(browser, uri)
+        window.open(VIEWS["conflicts"], ".newest td")
+        hidden = "table => table.scrollWidth - table.clientWidth"
+        assert window.page.locator(".newest .scroll").evaluate(hidden) == 0
+        window.open(VIEWS["live"], READY["live"])
+        assert window.text(".chart .axis").split("\n") == ["2 min ago", "now"]
+        window.context.close()
+
+
 SECRET = "the-secret-of-a-reader"
 
 

@@ -23,7 +23,7 @@ export class ConflictsView {
     this.newest = h("section.panel.newest", { "aria-label": "Newest collisions" });
     this.element = h("div.page.conflicts", {},
       h("div.title", {}, h("h1", {}, "Conflicts"), this.summary, this.choice),
-      h("div.columns", {}, h("div.main", {}, this.map, this.newest), this.side));
+      h("div.columns", {}, this.map, this.side), this.newest);
   }
 
   title() {

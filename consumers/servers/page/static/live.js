@@ -58,7 +58,7 @@ export class LiveView {
       tile("per second", now < 10 ? now.toFixed(1) : count(Math.round(now)), "over the last ten seconds"),
       tile("index behind", count(lag), lag === 1 ? "outcome" : "outcomes"),
       tile("last decision", changed ? ago(changed, status.now) : "–", "by log time"));
-    fill(this.chart, chart(rate));
+    fill(this.chart, chart(rate, status.now));
   }
 
   drawFound(found, status) {
@@ -98,7 +98,7 @@ export function rates(status) {
   return { all, refused, since, width };
 }
 
-function chart(rate) {
+function chart(rate, now) {
   const most = Math.max(1, ...rate.all);
   const step = WIDTH / rate.all.length;
   const area = (values) => {
@@ -109,5 +109,6 @@ function chart(rate) {
   return [h("span.most", {}, `${count(Math.round(most))}/s`),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
       svg("path", { d: area(rate.all), class: "all" }), svg("path", { d: area(rate.refused), class: "refused" })),
+    h("p.axis", {}, h("span", {}, ago(rate.since, now)), h("span", {}, "now")),
     h("ul.legend", {}, h("li.committed", {}, h("i", { "aria-hidden": "true" }), "decided"), h("li.refused", {}, h("i", { "aria-hidden": "true" }), "refused"))];
 }
