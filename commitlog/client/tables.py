@@ -153,7 +153,7 @@ class Tables:
             body = answer()
         except NoSuchTable as error:
             self.forget(table)
-            if any(words in str(error) for words in ("Did you mean", "is an Iceberg table")):
+            if any(words in str(error) for words in ("Did you mean", "is an Iceberg")):
                 raise
             # A leader that knows all names has compared them, unless they are too many.
             has_compared = runtime.partitions == 1 and NoSuchTable.ADVICE in str(error)

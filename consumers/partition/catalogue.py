@@ -14,6 +14,7 @@ from commitlog.core.catalogue.decider import altered, parents
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import ENDS, Change, ChangeKind, Noted
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
@@ -156,9 +157,10 @@ class PartitionHeads:
     def head(self, table: TableId) -> Head:
         """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
         head = self._heads.get(table)
-        if head is None and table in self._iceberg:
+        if head is None and (other := self._iceberg.get(table)) is not None:
+            kind = "view" if isinstance(other, IcebergView) else "table"
             raise NoSuchTable(
-                f"{format_table_id(table)} is an Iceberg table, not a Lance table: use an Iceberg"
+                f"{format_table_id(table)} is an Iceberg {kind}, not a Lance table: use an Iceberg"
                 " client, such as pyiceberg, at the HTTP server's address"
             )
         if head is None:

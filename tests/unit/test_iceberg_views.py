@@ -263,6 +263,19 @@ def test_clients_make_views_beside_tables(world: World, server: IcebergServer) -
     assert world.log.restore([[space, "w"], [space, "t"]], position) is None
 
 
+def test_a_lance_request_is_told_that_a_name_is_a_views(
+    world: World, server: IcebergServer
+) -> None:
+    space = world.fresh_name()
+    server.ask("POST", "/v1/namespaces", {"namespace": [space]})
+    assert server.ask("POST", f"/v1/namespaces/{space}/views", create("v")).status == 200
+    past = {"x-commitlog-sequence": str(world.log.position()[0])}
+    for headers in ({}, past):
+        status, body = world.post(f"/v1/table/{space}$v/describe", {}, headers=headers)
+        assert (status, body["code"]) == (404, 4)
+        assert "is an Iceberg view, not a Lance table" in body["error"]
+
+
 def test_a_table_is_not_dropped_as_a_view(world: World, server: IcebergServer) -> None:
     """Whatever key comes with the request: Java's client sends one with each."""
     space = world.fresh_name()

@@ -82,7 +82,8 @@ class PastService(Service):
         if known is None:
             found = self._then.table(table)
             if found.is_iceberg:
-                raise NoSuchTable(f"{found.name} is an Iceberg table")
+                kind = "view" if found.is_view else "table"
+                raise NoSuchTable(f"{found.name} is an Iceberg {kind}, not a Lance table")
             known = self._described(found, self._standing(found.incarnation))
             if known.version:
                 path = self.readable(known, known.version)
