@@ -10,6 +10,8 @@ import random
 import re
 import resource
 import socket
+import subprocess
+import tempfile
 import threading
 import time
 import zlib
@@ -17,19 +19,22 @@ from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
 
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
 from consumers.servers import server_heads
 from consumers.servers.namespace import time_travel
-from consumers.servers.namespace.routes import COMMIT_THREADS
+from consumers.servers.namespace.routes import COMMIT_THREADS, SPOOL_BYTES, _spooled
+from consumers.servers.namespace.row_work import HAS_PROC, path_of
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.compression import PIECE_BYTES
@@ -378,6 +383,23 @@ def test_rows_that_arrive_fill_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: nearly_full)
     assert asyncio.run(_upload(Limits(_reading), sent)) == (503, b"nearly full")
     assert asyncio.run(_upload(Limits(_reading), gzip.compress(bytes(7 * MEGABYTE))))[0] == 200
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="files without names can't be opened by others")
+def test_rows_that_arrive_leave_no_file_if_the_server_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that has no name is gone with its processes; those for work on rows can read it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    body = os.urandom(SPOOL_BYTES + 1)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    with asyncio.run(_spooled(Request({"type": "http", "headers": []}, receive), 2**30)) as rows:
+        assert list(tmp_path.iterdir()) == []
+        read = subprocess.run(["cat", path_of(rows)], capture_output=True, check=True, timeout=60)
+        assert read.stdout == body
 
 
 @pytest.mark.parametrize("bodies", [1, 16])

@@ -35,7 +35,7 @@ from consumers.servers.namespace.remote import (
 )
 from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_turns import LargeBodies, RowTurns
-from consumers.servers.namespace.row_work import by_process
+from consumers.servers.namespace.row_work import HAS_PROC, by_process
 from consumers.servers.namespace.rows import NeedsRows
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
@@ -273,7 +273,9 @@ async def _spooled(request: Request, bytes_max: int) -> IO[bytes]:
     try:
         async for piece in _pieces(request, bytes_max):
             if isinstance(spool, io.BytesIO) and spool.tell() + len(piece) > SPOOL_BYTES:
-                file = cast(IO[bytes], tempfile.NamedTemporaryFile(prefix="rows-"))  # noqa: SIM115
+                # Without a name, where another process can open it so: no crash leaves it behind.
+                made = tempfile.TemporaryFile if HAS_PROC else tempfile.NamedTemporaryFile
+                file = cast(IO[bytes], made(prefix="rows-"))
                 file.write(spool.getvalue())
                 spool = file
             spool.write(piece)

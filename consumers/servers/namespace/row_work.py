@@ -27,6 +27,8 @@ from consumers.servers.security.grants import Access, Principal
 
 READ_SECONDS, WRITE_SECONDS = 300.0, 3700.0
 """How long a question may take, and how long a change: a merge may ask for an hour."""
+HAS_PROC = os.path.isdir("/proc/self/fd")
+"""Whether a process can open another one's files, though they have no names."""
 _ENTRIES = {entry.name: entry for entry in (*OPERATIONS, *LOG_OPERATIONS)}
 
 
@@ -153,7 +155,7 @@ _UNKNOWN = (
 def _work(call: Call) -> Work:
     rows, rows_file = None, ""
     if call.stream is not None:
-        rows_file = _name_of(call.stream)
+        rows_file = path_of(call.stream)
         rows = None if rows_file else PickleBuffer(call.stream.read())
     return Work(
         operation=call.operation,
@@ -169,6 +171,7 @@ def _work(call: Call) -> Work:
     )
 
 
-def _name_of(stream: IO[bytes]) -> str:
+def path_of(stream: IO[bytes]) -> str:
+    """Return by which path another process opens a file; "" for what is in memory."""
     name: Any = getattr(stream, "name", "")
-    return name if isinstance(name, str) else ""
+    return name if isinstance(name, str) else f"/proc/{os.getpid()}/fd/{name}"
