@@ -8,11 +8,15 @@ from pathlib import Path
 from pickle import PickleBuffer
 from tempfile import TemporaryFile
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
 
+from commitlog.client.runtime import Runtime
+from commitlog.model.operations import DeclareTable
+from commitlog.model.records import Status
 from consumers.servers.namespace import answer_files, row_work
 from consumers.servers.namespace.durations import seconds
 from consumers.servers.namespace.service import Settings
@@ -188,6 +192,57 @@ def test_a_merge_gives_a_declared_table_its_first_version(world: World) -> None:
     assert world.rows(f"{table}/merge_insert?{upsert}", numbers(0, 3), headers=key) == first
     assert merge(world, table, numbers(2, 5), upsert)[1]["num_inserted_rows"] == 2
     assert count(world, table) == 5
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "anew"}], ids=["", "with a key"])
+@pytest.mark.parametrize("operation", ["insert", "merge_insert"])
+def test_a_table_that_another_client_declared_anew_gets_its_first_rows(
+    world: World, table: str, operation: str, key: dict[str, str]
+) -> None:
+    path = f"{table}/{operation}?on=id&when_not_matched_insert_all=true"
+    assert world.rows(path, numbers(10, 11))[0] == 200
+    name = tuple(table.removeprefix("/v1/table/").split("$"))
+    with world.client() as other:
+        other.drop_table("$".join(name))
+        location = str(world.tables_root / name[0] / "anew.lance")
+        made = other.transaction((DeclareTable(name, str(uuid4()), location),))
+        assert other.runtime().submit(made, id_is_new=True).result().status is Status.COMMITTED
+    key = {name: f"{table} {value}" for name, value in key.items()}
+    status, body = world.rows(path, numbers(0, 3), headers=key)
+    assert status == 200, body
+    assert (body["version"], body["num_inserted_rows"]) == (1, 3)
+    assert count(world, table) == 3
+
+
+@pytest.mark.parametrize("operation", ["insert", "merge_insert"])
+def test_a_table_that_another_client_dropped_takes_no_rows(
+    world: World, table: str, operation: str
+) -> None:
+    path = f"{table}/{operation}?on=id&when_not_matched_insert_all=true"
+    assert world.rows(path, numbers(10, 11))[0] == 200
+    files = set(world.tables_root.rglob("*.lance"))
+    with world.client() as other:
+        other.drop_table(table.removeprefix("/v1/table/"))
+    for _ in range(2):
+        status, body = world.rows(path, numbers(0, 3))
+        assert (status, body["code"]) == (404, 4)
+        assert "has no table" in body["error"]
+    assert set(world.tables_root.rglob("*.lance")) <= files
+
+
+def test_rows_are_inserted_without_a_question_before(
+    world: World, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked = Runtime.ask, list[str]()
+
+    def noting(self: Runtime, partition: int, method: str, **params: Any) -> Any:
+        asked.append(method)
+        return ask(self, partition, method, **params)
+
+    assert world.rows(f"{table}/insert", numbers(10, 11))[0] == 200
+    monkeypatch.setattr(Runtime, "ask", noting)
+    assert world.rows(f"{table}/insert", numbers(11, 12))[1]["version"] == 3
+    assert asked == []
 
 
 def test_a_merge_that_only_deletes_takes_a_key_twice(world: World, table: str) -> None:

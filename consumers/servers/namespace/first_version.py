@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeAlias
 
 import lance
 import pyarrow as pa
@@ -14,7 +16,13 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
 from commitlog.adapters.storage_options import storage_options
+from commitlog.client.tables import TableInfo
+from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import Service
+
+_Operation: TypeAlias = Callable[[Service, Call], dict[str, Any]]
 
 
 class _NewTable(StagingNamespace):
@@ -59,3 +67,28 @@ def stage_first_version(
     )
     (staged,) = namespace.staged
     return staged
+
+
+def known_rows(service: Service, call: Call) -> TableInfo:
+    """Return a table as it was learnt lately, or as it is if it had no rows then."""
+    known = service.lately(call.table)
+    return known if known.version else service.info(call.table)
+
+
+def as_it_is(operation: _Operation) -> _Operation:
+    """Have an operation on rows carried out again if its table has none, and had some lately.
+
+    If it failed because the table is gone, that is told as it is elsewhere.
+    """
+
+    @wraps(operation)
+    def carry_out(service: Service, call: Call) -> dict[str, Any]:
+        try:
+            return operation(service, call)
+        except (InvalidTransaction, NoSuchVersion, CommitConflict):
+            if call.stream is None or service.info(call.table).version:
+                raise
+        call.stream.seek(0)
+        return operation(service, call)
+
+    return carry_out

@@ -41,7 +41,7 @@ from consumers.servers.namespace.branch_rows import answered, change_branch, mer
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.durations import TIMEOUT_SECONDS, timeout_of
-from consumers.servers.namespace.first_version import stage_first_version
+from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
 from consumers.servers.namespace.native import commit_natively
 from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.namespace.staged import StagedTarget, read_staged
@@ -148,11 +148,14 @@ def _created(
     return body
 
 
+@as_it_is
 def insert(service: Service, call: Call) -> dict[str, Any]:
     """Add the rows of an Arrow stream, or put them in the place of all others."""
     request = call.read(InsertIntoTableRequest, {"mode", "branch"})
-    info = service.info(call.table)
     mode = one_of("mode", request.mode, "append", "overwrite")
+    # A key's transaction may be refused for what was known, and can't be another one then.
+    is_asked = mode == "overwrite" or call.key is not None
+    info = service.info(call.table) if is_asked else known_rows(service, call)
     if is_branch(request.branch):
         rows = call.arrow().read_all()
         dataset, _ = change_branch(
@@ -180,6 +183,7 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
     }
 
 
+@as_it_is
 def merge_insert(service: Service, call: Call) -> dict[str, Any]:
     """Join the rows of an Arrow stream with the table by key."""
     request = call.read(
@@ -217,15 +221,11 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
             service, call, request.branch, lambda dataset: merged(dataset, rows, on, options)
         )
         return {**answered(dataset), **found}
-    if (info := service.lately(call.table)).version == 0:
-        info = service.info(call.table)
+    info = known_rows(service, call)
     if not info.version and service.first_decision(call) is None:
         return _first_merge(service, call, info, on, options)
     outcome, counts = _carried_out(
-        service,
-        call,
-        lambda made: made.merge_insert(call.rows(), on, options),
-        timeout,
+        service, call, lambda made: made.merge_insert(call.rows(), on, options), timeout
     )
     return {
         "transaction_id": outcome.transaction_id,
