@@ -1,5 +1,6 @@
 """Do operations on rows answer as pylance does on the same rows, and merge_insert as specified?"""
 
+import asyncio
 import io
 import json
 import threading
@@ -334,6 +335,27 @@ def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(answer_files, "is_disk_full", lambda more: True)
     status, said = world.post(f"/v1/table/{name}$t/query", asked)
     assert (status, said["code"]) == (503, 17), said
+
+
+def test_a_large_answer_is_read_no_further_once_its_client_is_gone() -> None:
+    is_gone, sent = asyncio.Event(), list[int]()
+
+    async def receive() -> Any:
+        await is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(len(message.get("body", b"")))
+        if len(sent) == 3:  # the head and two pieces
+            is_gone.set()
+        await asyncio.sleep(0)
+
+    with TemporaryFile() as file:
+        file.write(bytes(100 * answer_files._PIECE_BYTES))
+        file.seek(0)
+        asyncio.run(answer_files.AnswerInFile(file)({"type": "http"}, receive, send))
+        assert file.closed
+    assert sum(sent) < 10 * answer_files._PIECE_BYTES
 
 
 def test_where_an_open_file_has_no_path_a_large_answer_is_passed_on_whole(

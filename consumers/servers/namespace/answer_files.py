@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
@@ -33,13 +34,24 @@ class AnswerInFile(Response):
         return f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, as fast as the client takes it."""
+        """Send it, as fast as the client takes it, and no further than it does."""
         start = {"type": "http.response.start", "status": self.status_code}
-        await send({**start, "headers": self.raw_headers})
-        with self.file:
-            while piece := await run_in_threadpool(self.file.read, _PIECE_BYTES):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            with self.file:
+                await send({**start, "headers": self.raw_headers})
+                while not gone.done() and (
+                    piece := await run_in_threadpool(self.file.read, _PIECE_BYTES)
+                ):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            gone.cancel()
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def rows_answer(rows: pa.RecordBatchReader) -> Response:
