@@ -22,6 +22,7 @@ from commitlog.model.records import ProtocolVersion, Status
 from commitlog.ports import LogIdentity
 from consumers.partition import checkpoint
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.folders import DiskFolder
 from tests.core_world import (
     DAY_MS,
     World,
@@ -142,9 +143,9 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
     identity = LogIdentity("c", "t", "o", "log")
     writer, reader = (Checkpoints(tmp_path, identity, world.genesis) for _ in range(2))
     writer.save(Checkpoint.of(world.machine, Replica()))
-    read = checkpoint.DiskFolder.read
+    read = DiskFolder.read
 
-    def beside(folder: checkpoint.DiskFolder, name: str) -> bytes:
+    def beside(folder: DiskFolder, name: str) -> bytes:
         if name.endswith(".part") and world.machine.sequence < 9:
             world.ask(
                 f"more {world.machine.sequence}", append(0, f"{world.machine.sequence}.lance")
@@ -152,7 +153,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
             writer.save(Checkpoint.of(world.machine, Replica()))
         return read(folder, name)
 
-    monkeypatch.setattr(checkpoint.DiskFolder, "read", beside)
+    monkeypatch.setattr(DiskFolder, "read", beside)
     loaded = reader.load()
     assert loaded is not None
     assert loaded.machine.digest() == world.machine.digest()
