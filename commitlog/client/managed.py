@@ -13,12 +13,13 @@ from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
+from commitlog.adapters.places import bound
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.read_only import Asked, SentDataset
 from commitlog.client.upkeep import Kept
-from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
+from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.table import TableId, format_table_id
 
@@ -177,6 +178,20 @@ class ManagedDataset(Asked):
             advice='Submit lance.LanceOperation.Clone(True, None, version, location, "name") under'
             " the branch's own table name, or open the location with pylance for one outside it",
         )
+
+    def check_unbranched(self, branch: str) -> None:
+        """Refuse to delete a branch that a Clone made a table of the log."""
+        here = f"{cast(LogNamespace, self._namespace_client).location}/"
+        for table in self._log.tables():
+            place = bound(table.location)
+            home = branch_home(place, branch)
+            if home != place and here.startswith(f"{home}/"):
+                raise InvalidRequest(
+                    f"branch {branch!r} is a table of the log, {table.name}",
+                    field="branch",
+                    value=branch,
+                    advice="Drop it under that name",
+                )
 
     def shallow_clone(self, *arguments: Any, **options: Any) -> lance.LanceDataset:
         """Clone a version to a place outside the log, without its files, as Lance's own does."""

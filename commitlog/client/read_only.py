@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Self
 
 import lance
+from lance.dataset import Branches
 from lance.optimize import Compaction
 
 from commitlog.errors import InvalidRequest
@@ -32,6 +33,26 @@ class Asked(lance.LanceDataset):
     def committed_by(self, name: str, commit: Callable[[], Any]) -> Any:
         """Return what the function returns that is called so."""
         raise NotImplementedError
+
+    def check_unbranched(self, branch: str) -> None:
+        """Raise unless this dataset may delete a branch."""
+        raise NotImplementedError
+
+    @property
+    def branches(self) -> Branches:
+        """Return what lists and deletes branches."""
+        return _Branches(self)
+
+
+class _Branches(Branches):
+    def __init__(self, dataset: Asked) -> None:
+        super().__init__(dataset._ds)
+        self._dataset = dataset
+
+    def delete(self, branch: str) -> None:
+        """Delete a branch that is outside the log."""
+        self._dataset.check_unbranched(branch)
+        super().delete(branch)
 
 
 class ReadOnlyDataset(Asked):
@@ -58,6 +79,10 @@ class ReadOnlyDataset(Asked):
     def committed_by(self, name: str, commit: Callable[[], Any]) -> NoReturn:
         """Refuse it."""
         self.refuse(name)
+
+    def check_unbranched(self, branch: str) -> NoReturn:
+        """Refuse it."""
+        self.refuse("branches.delete")
 
     @property
     def optimize(self) -> NoReturn:

@@ -1,11 +1,14 @@
 """Do branches work as Lance's own, and do questions at a position see whole records?"""
 
+import pickle
+import re
 import threading
 from typing import Any
 
 import lance
 import pytest
 
+from commitlog import InvalidRequest
 from tests.namespace_world import World, numbers
 
 BATCH = "/v1/table/batch-commit"
@@ -79,6 +82,30 @@ def test_a_branch_of_the_log_is_read_here_and_committed_to_by_its_table(
         assert (status, body["code"]) == (406, 0)
         assert f"is a table of the log, {name}" in body["error"]
     assert world.log.open(name).count_rows() == 8
+
+
+def test_a_handle_deletes_no_branch_that_is_a_table_of_the_log(
+    world: World, table: list[str]
+) -> None:
+    name, place = f"{table[0]}$dev", world.location(table)
+    clone = lance.LanceOperation.Clone(True, None, 2, place, "dev")
+    world.log.submit(name, clone).result().raise_for_conflict()
+    world.log.open(name).insert(numbers(6, 8))
+    for handle in (world.log.open(table), world.log.open(name)):
+        with pytest.raises(InvalidRequest, match=f"is a table of the log, {re.escape(name)}"):
+            handle.branches.delete("dev")
+    for read_only in (
+        pickle.loads(pickle.dumps(world.log.open(table))),
+        world.log.snapshot().open(table),
+    ):
+        with pytest.raises(InvalidRequest, match=r"read-only, and branches\.delete writes"):
+            read_only.branches.delete("dev")
+    rows = lance.dataset(place).checkout_version(("dev", None)).to_table()
+    assert rows["id"].to_pylist() == list(range(8))
+    lance.dataset(place).create_branch("theirs")  # outside the log
+    opened = world.log.open(table)
+    opened.branches.delete("theirs")
+    assert set(opened.branches.list()) == {"dev"}
 
 
 def test_a_branch_takes_each_number_once(world: World, table: list[str]) -> None:
