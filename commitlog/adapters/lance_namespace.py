@@ -257,8 +257,8 @@ class LogNamespace(GivenNamespace):
     def create_table_version(self, request: Any) -> Any:
         """Commit what pylance staged."""
         self.refused = None
-        staged = self.staged_in(request)
         try:
+            staged = self.staged_in(request)
             path = self._store.commit(staged)
             if path is None:
                 for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):

@@ -30,7 +30,7 @@ _REMOVED = (
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
 _WRITES = (
     *("add_bases", "commit_existing_index_segments", "create_index", "create_scalar_index"),
-    *("delete", "delete_config_keys", "drop_index", "insert", "merge"),
+    *("delete", "delete_config_keys", "drop_index", "initialize_mem_wal", "insert", "merge"),
     *("migrate_manifest_paths_v2", "replace_field_metadata", "replace_schema"),
     *("replace_schema_metadata", "restore", "truncate_table", "update", "update_config"),
     *("update_field_metadata", "update_metadata", "update_schema_metadata"),
@@ -224,6 +224,12 @@ class ManagedDataset(Asked):
         return SentDataset.__deserialize__, state
 
     @property
+    def latest_version(self) -> int:
+        """Return the newest version; NoSuchTable if the table was dropped or renamed."""
+        with _saying_why(self):
+            return super().latest_version
+
+    @property
     def tags(self) -> Tags:
         """Return what names versions."""
         return _Tags(self._ds)
@@ -253,6 +259,16 @@ class _Optimizer(DatasetOptimizer):
         """Add to indices the rows that came since, as Lance's own does."""
         with _saying_why(self._dataset):
             super().optimize_indices(**options)
+
+    def enable_auto_cleanup(self, *given: Any, **options: Any) -> None:
+        """Ask in the table's configuration that Lance deletes versions; maintenance guards them."""
+        with _saying_why(self._dataset):
+            super().enable_auto_cleanup(*given, **options)
+
+    def disable_auto_cleanup(self, **options: Any) -> None:
+        """Ask for that no more."""
+        with _saying_why(self._dataset):
+            super().disable_auto_cleanup(**options)  # type: ignore[no-untyped-call]
 
     def compact_files(self, **options: Any) -> Any:
         """Merge small fragments and drop deleted rows; leaves the dataset at the new head."""

@@ -16,6 +16,7 @@ from commitlog import (
     CommitLog,
     InvalidRequest,
     InvalidTransaction,
+    NoSuchTable,
     NoSuchVersion,
     OutcomeUnknown,
     TableAlreadyExists,
@@ -273,6 +274,42 @@ def test_a_version_that_a_handle_checks_out_is_looked_after_by_the_log_too(
     leader.decide = lambda submitted: blank(Status.REJECTED, Code.BUILD_REFUSED)
     with pytest.raises(TransactionRejected):
         copy.copy(client.open("a$t")).delete("id = 1")
+
+
+REFUSABLE: dict[str, Callable[[Any], Any]] = {
+    "initialize_mem_wal": lambda d: d.initialize_mem_wal(),
+    "enable_auto_cleanup": lambda d: d.optimize.enable_auto_cleanup(
+        {"interval": 5, "older_than_seconds": 60}
+    ),
+    "disable_auto_cleanup": lambda d: d.optimize.disable_auto_cleanup(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSABLE)
+def test_each_write_of_a_handle_says_why_it_was_refused(
+    client: CommitLog, leader: FakeLeader, name: str
+) -> None:
+    handle = client.open("a$t")
+    leader.decide = lambda submitted: blank(Status.REJECTED, Code.BUILD_REFUSED)
+    with pytest.raises(TransactionRejected):
+        REFUSABLE[name](handle)
+
+
+def test_a_handle_of_a_dropped_table_says_so_when_asked_for_its_newest_version(
+    client: CommitLog,
+) -> None:
+    handle = client.open("a$t")
+    client.drop_table("a$t")
+    with pytest.raises(NoSuchTable):
+        _ = handle.latest_version
+
+
+def test_a_handle_commits_no_detached_version(client: CommitLog) -> None:
+    handle = client.open("a$t")
+    append = lance.LanceOperation.Append([])
+    with pytest.raises(InvalidTransaction, match="is not a staged manifest"):
+        lance.LanceDataset.commit(handle, append, read_version=2, detached=True)
+    assert client.table("a$t").version == 2
 
 
 def test_a_handle_changes_no_other_table_that_has_its_name_by_now(client: CommitLog) -> None:
