@@ -287,8 +287,10 @@ def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[s
     after = query.get("pageToken", "")
     rest = [name for name in names if name > after] if after else list(names)
     size = query.get("pageSize")
-    if size is not None and not (size.isdecimal() and 0 < int(size) < 2**31):
-        raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
+    if size is not None and not (size.isdecimal() and len(size) < 11 and 0 < int(size) < 2**31):
+        raise Failure(
+            400, "BadRequestException", f"pageSize is {size!r:.40}, not a positive number"
+        )
     if size is None or "pageToken" not in query:
         return rest, None
     page = rest[: int(size)]
