@@ -335,15 +335,23 @@ def visible(value: str) -> str:
 
 def print_check(name: str, level: str, message: str, advice: str = "") -> None:
     """Print one finding, with what to do below it."""
+    begins = visible(f"{level:<4}  {name:<{_CHECK_WIDTH}}  ")
+    _print_beside(begins, message, STYLES.get(level, ""))
+    if advice and level != "ok":
+        _print_beside(f"{'':<{len(begins)}}-> ", advice)
+
+
+def _print_beside(begins: str, words: str, style: str = "") -> None:
+    """Print words beside the beginning of a line, whose level has a style; wrapped on a terminal.
+
+    In a pipe they are one line.
+    """
     from rich.text import Text
 
-    found = visible(f"  {name:<{_CHECK_WIDTH}}  {message}")
-    line = Text.assemble((f"{level:<4}", STYLES.get(level, "")), found)
-    console = _console()
-    # In a pipe a finding is one line.
-    soft_wrap = not sys.stdout.isatty()
-    console.print(line, soft_wrap=soft_wrap)
-    if advice and level != "ok":
-        console.print(
-            Text(visible(f"      {'':<{_CHECK_WIDTH}}  -> {advice}")), soft_wrap=soft_wrap
+    console, text = _console(), Text(visible(words))
+    room = max(1, console.width - len(begins))
+    for number, line in enumerate(text.wrap(console, room) if sys.stdout.isatty() else [text]):
+        margin = (
+            Text(" " * len(begins)) if number else Text.assemble((begins[:4], style), begins[4:])
         )
+        console.print(margin + line, soft_wrap=True)

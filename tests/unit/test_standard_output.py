@@ -160,6 +160,20 @@ def test_no_heading_is_cut_where_a_column_could_leave(
     assert "…" not in capsys.readouterr().out
 
 
+def test_a_finding_that_a_terminal_wraps_goes_on_below_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output.print_check("disk", "warn", "little " * 20, "free " * 20)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert {line.index("little") for line in lines if "little" in line} == {24}
+    assert {line.index("free") for line in lines if "free" in line} == {27}
+
+
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     columns = [output.Column(name, itemgetter(name)) for name in ("a", "b")]
     rows = [{"a": "日本$表", "b": "1"}, {"a": "shop$or", "b": "2"}]
