@@ -143,35 +143,39 @@ def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
 
 def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., Visit]) -> None:
     window = visit()
-    window.open("/?view=log", READY["log"])
-    await_all_events(window)
     # From the frame that shows a step to the next one: by the clock, so others disturb it.
     frame = (
         "new Promise(done => requestAnimationFrame(a => requestAnimationFrame(b => done(b - a))))"
     )
-    costs: dict[str, list[float]] = {}
-    frames: list[float] = []
-
-    def step(name: str, script: str) -> None:
-        before = window.cpu_ms()
-        frames.append(float(window.page.evaluate(f"() => {{ {script}; return {frame}; }}")))
-        costs.setdefault(name, []).append(window.cpu_ms() - before)
-
     list_by = "document.querySelector('.rows').scrollTop += {}"
     key = (
         "document.querySelector('.plot').dispatchEvent(new KeyboardEvent('keydown', {{key: '{}'}}))"
     )
-    for _ in range(20):
-        step("scroll by a page", list_by.format(600))
-    for _ in range(20):
-        step("scroll far", list_by.format(100_000))
-    step("show all", key.format("0"))
-    for _ in range(20):
-        step("zoom in", key.format("+"))
-    for _ in range(10):
-        step("move", key.format("ArrowLeft"))
-    for _ in range(20):
-        step("zoom out", key.format("-"))
+    steps = [
+        *[("scroll by a page", list_by.format(600))] * 20,
+        *[("scroll far", list_by.format(100_000))] * 20,
+        ("show all", key.format("0")),
+        *[("zoom in", key.format("+"))] * 20,
+        *[("move", key.format("ArrowLeft"))] * 10,
+        *[("zoom out", key.format("-"))] * 20,
+    ]
+    frames: list[float] = []
+
+    def round_of_costs() -> list[float]:
+        window.open("/?view=log", READY["log"])
+        await_all_events(window)
+        costs = []
+        for _, script in steps:
+            before = window.cpu_ms()
+            frames.append(float(window.page.evaluate(f"() => {{ {script}; return {frame}; }}")))
+            costs.append(window.cpu_ms() - before)
+        return costs
+
+    # What a step costs it costs each time; a browser's own collection of garbage comes once.
+    least = map(min, zip(*(round_of_costs() for _ in range(3)), strict=True))
+    costs: dict[str, list[float]] = {}
+    for (name, _), cost in zip(steps, least, strict=True):
+        costs.setdefault(name, []).append(cost)
     told = {name: (sorted(c)[len(c) // 2], max(c)) for name, c in costs.items()}
     print({name: f"p50 {p50:.1f}, max {most:.1f} ms" for name, (p50, most) in told.items()})
     late = sum(one > FRAME_MS_MAX for one in frames)
