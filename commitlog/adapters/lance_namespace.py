@@ -39,7 +39,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 from commitlog.core.tables.branch_names import branch_location
-from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable
+from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId
 
 COMMIT_UNKNOWN = "commit result"
@@ -290,7 +290,7 @@ class LogNamespace(GivenNamespace):
     def _readable(self, version: int) -> dict[str, Any]:
         try:
             path = self._store.materialize(version)
-        except NoSuchTable as error:
+        except NoSuchVersion as error:
             raise TableVersionNotFoundError(str(error)) from error
         return {"version": version, "manifest_path": object_path(self.location, path)}
 

@@ -201,8 +201,25 @@ class ManagedDataset(Asked):
         """Copy a version to a place outside the log, as Lance's own does."""
         return open_dataset(self.uri, self.version).deep_clone(*arguments, **options)
 
-    def committed_by(self, name: str, commit: Callable[[], Any]) -> Any:
+    def mem_wal_writer(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse rows that no version of the log would have."""
+        raise InvalidRequest(
+            "mem_wal_writer of an opened dataset writes rows that no version in the log has",
+            field="dataset",
+            value="mem_wal_writer",
+            advice="Use log.write_rows for many small writes, or open the location with pylance"
+            " and merge what you write there yourself",
+        )
+
+    def committed_by(self, name: str, commit: functools.partial[Any]) -> Any:
         """Say why if the log refuses it; what comes of it is looked after too."""
+        if commit.keywords.get("detached"):
+            raise InvalidRequest(
+                f"{name} makes no version in the log that is detached from all others",
+                field="detached",
+                value=True,
+                advice="Leave it out, or open the location with pylance for one outside the log",
+            )
         with _saying_why(self):
             made = commit()
         opened = made.get("dataset") if isinstance(made, dict) else made
@@ -232,7 +249,7 @@ class ManagedDataset(Asked):
     @property
     def tags(self) -> Tags:
         """Return what names versions."""
-        return _Tags(self._ds)
+        return _Tags(self)
 
     @property
     def optimize(self) -> DatasetOptimizer:
@@ -245,13 +262,23 @@ for _name in (*_WRITES, *_LOOKS):
 
 
 class _Tags(Tags):
+    def __init__(self, dataset: ManagedDataset) -> None:
+        super().__init__(dataset._ds)
+        self._dataset = dataset
+
     def create(self, tag: str, reference: Any = None) -> None:
         """Name a version, by a name that Lance finds again."""
         if not is_tag_name(tag):
             raise InvalidRequest(
                 f"{tag!r} is not a valid tag name", field="tag", value=tag, advice=TAG_NAMES
             )
-        super().create(tag, reference)
+        with _saying_why(self._dataset):
+            super().create(tag, reference)
+
+    def update(self, tag: str, reference: Any = None) -> None:
+        """Have a name mean another version."""
+        with _saying_why(self._dataset):
+            super().update(tag, reference)
 
 
 class _Optimizer(DatasetOptimizer):

@@ -6,7 +6,6 @@ Lance's functions that commit to a dataset ask it here first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn, Self
 
@@ -30,7 +29,7 @@ _WRITES = (
 class Asked(lance.LanceDataset):
     """A dataset that is asked before one of Lance's functions commits to it."""
 
-    def committed_by(self, name: str, commit: Callable[[], Any]) -> Any:
+    def committed_by(self, name: str, commit: functools.partial[Any]) -> Any:
         """Return what the function returns that is called so."""
         raise NotImplementedError
 
@@ -76,7 +75,7 @@ class ReadOnlyDataset(Asked):
             advice=self.advice,
         )
 
-    def committed_by(self, name: str, commit: Callable[[], Any]) -> NoReturn:
+    def committed_by(self, name: str, commit: functools.partial[Any]) -> NoReturn:
         """Refuse it."""
         self.refuse(name)
 
@@ -140,7 +139,7 @@ def _asking(place: Any, name: str, at: int, argument: str) -> None:
         dataset = given[at] if at < len(given) else named.get(argument)
         if not isinstance(dataset, Asked):
             return function(*given, **named)
-        return dataset.committed_by(name, lambda: function(*given, **named))
+        return dataset.committed_by(name, functools.partial(function, *given, **named))
 
     setattr(place, name, staticmethod(call) if isinstance(place, type) else call)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -45,6 +46,10 @@ def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
 def _staged(leader: FakeLeader) -> list[CreateTableVersion]:
     operations = [o for _, t in leader.committed for o in t.operations]
     return [o for o in operations if isinstance(o, CreateTableVersion)]
+
+
+def _files(client: CommitLog) -> set[Path]:
+    return {path for path in Path(client.table("a$t").location).rglob("*") if path.is_file()}
 
 
 def _rows(**columns: list[Any]) -> pa.Table:
@@ -295,21 +300,36 @@ def test_each_write_of_a_handle_says_why_it_was_refused(
         REFUSABLE[name](handle)
 
 
-def test_a_handle_of_a_dropped_table_says_so_when_asked_for_its_newest_version(
-    client: CommitLog,
-) -> None:
+def test_a_handle_of_a_dropped_table_says_so_when_asked_for_a_version(client: CommitLog) -> None:
     handle = client.open("a$t")
+    handle.tags.create("first", 2)
     client.drop_table("a$t")
-    with pytest.raises(NoSuchTable):
-        _ = handle.latest_version
+    asks: list[Callable[[], Any]] = [
+        lambda: handle.latest_version,
+        lambda: handle.tags.create("late", 1),
+        lambda: handle.tags.update("first", 1),
+    ]
+    for ask in asks:
+        with pytest.raises(NoSuchTable):
+            ask()
 
 
 def test_a_handle_commits_no_detached_version(client: CommitLog) -> None:
     handle = client.open("a$t")
+    there = _files(client)
     append = lance.LanceOperation.Append([])
-    with pytest.raises(InvalidTransaction, match="is not a staged manifest"):
+    with pytest.raises(InvalidRequest, match="detached from all others"):
         lance.LanceDataset.commit(handle, append, read_version=2, detached=True)
-    assert client.table("a$t").version == 2
+    assert (client.table("a$t").version, _files(client)) == (2, there)
+
+
+def test_a_handle_opens_no_writer_of_rows_that_no_version_has(client: CommitLog) -> None:
+    handle: Any = client.open("a$t")
+    handle.initialize_mem_wal()
+    there = _files(client)
+    with pytest.raises(InvalidRequest, match=r"no version in the log has.*log\.write_rows"):
+        handle.mem_wal_writer(str(uuid4()))
+    assert _files(client) == there
 
 
 def test_a_handle_changes_no_other_table_that_has_its_name_by_now(client: CommitLog) -> None:

@@ -12,14 +12,13 @@ from commitlog.client.read_only import ReadOnlyDataset
 
 LOGGED = """add_bases add_columns alter_columns cleanup_old_versions commit_existing_index_segments
     create_branch create_index create_scalar_index delete delete_config_keys drop_columns drop_index
-    initialize_mem_wal insert merge merge_insert migrate_manifest_paths_v2 optimize
+    initialize_mem_wal insert mem_wal_writer merge merge_insert migrate_manifest_paths_v2 optimize
     replace_field_metadata replace_schema replace_schema_metadata restore truncate_table update
     update_config update_field_metadata update_metadata update_schema_metadata"""
 """They commit through the log and say why it refused, or are refused; all are on read-only ones."""
 ELSEWHERE = "branches checkout_latest checkout_version deep_clone shallow_clone tags"
 """A handle has its own; they commit no version of the table."""
-FILES = """create_index_uncommitted mem_wal_writer merge_existing_index_segments
-    merge_index_metadata"""
+FILES = "create_index_uncommitted merge_existing_index_segments merge_index_metadata"
 """They write files that no version names."""
 STATIC = "commit commit_batch drop from_pydantic_model"
 """They belong to no dataset; those that commit ask the one that they are given."""
