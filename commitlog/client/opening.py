@@ -46,9 +46,11 @@ class Opened:
         vars(self).pop("keys", None)
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
-        """Open a version by path, without the log behind it."""
+        """Open a version by path, without the log behind it; one that was deleted, anew."""
+        from commitlog.core.tables.lance_tables import is_in
+
         key = (info.location, info.incarnation, version)
-        found = self._datasets.get(key)
+        found = None if is_in(version, info.deleted) else self._datasets.get(key)
         if found is None:
             found = self.alone(info, version)
             with self._lock:

@@ -11,7 +11,7 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.client.native import LogVersions
-from commitlog.errors import LogClosed, LogMoved
+from commitlog.errors import LogClosed, LogMoved, NoSuchVersion
 from tests.service import SCHEMA, rows, service
 
 
@@ -101,3 +101,18 @@ def test_a_writer_goes_on_when_the_version_that_it_has_open_was_deleted(
         for _ in range(2):
             write(log)
         assert log.open("t").count_rows() >= 2
+
+
+def test_a_version_that_was_deleted_while_it_was_open_is_no_longer_there(tmp_path: Path) -> None:
+    with service(tmp_path) as running, CommitLog(running.client._open_log) as other:
+        log = running.client
+        log.create_table("t", SCHEMA)
+        log.append("t", rows(1))
+        snapshot, info = log.snapshot(), log.table("t")
+        assert log.opened.plain(info, 2).count_rows() == 1
+        other.append("t", rows(2))
+        other.expire_versions("t", older_than=timedelta(0), retain_versions=1)
+        with pytest.raises(NoSuchVersion):
+            log.opened.plain(log.table("t"), 2)
+        with pytest.raises(NoSuchVersion):
+            snapshot.open("t")
