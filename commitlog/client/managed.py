@@ -19,8 +19,9 @@ from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.read_only import Asked, SentDataset
 from commitlog.client.upkeep import Kept
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
-from commitlog.errors import InvalidRequest, InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId, format_table_id
 
 _REMOVED = (
@@ -43,9 +44,17 @@ _LOOKS = ("checkout_latest", "checkout_version")
 @contextmanager
 def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
     """Raise the log's own error in place of Lance's, or name the disk that is full."""
-    managed = cast(ManagedDataset, dataset)
-    with saying_why(dataset), naming_full_storage(format_table_id(managed._table), dataset.uri):
-        yield
+    name = format_table_id(cast(ManagedDataset, dataset)._table)
+    try:
+        with saying_why(dataset), naming_full_storage(name, dataset.uri):
+            yield
+    except (OSError, ValueError) as error:
+        if f"/{VERSIONS_DIRECTORY}/{manifest_name(dataset.version)}" not in str(error):
+            raise
+        raise NoSuchVersion(
+            f"version {dataset.version} of {name} was deleted since it was opened; check out the"
+            " newest (checkout_latest) and write again"
+        ) from error
 
 
 def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -116,3 +117,28 @@ def test_a_version_that_was_deleted_while_it_was_open_is_no_longer_there(tmp_pat
             log.opened.plain(log.table("t"), 2)
         with pytest.raises(NoSuchVersion):
             snapshot.open("t")
+
+
+HANDLE_WRITES: dict[str, Callable[[Any], object]] = {
+    "insert": lambda d: d.insert(WIDE),
+    "update": lambda d: d.update({NAMES[1]: "2"}, where=f"{NAMES[0]} = 1"),
+    "delete": lambda d: d.delete(f"{NAMES[0]} = 1"),
+    "merge": lambda d: d.merge_insert(NAMES[0]).when_not_matched_insert_all().execute(WIDE),
+}
+
+
+@pytest.mark.parametrize("name", HANDLE_WRITES)
+def test_a_handle_whose_version_was_deleted_says_so(tmp_path: Path, name: str) -> None:
+    with service(tmp_path) as running:
+        log = running.client
+        log.create_table("t", WIDE.schema)
+        log.append("t", WIDE)
+        log.create_index("t", NAMES[0], "BTREE")
+        handle: Any = log.open("t")
+        log.append("t", WIDE)
+        log.expire_versions("t", older_than=timedelta(0), retain_versions=1)
+        with pytest.raises(NoSuchVersion, match="version 3 of t was deleted since it was opened"):
+            HANDLE_WRITES[name](handle)
+        handle.checkout_latest()
+        HANDLE_WRITES[name](handle)
+        assert handle.version == 5
