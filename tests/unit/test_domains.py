@@ -55,3 +55,19 @@ def test_a_repeated_request_gets_the_first_answer(world: World, name: str) -> No
     twice("POST", f"/v1/namespaces/{name}/properties", b'{"updates": {"c": "3"}, "removals": []}')
     twice("DELETE", f"/v1/namespaces/{name}")
     twice("POST", "/v1/namespaces", b'{"namespace": ["%s"]}' % name.encode())
+
+
+def test_a_key_of_iceberg_holds_for_one_request_whatever_partition_decides_it(
+    world: World,
+) -> None:
+    for name in ("own", "other"):
+        world.post("/v1/namespaces", {"namespace": [name]})
+    for first, second in (("own", "other"), ("other", "own")):
+        key = {"Idempotency-Key": str(uuid4())}
+        made = {"namespace": [first, f"before_{second}"]}
+        assert world.post("/v1/namespaces", made, headers=key)[0] == 200
+        another = {"namespace": [second, f"after_{first}"]}
+        status, said = world.post("/v1/namespaces", another, headers=key)
+        assert (status, said["error"]["type"]) == (400, "BadRequestException"), said
+        assert world.send("GET", f"/v1/namespaces/{second}%1Fafter_{first}")[0] == 404
+        assert world.post("/v1/namespaces", made, headers=key)[0] == 200

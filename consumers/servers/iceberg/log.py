@@ -40,7 +40,7 @@ from commitlog.messages import (
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
 from commitlog.model.operations import IcebergChange, Operation
-from commitlog.model.records import Outcome, Status
+from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.words import say
 from consumers.partition.iceberg_files import IcebergFiles
@@ -103,6 +103,16 @@ class LogIcebergService:
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
         transaction = replace(made, principal=made.principal or _PRINCIPAL)
+        if not id_is_new and runtime.partitions > 1:
+            # A leader knows the ids of its own partition only.
+            known = self._lance.transaction(transaction_id)
+            here = runtime.partition_of(transaction)
+            if known is not None and runtime.partition_of(known[1]) != here:
+                message = (
+                    f"transaction id {transaction_id} was already decided with other content; "
+                    "use a new id for a new transaction"
+                )
+                return RefusedChanges(Status.REJECTED, Code.ID_REUSED, message)
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
