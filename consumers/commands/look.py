@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -296,7 +295,7 @@ def top(
     from consumers.views.activity import activity
 
     root = where.index_root()
-    with output.screen(live=not (once or as_json)) as show, suppress(KeyboardInterrupt):
+    with output.screen(live=not (once or as_json)) as show:
         while True:
             row = activity(root, seconds=seconds)
             if as_json:
