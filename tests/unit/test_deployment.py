@@ -130,6 +130,12 @@ def test_units_are_valid_and_run_commands_that_exist(tmp_path: Path) -> None:
             program, *words = line.replace("%i", "0").split()
             assert program == "/opt/commitlog/bin/commitlog"
             check_command(words)
+    # `init` writes into the tables root, to which the parts write later: all are one user's.
+    [user] = {user for unit in UNITS for user in re.findall(r"^User=(.*)$", unit.read_text(), re.M)}
+    page = (ROOT / "docs/deployment.md").read_text()
+    assert re.findall(r"; ([^;]*) /opt/commitlog/bin/commitlog init\)", page) == [
+        f"runuser -u {user}"
+    ]
     settings = (DEPLOY / "systemd" / "environment").read_text()
     pairs = dict(line.split("=", 1) for line in settings.splitlines() if not line.startswith("#"))
     assert not unknown_variables(pairs)
