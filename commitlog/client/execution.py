@@ -147,7 +147,7 @@ class Execution:
             try:
                 prepared = prepare_append(info, dataset, source)
             except OSError as error:
-                if is_stream or not is_of_deleted_version(error):
+                if is_stream or not is_of_deleted_version(error, dataset.version):
                     raise
                 raise NoSuchVersion(f"{info.name}: an opened version was deleted") from error
             written.append((info, prepared))

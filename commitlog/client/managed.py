@@ -17,9 +17,9 @@ from commitlog.adapters.places import bound
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
+from commitlog.client.opening import is_of_deleted_version
 from commitlog.client.read_only import Asked, SentDataset
 from commitlog.client.upkeep import Kept
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId, format_table_id
@@ -49,7 +49,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
         with saying_why(dataset), naming_full_storage(name, dataset.uri):
             yield
     except (OSError, ValueError) as error:
-        if f"/{VERSIONS_DIRECTORY}/{manifest_name(dataset.version)}" not in str(error):
+        if not is_of_deleted_version(error, dataset.version):
             raise
         raise NoSuchVersion(
             f"version {dataset.version} of {name} was deleted since it was opened; check out the"

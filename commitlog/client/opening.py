@@ -47,10 +47,8 @@ class Opened:
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
         """Open a version by path, without the log behind it; one that was deleted, anew."""
-        from commitlog.core.tables.lance_tables import is_in
-
         key = (info.location, info.incarnation, version)
-        found = None if is_in(version, info.deleted) else self._datasets.get(key)
+        found = None if _is_deleted(info, version) else self._datasets.get(key)
         if found is None:
             found = self.alone(info, version)
             with self._lock:
@@ -91,12 +89,10 @@ class Opened:
 
         None that was deleted: Lance may read its manifest again, for its indices.
         """
-        from commitlog.core.tables.lance_tables import is_in
-
         for (location, incarnation, version), dataset in list(self._datasets.items()):
             if (
                 (location, incarnation) == (info.location, info.incarnation)
-                and not is_in(version, info.deleted)
+                and not _is_deleted(info, version)
                 and dataset.schema.equals(info.schema, check_metadata=False)
                 and dataset.lance_schema == info.lance_schema
             ):
@@ -121,10 +117,11 @@ class Opened:
         )
 
 
-def is_of_deleted_version(error: OSError) -> bool:
+def is_of_deleted_version(error: Exception, version: int) -> bool:
     """Return True if Lance didn't find the manifest of a version that was open."""
     told = str(error)
-    return "Not found: " in told and f"/{VERSIONS_DIRECTORY}/" in told
+    names = (manifest_name(version, scheme) for scheme in NamingScheme)
+    return "Not found: " in told and any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
@@ -142,10 +139,14 @@ def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
 
 def _readable(info: TableInfo) -> int:
     """Return the newest version that has its file and wasn't deleted; 0 if none is known."""
+    readable = info.readable_version
+    return 0 if _is_deleted(info, readable) else readable
+
+
+def _is_deleted(info: TableInfo, version: int) -> bool:
     from commitlog.core.tables.lance_tables import is_in
 
-    readable = info.readable_version
-    return 0 if is_in(readable, info.deleted) else readable
+    return is_in(version, info.deleted)
 
 
 def is_there(location: str, version: int) -> bool:

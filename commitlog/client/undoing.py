@@ -356,7 +356,7 @@ def _check_data(life: Life, newest: ManifestState) -> None:
     """Refuse a table without its data: a committer that starts anew writes its manifests again."""
     store = store_for(life.location)
     there = frozenset(store.names("data"))
-    fragments = map(DataFragment.FromString, dict(newest.fragments.items()).values())
+    fragments = (DataFragment.FromString(one) for _, one in newest.fragments.items())
     for file in (file for fragment in fragments for file in data_files(fragment)):
         is_here = file.HasField("base_id") or file.path in there
         if not is_here and store.size(f"data/{file.path}") < 0:

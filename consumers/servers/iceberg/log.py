@@ -40,6 +40,7 @@ from commitlog.messages import (
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
 from commitlog.model.operations import IcebergChange, Operation
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.words import say
@@ -108,11 +109,9 @@ class LogIcebergService:
             known = self._lance.transaction(transaction_id)
             here = runtime.partition_of(transaction)
             if known is not None and runtime.partition_of(known[1]) != here:
-                message = (
-                    f"transaction id {transaction_id} was already decided with other content; "
-                    "use a new id for a new transaction"
-                )
-                return RefusedChanges(Status.REJECTED, Code.ID_REUSED, message)
+                about = {"sequence": known[0].sequence, "status": known[0].status}
+                phrase = Phrase("id_reused", {"transaction_id": transaction_id, **about})
+                return RefusedChanges(Status.REJECTED, Code.ID_REUSED, say(phrase))
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
