@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ DIES, FAILS = 0, 1
 rewritten = compaction._rewrite
 
 
-def fails_at_first(work: tuple[str, int, str]) -> str:
+def fails_at_first(
+    batches: Iterable[pa.RecordBatch], *, location: str, version: int
+) -> Iterator[pa.RecordBatch]:
     """Rewrite a group as an executor that is killed, or as a task that fails."""
-    made = rewritten(work)
+    made = list(rewritten(batches, location=location, version=version))
+    assert len(made) == 1, "a task has one group"
     context = TaskContext.get()
     assert context is not None
     if context.attemptNumber() == 0 and context.partitionId() == DIES:
@@ -42,7 +46,7 @@ def fails_at_first(work: tuple[str, int, str]) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     if context.attemptNumber() == 0 and context.partitionId() == FAILS:
         raise OSError("the first attempt fails")
-    return made
+    yield from made
 
 
 def fill(log: CommitLog, table: str, *, stable_row_ids: bool) -> Path:

@@ -63,6 +63,7 @@ from commitlog.spark.files import (
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import COUNTED, Merge, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
+from commitlog.spark.pyspark_api import is_connect
 from commitlog.spark.row_parts import RowsPart, appended, merged
 from commitlog.spark.sink import QUERY_ID
 from commitlog.spark.versions import standing
@@ -298,7 +299,9 @@ def _write(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.Rec
 
 
 def _application(frame: DataFrame, batch_id: int, options: WriteOptions) -> Application:
-    query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+    session: Any = frame.sparkSession
+    # Spark Connect runs the function in a process that doesn't know the query.
+    query_id = "" if is_connect(session) else session.sparkContext.getLocalProperty(QUERY_ID) or ""
     if not (options.application_id or query_id):
         raise InvalidTransaction(
             "cannot tell which streaming query this is",

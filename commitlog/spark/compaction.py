@@ -12,10 +12,12 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import lance
+import pyarrow as pa
 from lance.optimize import CompactionTask, RewriteResult
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -28,9 +30,11 @@ from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
+from commitlog.spark.mapping import map_arrow
 from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
+TASK = "number int, task string"
 
 
 def compact(
@@ -67,27 +71,33 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
         if len(tasks) == 1:
             return rewrite_here(info, dataset, tasks, deadline)
         location, version = bound(info.location), dataset.version
-        work = [(location, version, _json(task)) for task in tasks]
-        context = spark.sparkContext
+        work = partial(_rewrite, location=location, version=version)
         try:
             with _cancelled_at(spark, deadline):
-                found = context.parallelize(work, len(work)).map(_rewrite).collect()
+                rows = spark.createDataFrame(list(enumerate(map(_json, tasks))), TASK)
+                # A range for each row; by hashes or in turn, some tasks would get two.
+                each = rows.repartitionByRange(len(tasks), "number")
+                found = map_arrow(each, work, "made string").collect()
         except (Py4JError, PySparkException) as error:
             raise Unavailable(
                 f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"
                 f" was submitted: {str(error)[-MESSAGE_MAX:].strip()}. Look at Spark's logs"
             ) from error
         from_json = RewriteResult.from_json  # type: ignore[attr-defined]
-        return [from_json(text) for text in found]
+        return [from_json(row.made) for row in found]
 
     return rewrite
 
 
-def _rewrite(work: tuple[str, int, str]) -> str:
-    """Rewrite one group of fragments; runs on an executor."""
-    location, version, text = work
-    task = CompactionTask.from_json(text)  # type: ignore[attr-defined]
-    return _json(task.execute(open_dataset(location, version)))
+def _rewrite(
+    batches: Iterable[pa.RecordBatch], *, location: str, version: int
+) -> Iterator[pa.RecordBatch]:
+    """Rewrite the groups of fragments in the rows; runs on an executor."""
+    for batch in batches:
+        for text in batch.column("task").to_pylist():
+            task = CompactionTask.from_json(text)  # type: ignore[attr-defined]
+            made = _json(task.execute(open_dataset(location, version)))
+            yield pa.RecordBatch.from_pydict({"made": [made]})
 
 
 def _json(made: Any) -> str:
@@ -99,14 +109,13 @@ def _json(made: Any) -> str:
 @contextlib.contextmanager
 def _cancelled_at(spark: SparkSession, deadline: float) -> Iterator[None]:
     """Cancel what this thread has Spark do, once there is no time left."""
-    context, tag = spark.sparkContext, f"commitlog-{uuid.uuid4()}"
-    cancel = lambda: context.cancelJobsWithTag(tag)  # noqa: E731
-    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), cancel)
+    tag = f"commitlog-{uuid.uuid4()}"
+    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), spark.interruptTag, [tag])
     timer.daemon = True
-    context.addJobTag(tag)
+    spark.addTag(tag)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        context.removeJobTag(tag)
+        spark.removeTag(tag)

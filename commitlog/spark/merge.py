@@ -56,7 +56,7 @@ from commitlog.spark.merge_files import (
     with_table_types,
 )
 from commitlog.spark.options import WriteOptions, parse_batches
-from commitlog.spark.pyspark_api import arrow_schema_of
+from commitlog.spark.pyspark_api import arrow_schema_of, asked_about
 from commitlog.spark.row_parts import SmallMerge, merged
 from commitlog.spark.versions import standing
 
@@ -267,13 +267,10 @@ def _merge_on_executors(
     keys = spark_schema(task.keys(), task.target.table)
     fields = [*columns.fields, flag, *keys.fields]
     fitted = map_arrow(source, partial(_fit, task=task), StructType(fields))
-    tasks = max(spark.sparkContext.defaultParallelism, 1)
+    # As many tasks as Spark has cores, or one for each fragment.
     numbers = spark.createDataFrame([(number,) for number in fragments], "fragment long")
-    placed_numbers = numbers.repartition(min(tasks, max(len(fragments), 1)), "fragment")
     places = [StructField(name, LongType()) for name in (ADDRESS, ROW_ID)]
-    found = map_arrow(
-        placed_numbers, partial(_scan, task=task), StructType([*keys.fields, *places])
-    )
+    found = map_arrow(numbers, partial(_scan, task=task), StructType([*keys.fields, *places]))
     joined = fitted.join(found, keys.names, "left")
     # All rows of a fragment, and all of a key that the table lacks, go to one task.
     home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*keys.names))
@@ -372,26 +369,9 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> pa.Schema:
             field="columns", value=own, advice="Merge with `CommitLog.merge_insert`",
         )  # fmt: skip
     # A column that only says what to delete isn't the table's.
-    asked = _columns_in(frame, wanted.delete_where)
-    extra = {name for name in frame.columns if name in asked and name not in info.schema.names}
+    others = [name for name in frame.columns if name not in info.schema.names]
+    extra = asked_about(frame, wanted.delete_where, others)
     fields = [field for field in frame.schema if field.name not in extra]
     given = arrow_schema(StructType(fields), info.name)
     check_columns(given, info.schema, info.name, partial=not wanted.insert)
     return given
-
-
-def _columns_in(frame: DataFrame, condition: str) -> set[str]:
-    """Return the columns of a frame that a condition is about, however it writes their case."""
-    if not condition:
-        return set()
-    judged: Any = frame.select(f.expr(condition))
-    asked = _attributes(judged._jdf.queryExecution().analyzed().references().toSeq())
-    given: Any = frame
-    own = _attributes(given._jdf.queryExecution().analyzed().output())
-    return {name for key, name in own.items() if key in asked}
-
-
-def _attributes(found: Any) -> dict[int, str]:
-    """Return the names of Spark's attributes by their ids."""
-    each = [found.apply(at) for at in range(found.size())]
-    return {int(one.exprId().id()): str(one.name()) for one in each}

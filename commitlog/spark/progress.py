@@ -23,11 +23,13 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 from commitlog.adapters.reading import end_of
 from commitlog.client.repeats import Repeat, repeat_of
 from commitlog.client.runtime import Runtime
+from commitlog.errors import InvalidRequest
 from commitlog.model.records import Answered, Outcome
 from commitlog.ports import Reader
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
 from commitlog.spark.options import parse_reach
+from commitlog.spark.pyspark_api import is_connect
 
 METRIC = "commitlog.repeat"
 FIELDS = "committed_rows long, rows long, differs boolean, message string"
@@ -45,7 +47,15 @@ def show_repeats(
     were committed, how many came now, whether they differ, and this in words. Call it before the
     queries start, and `close` of what it returns at the end. `options` are those of format
     `commitlog` that reach the log.
+
+    Raises:
+        InvalidRequest: `spark` is a session of Spark Connect.
     """
+    if is_connect(spark):
+        raise InvalidRequest(
+            "a listener of Spark Connect can't add to a query's progress", field="spark",
+            value=type(spark), advice="Read the log (`read='log'`): repeats have `answers`",
+        )  # fmt: skip
     log = connect(parse_reach(options, use="show_repeats"))
     listener = RepeatsListener(spark, log.runtime())
     spark.streams.addListener(listener)

@@ -7,7 +7,11 @@ that Spark does not document. So other versions are refused when this package is
 from __future__ import annotations
 
 import functools
+import logging
 import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +38,10 @@ def check_version(version: str) -> tuple[int, int]:
 RELEASE = check_version(pyspark.__version__)
 
 # Only a supported PySpark has what follows.
+from pyspark.errors import AnalysisException  # noqa: E402
+from pyspark.logger import PySparkLogger  # noqa: E402
+from pyspark.sql import DataFrame  # noqa: E402
+from pyspark.sql import functions as f  # noqa: E402
 from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
 from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
@@ -77,8 +85,10 @@ __all__ = [
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
     "arrow_schema_of",
+    "asked_about",
     "check_limits",
     "check_version",
+    "is_connect",
     "start_streams_in_any_thread",
 ]
 
@@ -88,6 +98,11 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
     if RELEASE < (4, 2):
         return to_arrow_schema(schema)
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def is_connect(session: Any) -> bool:
+    """Return True for a session of Spark Connect, which has no JVM."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def check_limits(**limits: int | None) -> None:
@@ -102,6 +117,36 @@ def check_limits(**limits: int | None) -> None:
                 f"option {name!r} needs PySpark 4.2 or later", field=name, value=value,
                 advice="Leave it out: a batch then takes everything available",
             )  # fmt: skip
+
+
+def asked_about(frame: DataFrame, condition: str, columns: Sequence[str]) -> set[str]:
+    """Return which columns of a frame a condition is about, however it writes their case."""
+    if not condition:
+        return set()
+    _ = frame.select(f.expr(condition)).schema  # what is wrong with it is said
+    found = set()
+    with _unlogged():
+        for name in columns:
+            try:
+                _ = frame.drop(name).select(f.expr(condition)).schema
+            except AnalysisException:
+                found.add(name)
+    return found
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Have PySpark log no error for what this thread asks it."""
+    log, thread = PySparkLogger.getLogger("SQLQueryContextLogger"), threading.get_ident()
+
+    def is_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    log.addFilter(is_another)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_another)
 
 
 def start_streams_in_any_thread() -> None:
