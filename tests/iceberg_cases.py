@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.iceberg_memory import MemoryIcebergService
-from tests.iceberg_server import IcebergServer, serving
+from tests.iceberg_server import IcebergServer
+from tests.namespace_world import World as NamespaceWorld
 
 _FILE = Path(__file__).parent / "conformance" / "data" / "transactions-commit-cases.json"
 DATA: dict[str, Any] = json.loads(_FILE.read_text())
@@ -22,11 +20,8 @@ class World:
     """A catalogue with the namespace `analytics`, and the files that it sees."""
 
     server: IcebergServer
-    put: Callable[[str, bytes], None]
-    """Puts a file that a fixture needs."""
-    read: Callable[[str], bytes]
-    root: str = "s3://bucket"
-    """What stands for `s3://bucket`."""
+    root: str
+    """The folder that stands for `s3://bucket`."""
     copies_files: bool = False
     """Whether a copy has files of its own, as `rewrite_table_path` makes them, or all one."""
 
@@ -34,18 +29,18 @@ class World:
         """Return a part of the cases with locations of this world."""
         return json.loads(json.dumps(value).replace("s3://bucket", self.root))
 
+    def forget_tables(self) -> None:
+        """Drop all tables of the namespace."""
+        tables = "/v1/namespaces/analytics/tables"
+        for found in self.server.ask("GET", tables).json["identifiers"]:
+            assert self.server.ask("DELETE", f"{tables}/{found['name']}").status == 204
 
-@contextmanager
-def in_memory() -> Iterator[World]:
-    """Serve a catalogue in memory."""
-    service = MemoryIcebergService()
-    with serving(service) as running:
-        assert running.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
 
-        def put(location: str, data: bytes) -> None:
-            service.files.setdefault(location, data)
-
-        yield World(running, put, service.read_file)
+def over_memory(log: NamespaceWorld) -> World:
+    """Return the catalogue of a log in memory."""
+    server = IcebergServer(int(log.uri.rpartition(":")[2]))
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
+    return World(server, f"{log.tables_root}/bucket")
 
 
 def _register(world: World, fixture: str, name: str = "") -> None:
@@ -57,7 +52,10 @@ def _register(world: World, fixture: str, name: str = "") -> None:
         )
     given = world.placed(json.loads(text))
     location = given["metadata-location"]
-    world.put(location, json.dumps(given["metadata"]).encode())
+    path = Path(location)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(given["metadata"]))
     body = {"name": name or fixture, "metadata-location": location}
     reply = server.ask("POST", "/v1/namespaces/analytics/register", body)
     assert reply.status == 200, reply.data
@@ -136,7 +134,7 @@ def run_case(case: dict[str, Any], world: World) -> None:
         if "results" in expected:
             assert [result["identifier"] for result in results] == expected["results"]
         for result in results:
-            metadata = json.loads(world.read(result["metadata-location"]))
+            metadata = json.loads(Path(result["metadata-location"]).read_bytes())
             assert metadata == _load(server, result["identifier"]["name"])["metadata"]
     else:
         for member, value in expected["error"].items():

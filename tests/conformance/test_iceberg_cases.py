@@ -1,24 +1,26 @@
-"""The cases of the multi-table commit over a catalogue in memory."""
+"""The cases of the multi-table commit over a log in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.iceberg_cases import DATA, World, in_memory, run_case
+from tests.iceberg_cases import DATA, World, over_memory, run_case
+from tests.namespace_world import World as NamespaceWorld
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with in_memory() as made:
-        yield made
+@pytest.fixture(scope="module")
+def served(world: NamespaceWorld) -> World:
+    return over_memory(world)
 
 
 @pytest.mark.parametrize("case", DATA["cases"], ids=lambda case: case["id"])
-def test_case(case: dict[str, Any], world: World) -> None:
-    run_case(case, world)
+def test_case(case: dict[str, Any], served: World) -> None:
+    try:
+        run_case(case, served)
+    finally:
+        served.forget_tables()
 
 
 def test_the_cases_are_all_there() -> None:

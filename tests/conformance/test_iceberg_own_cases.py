@@ -5,12 +5,13 @@ They have the given cases' format and fixtures, and run as those do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.iceberg_cases import DATA, World, in_memory, run_case
+from tests.iceberg_cases import DATA, World, over_memory, run_case
+from tests.namespace_world import World as NamespaceWorld
 
 Json = dict[str, Any]
 
@@ -363,13 +364,12 @@ CASES: dict[str, tuple[Json, Json]] = {
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with in_memory() as made:
-        yield made
+def served(world: NamespaceWorld) -> World:
+    return over_memory(world)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, world: World) -> None:
+def test_case(name: str, served: World) -> None:
     body, expected = CASES[name]
     given = list(DATA["fixtures"])
     case = {
@@ -377,11 +377,9 @@ def test_case(name: str, world: World) -> None:
         "request": {"method": "POST", "path": "/v1/transactions/commit", "body": body},
         "expect": expected if expected["status"] == 200 else {**expected, "unchanged": given},
     }
-    tables = "/v1/namespaces/analytics/tables"
     try:
-        run_case(case, world)
-        made = world.server.ask("GET", f"{tables}/made").status
+        run_case(case, served)
+        made = served.server.ask("GET", "/v1/namespaces/analytics/tables/made").status
         assert made == (200 if expected["status"] == 200 and "made" in expected["tables"] else 404)
     finally:
-        for found in world.server.ask("GET", tables).json["identifiers"]:
-            assert world.server.ask("DELETE", f"{tables}/{found['name']}").status == 204
+        served.forget_tables()

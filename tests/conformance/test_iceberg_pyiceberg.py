@@ -6,10 +6,6 @@ case of `test_where_pyiceberg_is_known_to_differ`, so that a change there shows.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,16 +15,11 @@ from hypothesis import strategies as st
 
 from commitlog.core.iceberg.domain import IcebergRefused
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from consumers.servers.iceberg.catalog import IcebergSettings
-from tests.fakes.iceberg_memory import MemoryIcebergService
-from tests.iceberg_server import IcebergServer, serving
+from tests.namespace_world import World
 from tests.unit.iceberg_examples import EVENTS, change, decide, main_at, metadata, schema, snapshot
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
-
-_WRITERS = 8
-_APPENDS = 3
 
 
 def _theirs(found: dict[str, Any], updates: list[Any], requirements: list[Any]) -> Any:
@@ -221,30 +212,16 @@ def test_where_pyiceberg_is_known_to_differ(updates: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def service() -> MemoryIcebergService:
-    return MemoryIcebergService(time_ms=time.time_ns() // 1_000_000)
-
-
-@pytest.fixture(scope="module")
-def server(
-    service: MemoryIcebergService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[IcebergServer]:
-    root = tmp_path_factory.mktemp("warehouse")
-    with serving(service, IcebergSettings(f"file://{root}")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def catalog(server: IcebergServer) -> Any:
+def catalog(world: World) -> Any:
     from pyiceberg.catalog import load_catalog
 
-    return load_catalog("ours", type="rest", uri=server.uri)
+    return load_catalog("ours", type="rest", uri=world.uri)
 
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
 
-def test_a_table_lives_a_whole_life(catalog: Any, service: MemoryIcebergService) -> None:
+def test_a_table_lives_a_whole_life(catalog: Any) -> None:
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.types import IntegerType
 
@@ -279,7 +256,6 @@ def test_a_table_lives_a_whole_life(catalog: Any, service: MemoryIcebergService)
     again = catalog.register_table("life.back", location)
     again.append(_ROWS)
     assert again.scan().to_arrow().num_rows == 6
-    assert service.replayed().tables == service.state.tables
 
 
 def test_the_first_format_can_be_written_and_left(catalog: Any) -> None:
@@ -297,7 +273,7 @@ def test_refusals_are_the_errors_that_pyiceberg_knows(catalog: Any) -> None:
     from pyiceberg import exceptions
 
     catalog.create_namespace("wrong")
-    catalog.create_table("wrong.t", _ROWS.schema)
+    catalog.create_table("wrong.t", _ROWS.schema).append(_ROWS)
     with pytest.raises(exceptions.NamespaceNotEmptyError):
         catalog.drop_namespace("wrong")
     with pytest.raises(exceptions.NamespaceAlreadyExistsError):
@@ -312,38 +288,4 @@ def test_refusals_are_the_errors_that_pyiceberg_knows(catalog: Any) -> None:
     catalog.load_table("wrong.t").append(_ROWS)
     stale.properties["commit.retry.num-retries"] = "0"
     with pytest.raises(exceptions.CommitFailedException):
-        stale.append(_ROWS)
-
-
-def test_eight_writers_lose_nothing(
-    catalog: Any, server: IcebergServer, service: MemoryIcebergService
-) -> None:
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.exceptions import CommitFailedException
-
-    catalog.create_namespace("many")
-    catalog.create_table("many.t", _ROWS.schema)
-    deadline = time.monotonic() + 90
-
-    def write(number: int) -> None:
-        mine = load_catalog(f"writer-{number}", type="rest", uri=server.uri)
-        for _ in range(_APPENDS):
-            while True:
-                assert time.monotonic() < deadline
-                try:
-                    mine.load_table("many.t").append(_ROWS)
-                    break
-                except CommitFailedException:
-                    continue
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(_WRITERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    table = catalog.load_table("many.t")
-    assert len(table.snapshots()) == _WRITERS * _APPENDS
-    assert table.scan().to_arrow().num_rows == _WRITERS * _APPENDS * _ROWS.num_rows
-    for name, found in service.replayed().tables.items():
-        path = Path(found.metadata_location.removeprefix("file://"))
-        assert path.read_bytes() == found.encode() == service.state.tables[name].encode()
+        stale.overwrite(_ROWS)

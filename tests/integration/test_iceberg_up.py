@@ -72,22 +72,10 @@ def up(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield Up(root, IcebergServer(running.port), running.connect, restart)
 
 
-def _forget_tables(server: IcebergServer) -> None:
-    tables = "/v1/namespaces/analytics/tables"
-    for found in server.ask("GET", tables).json["identifiers"]:
-        assert server.ask("DELETE", f"{tables}/{found['name']}").status == 204
-
-
 def test_the_cases_of_the_document_hold_over_the_log(up: Up) -> None:
-    def put(location: str, data: bytes) -> None:
-        path = Path(location)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
     server = up.server
     assert server.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
-    world = World(server, put, lambda place: Path(place).read_bytes(), str(up.tables / "bucket"))
+    world = World(server, str(up.tables / "bucket"))
     failed = {}
     with_copies = (case for case in DATA["cases"] if case["id"] == "lim-100-tables")
     apart = ((case, replace(world, copies_files=True)) for case in with_copies)
@@ -96,45 +84,8 @@ def test_the_cases_of_the_document_hold_over_the_log(up: Up) -> None:
             run_case(case, of_case)
         except AssertionError as error:
             failed[case["id"], of_case.copies_files] = str(error)[:500]
-        _forget_tables(server)
+        world.forget_tables()
     assert not failed, failed
-
-
-def test_pyiceberg_works_as_it_is(up: Up) -> None:
-    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
-    from pyiceberg import exceptions
-    from pyiceberg.types import IntegerType
-
-    catalog = up.catalog()
-    catalog.create_namespace("life")
-    table = catalog.create_table("life.t", _ROWS.schema, properties=_ONE_TRY)
-    assert table.location().startswith(str(up.tables))
-    table.append(_ROWS)
-    table.overwrite(_ROWS)
-    table.delete("id = 2")
-    with table.update_schema() as update:
-        update.add_column("more", IntegerType())
-    with table.transaction() as transaction:
-        transaction.set_properties(a="b")
-        transaction.append(_ROWS.append_column("more", pa.array([1, 2, 3], pa.int32())))
-    assert catalog.load_table("life.t").scan().to_arrow().num_rows == 5
-    with catalog.create_table_transaction("life.staged", _ROWS.schema) as staged:
-        staged.append(_ROWS)
-    catalog.rename_table("life.staged", "life.moved")
-    assert sorted(catalog.list_tables("life")) == [("life", "moved"), ("life", "t")]
-    location = catalog.load_table("life.moved").metadata_location
-    catalog.drop_table("life.moved")
-    again = catalog.register_table("life.back", location)
-    again.append(_ROWS)
-    assert again.scan().to_arrow().num_rows == 6
-    with pytest.raises(exceptions.NamespaceNotEmptyError):
-        catalog.drop_namespace("life")
-    with pytest.raises(exceptions.NoSuchNamespaceError):
-        catalog.create_table("nowhere.t", _ROWS.schema)
-    stale = catalog.load_table("life.t")
-    catalog.load_table("life.t").append(_ROWS.append_column("more", pa.nulls(3, pa.int32())))
-    with pytest.raises(exceptions.CommitFailedException):
-        stale.overwrite(_ROWS.append_column("more", pa.nulls(3, pa.int32())))
 
 
 _MERGES = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}

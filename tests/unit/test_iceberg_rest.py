@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
@@ -17,9 +18,10 @@ import pytest
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
 from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.vending.vendor import Subject
-from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
+from tests.namespace_world import World
 from tests.unit.iceberg_examples import create_updates, schema
 
 _COMMIT = "/v1/transactions/commit"
@@ -28,16 +30,15 @@ _KEY = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000beef"}
 
 
 @pytest.fixture(scope="module")
-def service() -> MemoryIcebergService:
-    return MemoryIcebergService()
+def service(world: World) -> LogIcebergService:
+    return LogIcebergService(world.log)
 
 
 @pytest.fixture(scope="module")
-def server(
-    service: MemoryIcebergService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[IcebergServer]:
-    root = tmp_path_factory.mktemp("warehouse")
-    settings = IcebergSettings(f"file://{root}", tables_max=3, updates_max=4, body_bytes_max=4_000)
+def server(service: LogIcebergService) -> Iterator[IcebergServer]:
+    settings = IcebergSettings(
+        f"file://{service.tables_root}", tables_max=3, updates_max=4, body_bytes_max=4_000
+    )
     with serving(service, settings) as running:
         assert running.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
         yield running
@@ -83,16 +84,14 @@ def _commit(
 )
 def test_only_what_did_not_land_is_a_4xx(
     server: IcebergServer,
-    service: MemoryIcebergService,
+    service: LogIcebergService,
+    monkeypatch: pytest.MonkeyPatch,
     failure: Exception,
     status: int,
     kind: str,
 ) -> None:
-    service.failure = failure
-    try:
-        reply = _commit(server, _change("t"))
-    finally:
-        service.failure = None
+    monkeypatch.setattr(service, "submit", Mock(side_effect=failure))
+    reply = _commit(server, _change("t"))
     assert (reply.status, reply.error["type"], reply.error["code"]) == (status, kind, status)
     assert ("retry-after" in reply.headers) == (status == 503)
     assert set(reply.error) == {"message", "type", "code"}
@@ -113,15 +112,13 @@ def test_limits_and_sizes_are_the_operators(server: IcebergServer, table: str) -
     assert _commit(server, change).status == 400
 
 
-def test_the_same_key_gets_the_same_answer(
-    server: IcebergServer, service: MemoryIcebergService, table: str
-) -> None:
+def test_the_same_key_gets_the_same_answer(server: IcebergServer, table: str) -> None:
     first = _commit(server, _change(table), headers=_KEY)
-    appended = service.appended
+    made = server.ask("GET", f"{_TABLES}/{table}").data
     second = _commit(server, _change(table), headers=_KEY)
     assert first.data == second.data
     assert first.json["commit-id"] == f"txn-{_KEY['Idempotency-Key']}"
-    assert service.appended == appended
+    assert server.ask("GET", f"{_TABLES}/{table}").data == made
     other = _commit(server, _change(table, key="other"), headers=_KEY)
     assert (other.status, other.error["type"]) == (400, "BadRequestException")
     bad = _commit(server, _change(table), headers={"Idempotency-Key": "mine"})
@@ -188,13 +185,13 @@ def test_a_table_can_be_made_within_a_transaction(server: IcebergServer, table: 
     assert (reply.status, reply.error["type"]) == (404, "NoSuchTableException")
 
 
-def test_staging_makes_nothing(server: IcebergServer, service: MemoryIcebergService) -> None:
-    appended = service.appended
+def test_staging_makes_nothing(world: World, server: IcebergServer) -> None:
+    before = world.log.runtime().request(0, "status")["sequence"]
     reply = _create(server, "staged", **{"stage-create": True})
     assert reply.status == 200
     assert "metadata-location" not in reply.json
     assert reply.json["metadata"]["location"].startswith("file://")
-    assert service.appended == appended
+    assert world.log.runtime().request(0, "status")["sequence"] == before
     assert server.ask("HEAD", f"{_TABLES}/staged").status == 404
 
 
@@ -309,7 +306,7 @@ def test_the_configuration_names_every_route(server: IcebergServer) -> None:
 
 
 def test_access_is_told_for_a_place_without_a_slash_at_its_end(
-    service: MemoryIcebergService, server: IcebergServer, table: str
+    service: LogIcebergService, server: IcebergServer, table: str
 ) -> None:
     found = server.ask("GET", f"{_TABLES}/{table}").json
     assert server.ask("DELETE", f"{_TABLES}/{table}").status == 204
@@ -335,14 +332,6 @@ def test_a_report_is_of_a_table_that_exists(server: IcebergServer, table: str) -
     assert server.ask("POST", f"{_TABLES}/{table}/metrics", report).status == 204
     missing = server.ask("POST", f"{_TABLES}/missing/metrics", report)
     assert (missing.status, missing.error["type"]) == (404, "NoSuchTableException")
-
-
-def test_lance_operations_go_where_the_service_takes_them(
-    server: IcebergServer, table: str
-) -> None:
-    body = {"table-changes": [_change(table)], "lance-operations": [{"any": 1}]}
-    reply = server.ask("POST", _COMMIT, body)
-    assert (reply.status, "no Lance tables" in reply.error["message"]) == (400, True)
 
 
 def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, table: str) -> None:
@@ -456,7 +445,7 @@ def test_what_looks_like_such_a_number_is_none(server: IcebergServer, table: str
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_failure_of_ours(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: IcebergServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, body = threading.Event(), rest._body
 
@@ -467,10 +456,9 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_failure_of_ours(
             left.set()
 
     monkeypatch.setattr(rest, "_body", noting)
-    with serving(MemoryIcebergService()) as running:
-        with socket.create_connection(("127.0.0.1", running.port), 60) as client:
-            head = "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
-            client.sendall(head.encode())
-        assert left.wait(60)
-        assert running.ask("GET", "/v1/namespaces").status == 200
+    with socket.create_connection(("127.0.0.1", server.port), 60) as client:
+        head = "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+        client.sendall(head.encode())
+    assert left.wait(60)
+    assert server.ask("GET", "/v1/namespaces").status == 200
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
