@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 import commitlog.adapters.lean_import  # noqa: F401
 
 if TYPE_CHECKING:
+    from tests.iceberg_server import IcebergServer
     from tests.namespace_world import World
     from tests.service import Service
 
@@ -266,6 +267,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[World]":
     running = World(tmp_path_factory.mktemp("world"))
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def server(world: "World") -> "IcebergServer":
+    """That world's Iceberg catalogue; a module may define another one."""
+    return world.iceberg
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ class World:
 
 def over_memory(log: NamespaceWorld) -> World:
     """Return the catalogue of a log in memory."""
-    server = IcebergServer(int(log.uri.rpartition(":")[2]))
-    assert server.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
-    return World(server, f"{log.tables_root}/bucket")
+    assert log.iceberg.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
+    return World(log.iceberg, f"{log.tables_root}/bucket")
 
 
 def _register(world: World, fixture: str, name: str = "") -> None:

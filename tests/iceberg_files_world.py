@@ -16,14 +16,11 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.cleaning import clean
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
-from tests.iceberg_server import serving
 from tests.namespace_world import World
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -81,12 +78,10 @@ def catalogue(root: Path, tables_root: Path | None = None) -> Iterator[tuple[Any
     from pyiceberg.catalog import load_catalog
 
     running = FilesWorld(root, tables_root)
-    service = LogIcebergService(running.log)
     try:
-        with serving(service, IcebergSettings(service.tables_root)) as at:
-            found = load_catalog("alone", type="rest", uri=at.uri)
-            found.create_namespace("files")
-            yield found, running
+        found = load_catalog("alone", type="rest", uri=running.uri)
+        found.create_namespace("files")
+        yield found, running
     finally:
         running.close()
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from starlette.routing import Route
 
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
@@ -61,14 +59,6 @@ class IcebergServer:
 
 
 @contextlib.contextmanager
-def serving(
-    service: IcebergService, settings: IcebergSettings | None = None
-) -> Iterator[IcebergServer]:
-    with serving_routes(iceberg_routes(service, settings or IcebergSettings("s3://bucket"))) as one:
-        yield one
-
-
-@contextlib.contextmanager
-def serving_routes(routes: Sequence[Route]) -> Iterator[IcebergServer]:
-    with serving_app(make_app(None, [*routes])) as port:
+def serving(service: IcebergService, settings: IcebergSettings) -> Iterator[IcebergServer]:
+    with serving_app(make_app(None, iceberg_routes(service, settings))) as port:
         yield IcebergServer(port)

@@ -42,6 +42,7 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
+from tests.iceberg_server import IcebergServer
 from tests.page_server import serving_app
 from tests.service import READY_SECONDS
 
@@ -138,7 +139,8 @@ class World:
         app: Any = Flaky(make_app(None, served, server), self.faults)
         self._serving = ExitStack()
         serving = serving_app(app, log_level="critical", http=LimitedHeads)
-        self.uri = f"http://127.0.0.1:{self._serving.enter_context(serving)}"
+        self.iceberg = IcebergServer(self._serving.enter_context(serving))
+        self.uri = self.iceberg.uri
         self.namespace = lance_namespace.connect("rest", {"uri": self.uri})
 
     def close(self) -> None:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uuid_utils
 
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
-from tests.iceberg_server import IcebergServer, Reply, serving
+from tests.iceberg_server import IcebergServer, Reply
 from tests.namespace_world import World
 
 Json = dict[str, Any]
@@ -30,13 +27,6 @@ WIDER: Json = {
     "type": "struct",
     "fields": [*FIELDS, {"id": 2, "name": "more", "required": False, "type": "string"}],
 }
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[IcebergServer]:
-    service = LogIcebergService(world.log)
-    with serving(service, IcebergSettings(service.tables_root)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -18,11 +18,8 @@ from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.views import explanation
 from consumers.views.version_index import run_index
-from tests.iceberg_server import serving
 from tests.namespace_world import World
 from tests.operations_world import T, opened, three_fragments
 from tests.service import SCHEMA, Service, rows
@@ -154,19 +151,18 @@ def test_attempts_are_explained_one_by_one(running: Service) -> None:
 def test_iceberg_requirements_are_explained(tmp_path: Path) -> None:
     world = World(tmp_path)
     try:
-        service = LogIcebergService(world.log)
-        with serving(service, IcebergSettings(service.tables_root)) as server:
-            assert server.ask("POST", "/v1/namespaces", {"namespace": ["n"]}).status == 200
-            body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
-            assert server.ask("POST", "/v1/namespaces/n/tables", body).status == 200
-            for schema_id, expected in ((0, 200), (7, 409)):
-                requirement = {"type": "assert-current-schema-id", "current-schema-id": schema_id}
-                change = {
-                    "requirements": [requirement],
-                    "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
-                }
-                reply = server.ask("POST", "/v1/namespaces/n/tables/ice", change)
-                assert reply.status == expected
+        server = world.iceberg
+        assert server.ask("POST", "/v1/namespaces", {"namespace": ["n"]}).status == 200
+        body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+        assert server.ask("POST", "/v1/namespaces/n/tables", body).status == 200
+        for schema_id, expected in ((0, 200), (7, 409)):
+            requirement = {"type": "assert-current-schema-id", "current-schema-id": schema_id}
+            change = {
+                "requirements": [requirement],
+                "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+            }
+            reply = server.ask("POST", "/v1/namespaces/n/tables/ice", change)
+            assert reply.status == expected
         root = indexed(tmp_path, world.log.runtime().log)
         made, refused = _newest(root, 2)
         assert any("held" in line for line in made)

@@ -11,11 +11,9 @@ import pytest
 
 from commitlog.adapters.storage import LocalStore
 from consumers.partition.iceberg_files import IcebergFiles, contents, purge
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_purges import DroppedTables, IcebergPurges
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons
-from tests.iceberg_server import IcebergServer, serving
+from tests.iceberg_server import IcebergServer
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -28,18 +26,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilesWorld]:
     running.close()
 
 
-@pytest.fixture(scope="module")
-def server(world: FilesWorld) -> Iterator[IcebergServer]:
-    service = LogIcebergService(world.log)
-    with serving(service, IcebergSettings(service.tables_root)) as running:
-        yield running
-
-
 @pytest.fixture
-def catalog(world: FilesWorld, server: IcebergServer) -> Any:
+def catalog(world: FilesWorld) -> Any:
     from pyiceberg.catalog import load_catalog
 
-    found = load_catalog("files", type="rest", uri=server.uri)
+    found = load_catalog("files", type="rest", uri=world.uri)
     found.create_namespace_if_not_exists("files")
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ from tests.service import Running
 from tests.waiting import wait_until
 
 _COMMIT = "/v1/transactions/commit"
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[IcebergServer]:
-    service = LogIcebergService(world.log)
-    with serving(service, IcebergSettings(service.tables_root)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -11,13 +11,10 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.places import meet
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_named
 from consumers.tools.iceberg_orphans import IcebergOrphans
 from consumers.tools.nested_places import apart, below, nested_in
 from tests.iceberg_files_world import ROWS, FilesWorld
-from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -33,20 +30,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FilesWorl
 
 
 @pytest.fixture
-def table(world: FilesWorld) -> Iterator[Any]:
+def table(world: FilesWorld) -> Any:
     """A table of eight metadata files."""
     from pyiceberg.catalog import load_catalog
 
-    service = LogIcebergService(world.log)
-    with serving(service, IcebergSettings(service.tables_root)) as at:
-        catalog = load_catalog("named", type="rest", uri=at.uri)
-        catalog.create_namespace("files")
-        made = catalog.create_table("files.t", ROWS.schema)
-        for number in range(6):
-            with made.transaction() as transaction:
-                transaction.set_properties({"number": str(number)})
-        made.append(ROWS)
-        yield made
+    catalog = load_catalog("named", type="rest", uri=world.uri)
+    catalog.create_namespace("files")
+    made = catalog.create_table("files.t", ROWS.schema)
+    for number in range(6):
+        with made.transaction() as transaction:
+            transaction.set_properties({"number": str(number)})
+    made.append(ROWS)
+    return made
 
 
 @pytest.fixture

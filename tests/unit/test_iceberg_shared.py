@@ -13,12 +13,9 @@ from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.runtime.places import check_place
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools import iceberg_purges
 from consumers.tools.iceberg_reached import Reached
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made, reasons
-from tests.iceberg_server import serving
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -149,25 +146,23 @@ def test_a_table_of_another_log_is_left_alone_until_this_one_has_changed_it(
     catalog.drop_table(table.name())
     # A log that never heard of it: what it finds there has the names that it would give.
     other = FilesWorld(tmp_path / "other")
-    service = LogIcebergService(other.log)
     home = other.tables_root / Path(table.location()).relative_to(world.tables_root)
     renamed = str(world.tables_root), str(other.tables_root)
     try:
-        with serving(service, IcebergSettings(service.tables_root)) as at:
-            _copied(Path(table.location()), home, *renamed)
-            stray = home / "data" / "by-its-task"
-            stray.write_bytes(b"stray")
-            before = below(str(home))
-            place = table.metadata_location.replace(*renamed)
-            at.ask("POST", "/v1/namespaces", {"namespace": ["files"]})
-            body = {"name": "copied", "metadata-location": place}
-            assert at.ask("POST", "/v1/namespaces/files/register", body).status == 200
-            _removed_after_weeks(other)
-            assert below(str(home)) == before
-            change = {"requirements": [], "updates": [SET]}
-            assert at.ask("POST", "/v1/namespaces/files/tables/copied", change).status == 200
-            _removed_after_weeks(other)
-            assert set(before) - set(below(str(home))) == {stray}
+        _copied(Path(table.location()), home, *renamed)
+        stray = home / "data" / "by-its-task"
+        stray.write_bytes(b"stray")
+        before = below(str(home))
+        place = table.metadata_location.replace(*renamed)
+        other.iceberg.ask("POST", "/v1/namespaces", {"namespace": ["files"]})
+        body = {"name": "copied", "metadata-location": place}
+        assert other.iceberg.ask("POST", "/v1/namespaces/files/register", body).status == 200
+        _removed_after_weeks(other)
+        assert below(str(home)) == before
+        change = {"requirements": [], "updates": [SET]}
+        assert other.iceberg.ask("POST", "/v1/namespaces/files/tables/copied", change).status == 200
+        _removed_after_weeks(other)
+        assert set(before) - set(below(str(home))) == {stray}
     finally:
         other.close()
 

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +20,7 @@ import pytest
 
 from commitlog.errors import InvalidRequest
 from commitlog.model.operations import IcebergChange
-from consumers.runtime.config import load
-from consumers.servers.iceberg.rest import routes
-from tests.iceberg_server import IcebergServer, serving_routes
+from tests.iceberg_server import IcebergServer
 from tests.namespace_world import World, numbers
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -30,12 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::Depreca
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 _COMMITS = 15
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[IcebergServer]:
-    with serving_routes(routes(world.log, load(environment={}))) as running:
-        yield running
 
 
 def catalog(server: IcebergServer, position: object = None) -> Any:

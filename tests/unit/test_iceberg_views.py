@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.runtime.config import load
-from consumers.servers.iceberg.rest import routes
 from tests.core_world import ROOT, append, replayed_from_parts
-from tests.iceberg_server import IcebergServer, serving_routes
+from tests.iceberg_server import IcebergServer
 from tests.namespace_world import World, numbers
 from tests.unit.test_iceberg_machine import EVENTS, IcebergWorld, made, set_property
 
@@ -179,12 +176,6 @@ def test_protocol_3_knows_no_views() -> None:
     core.ask("ns", CreateNamespace(("db",)))
     assert core.ask("c", made_view()).code is Code.INVALID_OPERATION
     core.check_replay()
-
-
-@pytest.fixture(scope="module")
-def server(world: World) -> Iterator[IcebergServer]:
-    with serving_routes(routes(world.log, load(environment={}))) as running:
-        yield running
 
 
 def create(name: str, **more: Any) -> dict[str, Any]:
