@@ -11,7 +11,7 @@ from typing import Any
 
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
-from consumers.servers.iceberg.service import IcebergService
+from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.server import make_app
 from tests.page_server import serving_app
 

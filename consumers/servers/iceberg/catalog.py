@@ -59,7 +59,8 @@ from consumers.servers.iceberg.replies import (
     rename_problem,
     table_reply,
 )
-from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, RefusedChanges
+from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
+from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY
 from consumers.servers.security.places import folder_name
@@ -376,9 +377,7 @@ class IcebergCatalog:
     def _committed(self, answer: Committed, table: TableId, tell: Tell = tell_nothing) -> Response:
         location = answer.locations[table]
         with landed(answer.transaction_id):
-            known = answer.tables.get(table)
-            if tell is not tell_nothing:
-                known = self.view().tables.get(table)
+            known = None if tell is tell_nothing else self.view().tables.get(table)
             access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
             if known is not None and known.metadata_location == location:
                 return table_reply(known.to_bytes(), location, access=access)

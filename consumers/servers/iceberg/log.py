@@ -100,7 +100,10 @@ class LogIcebergService:
         id_is_new: bool,
         timeout_seconds: float,
     ) -> Committed | RefusedChanges:
-        """Append one transaction and return its outcome; the same id returns the same outcome."""
+        """Append one transaction and return its outcome; the same id returns the same outcome.
+
+        `id_is_new`: this id can't have been used before, which is cheaper.
+        """
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
         transaction = replace(made, principal=made.principal or _PRINCIPAL)
@@ -158,7 +161,13 @@ class LogIcebergService:
         read_only: bool = False,
         repeats: str = "",
     ) -> IcebergChange:
-        """Return what registers a metadata file: by its digest, where the log's protocol has it."""
+        """Return what registers a metadata file; raise OSError, or Invalid if it isn't one.
+
+        It is named by its digest, where the log's protocol has that. `replaces` is the uuid of the
+        table that leaves the name; empty: there must be none. With `read_only` it may be the
+        metadata of another table. If the transaction that it `repeats` registered the file
+        already, its own change is returned: the table that it replaced is gone.
+        """
         for known in self.operations(repeats) if repeats else ():
             if isinstance(known, IcebergChange) and known.table == table:
                 named = f'"metadata-location":{dump_json(location)}'

@@ -35,9 +35,9 @@ from consumers.servers.iceberg.request_context import (
     table_of,
     view_of,
 )
-from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.time_travel import (
     PREFIX,
+    IcebergService,
     PastCatalogues,
     PastIcebergService,
     position_of,

@@ -16,7 +16,7 @@ from commitlog.client.positions import sequences_text, text_sequences
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
 from consumers.partition.iceberg_files import IcebergFiles
-from consumers.servers.iceberg.log import OnDemand
+from consumers.servers.iceberg.log import LogIcebergService, OnDemand
 from consumers.servers.iceberg.replies import Failure
 from consumers.servers.iceberg.service import CatalogView
 
@@ -112,6 +112,10 @@ class PastIcebergService:
         refuse(self._position)
 
     submit = operations = make_folders = registration = lance_operations = _refuse
+
+
+IcebergService = LogIcebergService | PastIcebergService
+"""What the REST catalogue serves. Its methods block; each ends by its deadline."""
 
 
 def refuse(position: str) -> NoReturn:
