@@ -9,7 +9,6 @@ import asyncio
 import base64
 import io
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -34,7 +33,6 @@ from commitlog.codecs.avro import decode_log_record
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
 from consumers.runtime.config import load
-from consumers.servers.committer import Committer, CommitterOptions
 from consumers.servers.feed import feed_routes
 from consumers.servers.iceberg import rest as iceberg_rest
 from consumers.servers.namespace.routes import routes
@@ -44,7 +42,7 @@ from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
 from tests.iceberg_server import IcebergServer
 from tests.page_server import serving_app
-from tests.service import READY_SECONDS
+from tests.service import Running
 
 LATE_SECONDS = 0.5
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -160,29 +158,17 @@ class World:
 
     def start_leader(self) -> None:
         """Have somebody decide, who begins at the last one's checkpoint."""
-        self._stop = threading.Event()
-        self._leaders, self._committers = [], list[Committer]()
-        for partition in range(self._partitions):
-            ready = threading.Event()
-            committer = Committer(
-                self._log,
-                CommitterOptions(self.root, partition, allowed_locations=self._allowed),
-                on_ready=lambda node, ready=ready: ready.set(),  # type: ignore[misc]
-            )
-            leader = threading.Thread(target=committer.run, args=(self._stop,), daemon=True)
-            leader.start()
-            self._leaders.append(leader)
-            self._committers.append(committer)
-            assert ready.wait(READY_SECONDS)
-        self.committer = self._committers[0]
+        self._leaders = [
+            Running(self._log, self.root, partition=one, allowed_locations=self._allowed)
+            for one in range(self._partitions)
+        ]
+        for leader in self._leaders:
+            leader.await_leading()
 
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""
-        self._stop.set()
-        for committer in self._committers:
-            committer._answers.wake()
         for leader in self._leaders:
-            leader.join(120)
+            leader.stop()
 
     def post(
         self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None

@@ -16,7 +16,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from tests.service import Running
+from tests.service import on_memory
 
 BUCKET = "bucket"
 ROOT = f"s3://{BUCKET}/tables"
@@ -102,7 +102,7 @@ def log_over_objects(folder: Path, root: str = ROOT) -> Iterator[tuple[MemoryClu
     """Run a log whose tables lie at `root`, its checkpoints in `folder`; yield it and a client."""
     cluster = MemoryCluster()
     MemoryLog(cluster).create(tables_root=root)
-    running = Running(cluster, folder).await_leading()
+    running = on_memory(cluster, folder).await_leading()
     with CommitLog(lambda: MemoryLog(cluster)) as client:
         yield cluster, client
     running.stop()

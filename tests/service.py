@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.ports import Log
 from consumers.partition import feeding
 from consumers.servers import committer
 from consumers.servers.committer import Committer, CommitterOptions
@@ -51,14 +53,13 @@ def with_bytes(word: bytes, *folders: Path) -> list[str]:
 class Running:
     """One committer on a thread."""
 
-    def __init__(self, cluster: MemoryCluster, root: Path) -> None:
+    def __init__(self, log: Log, root: Path, **options: Any) -> None:
         """Start it; it stands by while another one leads."""
         self._stop = threading.Event()
         self.leads = threading.Event()
         self.failure: BaseException | None = None
-        log = with_archive(MemoryLog(cluster), root)
-        options = CommitterOptions(root, checkpoint_seconds=0.5)
-        self.committer = Committer(log, options, on_ready=lambda node: self.leads.set())
+        made = CommitterOptions(root, **options)
+        self.committer = Committer(log, made, on_ready=lambda node: self.leads.set())
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -86,6 +87,21 @@ class Running:
         assert not self._thread.is_alive()
 
 
+@contextmanager
+def leading(log: Log, root: Path, **options: Any) -> Iterator[Running]:
+    """Have a committer lead meanwhile."""
+    running = Running(log, root, **options)
+    try:
+        yield running.await_leading()
+    finally:
+        running.stop()
+
+
+def on_memory(cluster: MemoryCluster, root: Path) -> Running:
+    """Start a committer that often writes a checkpoint, and reads the root's archive too."""
+    return Running(with_archive(MemoryLog(cluster), root), root, checkpoint_seconds=0.5)
+
+
 class Service:
     """A cluster in memory, folders, and whoever runs on them."""
 
@@ -100,7 +116,7 @@ class Service:
 
     def start(self, root: Path | None = None) -> Running:
         """Start a committer with its checkpoints below `root`."""
-        running = Running(self.cluster, root or self.root)
+        running = on_memory(self.cluster, root or self.root)
         self.running.append(running)
         return running
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.spark import CommitLogDataSource, local_session
 from commitlog.spark.log_source import LogReader
 from commitlog.spark.options import parse_log
-from consumers.servers.committer import Committer, CommitterOptions
-from tests.service import READY_SECONDS
+from tests.service import leading
 
 QUERY_SECONDS = 180.0
 ON_SPARK = [
@@ -102,19 +100,10 @@ def finish(query: Any) -> None:
 def led_log(root: Path, bootstrap_servers: str) -> Iterator[str]:
     """Make a log with a leader in this process; yield its name."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
-    log = KafkaLog.connect(bootstrap_servers, log=name)
-    log.create(tables_root=str(root / "tables"), replication_factor=1)
-    stop, leads = threading.Event(), threading.Event()
-    committer = Committer(log, CommitterOptions(root), on_ready=lambda node: leads.set())
-    thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
-    thread.start()
-    try:
-        assert leads.wait(READY_SECONDS), "nobody leads"
-        yield name
-    finally:
-        stop.set()
-        thread.join(READY_SECONDS)
-        log.close()
+    with closing(KafkaLog.connect(bootstrap_servers, log=name)) as log:
+        log.create(tables_root=str(root / "tables"), replication_factor=1)
+        with leading(log, root):
+            yield name
 
 
 @contextmanager

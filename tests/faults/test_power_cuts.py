@@ -18,7 +18,7 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import Unavailable
 from tests.power_cut import Machine
-from tests.service import SCHEMA, Running, Service, ids_of, rows
+from tests.service import SCHEMA, Service, ids_of, on_memory, rows
 from tests.tampering import Copy
 from tests.waiting import wait_until
 
@@ -94,7 +94,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch, cut_at: int) -> tuple[Scena
 
 def look(root: Path, log: MemoryLog, scenario: Scenario) -> None:
     """See that a new start finds everything, and goes on."""
-    running = Running(log.cluster, root)
+    running = on_memory(log.cluster, root)
     client = CommitLog(lambda: MemoryLog(log.cluster))
     try:
         running.await_leading()

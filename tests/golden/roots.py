@@ -14,7 +14,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster, Partition, Stored, Topic
 from commitlog.adapters.places import places_text, use_places
 from tests.golden.make_roots import PLACE, REVISIONS, archive
-from tests.service import Running
+from tests.service import Running, on_memory
 
 NAMES = tuple(REVISIONS)
 
@@ -37,7 +37,7 @@ class Golden:
 
     def start(self) -> None:
         """Have a committer lead it."""
-        self.running.append(Running(self.cluster, self.root).await_leading())
+        self.running.append(on_memory(self.cluster, self.root).await_leading())
 
     def stop(self) -> None:
         """End what was started."""

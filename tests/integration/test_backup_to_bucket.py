@@ -20,7 +20,7 @@ from consumers.broker import EmbeddedBroker
 from consumers.tools.backup.saved import NAME, Backup, digest, files_of
 from tests import forked
 from tests.backup_child import RESTORE_POINTS
-from tests.integration.test_move_kills import DOMAINS, TABLES, leading
+from tests.integration.test_move_kills import DOMAINS, TABLES, led
 from tests.integration.test_up import LEAN, run, service, write
 from tests.object_store import s3_server
 from tests.service import rows
@@ -57,7 +57,7 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
     with closing(KafkaLog.connect(here, name)) as made:
         made.create(partitions=3, domains=DOMAINS, tables_root=str(old / "tables"))
     committed: list[tuple[str, Outcome]] = []
-    with s3_server(), leading(here, old, name) as client:
+    with s3_server(), led(here, old, name) as client:
         for table in TABLES:
             client.create_table(table, rows().schema)
             committed += [(table, client.append(table, rows(one))) for one in (1, 2)]

@@ -2,13 +2,12 @@
 
 import gc
 import os
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from commitlog import Code, CommitLog, InvalidTransaction, Status
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.ports import Log
-from consumers.servers.committer import Committer, CommitterOptions
+from tests.service import Running
 from tests.waiting import WAIT_SECONDS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
@@ -33,28 +32,16 @@ class World:
 
     open_log: Any
     root: Path
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    log: Log | None = None
 
     def lead(self) -> None:
         """Start a committer and wait until it leads."""
-        ready, self._stop = threading.Event(), threading.Event()
         self.log = self.open_log()
-        committer = Committer(
-            self.log, CommitterOptions(root=self.root), on_ready=lambda node: ready.set()
-        )
-        self._thread = threading.Thread(target=committer.run, args=(self._stop,), daemon=True)
-        self._thread.start()
-        assert ready.wait(60)
+        self._running = Running(self.log, self.root).await_leading()
 
     def depose(self) -> None:
         """End the committer."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(120)
-        if self.log is not None:
-            self.log.close()
+        self._running.stop()
+        self.log.close()
 
 
 def _kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,12 +14,11 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import LogMoved, TopicSettings
 from consumers.broker import EmbeddedBroker
-from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools import move
 from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_move import killed
 from tests.move_child import BACK, POINTS
-from tests.service import ids_of, rows
+from tests.service import ids_of, leading, rows
 
 pytestmark = [pytest.mark.broker]
 
@@ -31,26 +29,14 @@ WAIT_SECONDS = 180.0
 
 
 @contextmanager
-def leading(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
+def led(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
     """Lead all partitions on a cluster, and yield a client."""
-    stop, threads = threading.Event(), []
     with ExitStack() as ends:
         asked = ends.enter_context(closing(KafkaLog.connect(servers, name)))
         for partition in range(asked.partitions()):
             log = ends.enter_context(closing(KafkaLog.connect(servers, name)))
-            leads = threading.Event()
-            options = CommitterOptions(root, partition)
-            one = Committer(log, options, on_ready=lambda _, leads=leads: leads.set())  # type: ignore[misc]
-            threads.append(threading.Thread(target=one.run, args=(stop,), daemon=True))
-            threads[-1].start()
-            assert leads.wait(WAIT_SECONDS)
-        try:
-            with CommitLog.connect(servers, name) as client:
-                yield client
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(WAIT_SECONDS)
+            ends.enter_context(leading(log, root, partition=partition))
+        yield ends.enter_context(CommitLog.connect(servers, name))
 
 
 def moved(old: str, new: str, root: Path) -> list[Any]:
@@ -65,7 +51,7 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
     with closing(KafkaLog.connect(here, LOG)) as made:
         made.create(partitions=3, domains=DOMAINS, tables_root=str(root / "tables"))
         first_cluster = made.cluster_id()
-    with leading(here, root) as client:
+    with led(here, root) as client:
         for number, table in enumerate(TABLES):
             client.create_table(table, rows().schema)
             for one in range(number + 1):
@@ -85,14 +71,14 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         assert all(side.committed >= 2 for side in sides)
         with closing(KafkaLog.connect(here, LOG)) as log, pytest.raises(LogMoved):
             log.genesis()
-        with leading(there, root) as client:
+        with led(there, root) as client:
             client.append("b$t", rows(7))
         for point in BACK:
             killed(there, here, LOG, root, point)
         again = moved(there, here, root)
         assert [side.rows for side in again] == [{"t": 3}, {"a$t": 1}, {"b$t": 3}]
         assert again == moved(there, here, root), "run after its end, it compares once more"
-        with leading(here, root) as client:
+        with led(here, root) as client:
             assert client.append("t", rows(8)).sequence == again[0].sequence + 1
             assert ids_of(client.open("b$t")) == [0, 1, 7]
             with pytest.raises(LogMoved, match=here), CommitLog.connect(there, LOG) as late:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from commitlog import CommitLog
 from commitlog.adapters.kafka_cleaning import AT_ONCE
-from commitlog.ports import Log
 from commitlog.protocol import transactions_topic
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
-from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive.log import with_archive
 from consumers.tools.row_writer import RowWriter
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
 from tests.integration.test_explain import indexed
 from tests.integration.test_replay import manifests
-from tests.service import SCHEMA, ids_of, rows, with_bytes
+from tests.service import READY_SECONDS, SCHEMA, ids_of, leading, rows, with_bytes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-
-READY_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -43,22 +38,6 @@ def world(broker: Any) -> Iterator[KafkaWorld]:
     world = KafkaWorld(broker.bootstrap_servers)
     yield world
     world.close()
-
-
-@contextmanager
-def leading(log: Log, root: Path) -> Iterator[None]:
-    """Run a committer until it leads, and while the body runs."""
-    stop, leads = threading.Event(), threading.Event()
-    options = CommitterOptions(root, checkpoint_seconds=600)
-    committer = Committer(log, options, on_ready=lambda node: leads.set())
-    thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
-    thread.start()
-    try:
-        assert leads.wait(READY_SECONDS)
-        yield
-    finally:
-        stop.set()
-        thread.join(READY_SECONDS)
 
 
 def client_of(world: KafkaWorld) -> CommitLog:
@@ -78,7 +57,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     root, log = tmp_path / "root", world.connect()
     together = with_archive(log, root)  # before there is an archive
     log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
-    with leading(log, root), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
         client.create_table("t", SCHEMA)
         for number in range(20):
             client.append("t", rows(number))
@@ -101,7 +80,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert manifests(tmp_path / "new") == manifests(root)
 
     # A committer that lost its checkpoint reads the log from its beginning, and goes on.
-    with leading(together, tmp_path / "fresh"), client_of(world) as client:
+    with leading(together, tmp_path / "fresh", checkpoint_seconds=600), client_of(world) as client:
         client.append("t", rows(100))
         assert ids_of(client.open("t")) == [*range(5, 20), 100]
 
@@ -119,7 +98,7 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
     topics = list(data.glob(f"{world.log_name}.*"))
     schema = pa.schema([("id", pa.int64()), ("email", pa.string())])
     stop = threading.Event()
-    with leading(log, root), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
         client.create_table("t", schema, primary_key="id")
         writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
         writer.start()
@@ -161,7 +140,7 @@ def test_rows_that_expired_are_gone_and_their_record_is_named(
     where += ["--root", str(root)]
     policy = {"rows": "log", "commitlog.maintain.expire-rows-days": "1e-9"}
     expire, stop = ["archive", "--give-up", "--expire-rows", "--by", "clerk"], threading.Event()
-    with leading(log, root), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
         client.create_table("t", SCHEMA, primary_key="id", properties=policy)
         writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
         writer.start()

@@ -14,7 +14,7 @@ import pytest
 from consumers import cli
 from consumers.broker import EmbeddedBroker, ports
 from consumers.commands.exit_codes import ExitCode
-from tests.integration.test_move_kills import leading
+from tests.integration.test_move_kills import led
 from tests.integration.test_up import run
 from tests.service import SCHEMA, ids_of, rows
 from tests.waiting import wait_until
@@ -102,7 +102,7 @@ def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_pat
     doctor = Doctor(servers)
     made = run("init", "--bootstrap-servers", servers, "--root", str(root))
     assert made.returncode == 0, made.stderr
-    with leading(servers, root, LOG) as log:
+    with led(servers, root, LOG) as log:
         log.create_table("t", SCHEMA)
         log.append("t", rows(1))
         whole = "3 copies, and a commit is acknowledged once 2 have it; all are in step"
@@ -110,7 +110,7 @@ def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_pat
 
     brokers.running[3].kill()
     doctor.says("warn", "2 of 3 copies")
-    with leading(servers, root, LOG) as log:
+    with led(servers, root, LOG) as log:
         assert log.append("t", rows(2)).version == 3, "two copies are enough"
         doctor.says("warn", "2 of 3 copies", code=ExitCode.OK)
         doctor.says("warn", "2 of 3 copies", "--strict", code=ExitCode.REFUSED)
@@ -120,6 +120,6 @@ def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_pat
 
     brokers.start(2)
     doctor.says("warn", "2 of 3 copies")
-    with leading(servers, root, LOG) as log:
+    with led(servers, root, LOG) as log:
         assert log.append("t", rows(3)).version == 4
         assert ids_of(log.open("t")) == [1, 2, 3]

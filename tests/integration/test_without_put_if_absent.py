@@ -16,7 +16,7 @@ from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Status
 from consumers.tools import doctor
 from tests.object_store import ROOT, Conditions, log_over_objects, s3_server
-from tests.service import SCHEMA, Running, ids_of, rows
+from tests.service import SCHEMA, ids_of, on_memory, rows
 
 pytest.importorskip("moto", reason="moto is not installed")
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -66,7 +66,7 @@ def test_a_table_lives_there(conditions: Conditions, tmp_path: Path) -> None:
         store, path = store_for(location), f"_versions/{manifest_name(native)}"
         before = store.read(path)
         store.delete(path)
-        second = Running(cluster, tmp_path / "second")
+        second = on_memory(cluster, tmp_path / "second")
         client.append(T, rows(50)).raise_for_conflict()
         assert ids_of(client.open(T, native)) == [2, 9]
         assert store.read(path) == before

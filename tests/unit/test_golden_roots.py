@@ -23,7 +23,7 @@ from consumers.tools.upgrade import check_upgrade
 from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE, REVISIONS
 from tests.golden.roots import NAMES, Golden, golden
-from tests.service import READY_SECONDS, Running, ids_of, rows
+from tests.service import READY_SECONDS, ids_of, on_memory, rows
 from tests.unit.iceberg_examples import create_updates
 from tests.verified import index_whole
 
@@ -133,6 +133,6 @@ def test_tables_whose_files_name_places_are_not_bound_to_others(tmp_path: Path) 
         opened.stop()
         with pytest.raises(RootMoved, match=r"table shop\$lake can't be moved by binding places"):
             check_tables(opened.log, opened.root)
-        refused = Running(opened.cluster, opened.root)
+        refused = on_memory(opened.cluster, opened.root)
         refused.await_end()
         assert isinstance(refused.failure, RootMoved)

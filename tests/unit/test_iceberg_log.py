@@ -25,7 +25,7 @@ from consumers.servers.iceberg.rest import routes
 from consumers.servers.namespace.service import Service
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World, numbers
-from tests.service import Running
+from tests.service import on_memory
 from tests.waiting import wait_until
 
 _COMMIT = "/v1/transactions/commit"
@@ -388,7 +388,7 @@ def test_an_outcome_that_is_not_known_in_time_is_said_so_and_known_later(tmp_pat
         assert (unknown.status, unknown.error["code"]) == (500, 500)
         assert unknown.error["type"] == "CommitStateUnknownException"
         assert key["Idempotency-Key"] in unknown.error["message"]
-        running = Running(cluster, tmp_path).await_leading()
+        running = on_memory(cluster, tmp_path).await_leading()
 
         def answered() -> Reply | None:
             answer = server.ask("POST", _COMMIT, asked, key)
