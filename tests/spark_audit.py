@@ -17,49 +17,32 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.dataset
 import pyspark
-from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import SparkSession
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.adapters.reading import read_to
-from commitlog.codecs.avro import encode_leader_started, seal_outcome
-from commitlog.core.log.replica import Replica
-from commitlog.core.partition.driving import drive
-from commitlog.core.partition.machine import Machine
-from commitlog.errors import Overloaded
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
-from commitlog.model.records import (
-    Application,
-    LeaderStarted,
-    Submitted,
-    Transaction,
-)
-from commitlog.ports import Log
-from commitlog.protocol import outcomes_topic
+from commitlog.model.records import Application, Outcome, Submitted, Transaction
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
 from consumers.broker import EmbeddedBroker
-from consumers.tools.bench.made_log import append_to, create, look
+from consumers.tools.bench.made_log import append_to, create
 from tests import spark_compaction
+from tests.benchmarks.verify_cost import IN_BULK, BrokerLog
 
 TABLES = 100
 TERM_OUTCOMES = 50_000
-NODE = "127.0.0.1:1"
 SETTING, REPEATED, LOST = 19, 37, 97
 """Every so many transactions one that sets a key, repeats a commit, or names no table."""
 SETTING_TABLES = 7
 START_SECONDS = 300.0
 """For the broker, beside other work."""
-IN_FLIGHT = 5_000
-PATIENT = {"acks": "all", "enable.idempotence": True, "delivery.timeout.ms": 600_000}
-"""A leader's own producer gives up sooner, since others wait for it."""
 
 
 @dataclass
@@ -95,89 +78,36 @@ def setting(table: str, number: int) -> Transaction:
     return Transaction(message.uuid, (operation,), principal="bench", submitted_at_ms=0)
 
 
-def fill(bootstrap_servers: str, name: str, count: int) -> Filled:
-    """Make a log, append so many transactions to it, then decide them."""
-    log = KafkaLog.connect(bootstrap_servers, log=name)
-    machine = Machine(log.create(tables_root="/tables", replication_factor=1))
-    writer = log.transactions_writer()
-    try:
-        for number in range(TABLES + count):
-            asked = create(f"t{number}") if number < TABLES else transaction(number - TABLES + 1)
-            while True:
-                try:
-                    writer.append(asked, partition=0)
-                    break
-                except Overloaded:
-                    writer.poll(0.1)
-        assert writer.flush(60) == 0, "the broker did not take the transactions"
-    finally:
-        writer.close()
-    producer = Producer({"bootstrap.servers": bootstrap_servers, **PATIENT})
-    made = _Leader(log, machine, producer).run()
-    log.close()
-    return made
+class Audited(BrokerLog):
+    """Begins a new term every so often, and counts what it decides."""
 
+    def __init__(self, log: KafkaLog) -> None:
+        """Begin a term on an empty log."""
+        self.made = Filled()
+        super().__init__(log)
 
-class _Leader:
-    """Decides what is in a log."""
-
-    def __init__(self, log: Log, machine: Machine, producer: Producer) -> None:
-        self._log = log
-        self._machine = machine
-        self._producer = producer
-        self._made = Filled()
-        self._on_its_way = 0
-        self._replica = Replica()
-
-    def run(self) -> Filled:
-        reader = self._log.read_outcomes(0)
-        for answered in read_to(reader, self._log.last_outcome_records(0)[0].offset + 1):
-            self._replica.receive_answered(answered)
-        transactions = self._log.read_transactions(0)
-        for submitted in read_to(transactions, transactions.end_offset()):
-            if self._machine.sequence % TERM_OUTCOMES == 0:
-                self._begin()
-            self._decide(submitted)
-        while self._on_its_way:
-            self._producer.poll(1.0)
-        return self._made
-
-    def _begin(self) -> None:
-        chain, machine = self._replica.chain, self._machine
-        epoch = chain.epoch + 1
-        started = LeaderStarted(
-            epoch, NODE, f"term {epoch}", machine.sequence, chain.hash, machine.digest()
-        )
-        self._append(f"leader/{epoch}/generated", encode_leader_started(started))
-        assert not chain.admit(started)
-
-    def _decide(self, submitted: Submitted) -> None:
-        decision = drive(self._machine, submitted, look)
-        chain, made = self._replica.chain, self._made
-        outcome, record = seal_outcome(
-            decision.outcome, previous_hash=chain.hash, epoch=chain.epoch, node=NODE
-        )
-        assert not chain.admit(outcome)
-        self._machine.apply(submitted, outcome, changes=decision.changes)
-        self._append(f"{chain.epoch}/{outcome.sequence}", record)
+    def decide(self, submitted: Submitted) -> Outcome:
+        """Decide a record, in a new term if it is time for one."""
+        if self.machine.sequence and self.machine.sequence % TERM_OUTCOMES == 0:
+            self.lead()
+        outcome, made = super().decide(submitted), self.made
         made.outcomes += 1
         made.statuses[str(outcome.status)] += 1
         made.answers += outcome.answers is not None
         if outcome.answers is None:
             made.versions += sum(result.version > 0 for result in outcome.results)
         made.head = outcome.hash.hex()
+        return outcome
 
-    def _append(self, key: str, value: bytes) -> None:
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            assert error is None, error
-            self._on_its_way -= 1
 
-        self._on_its_way += 1
-        topic = outcomes_topic(self._log.name)
-        self._producer.produce(topic, value, key, partition=0, on_delivery=on_delivery)
-        self._producer.poll(0)
-        while self._on_its_way > IN_FLIGHT:
-            self._producer.poll(1.0)
+def fill(bootstrap_servers: str, name: str, count: int) -> Filled:
+    """Make a log, append so many transactions to it, and decide them."""
+    with closing(KafkaLog.connect(bootstrap_servers, name, IN_BULK)) as log:
+        leader = Audited(log)
+        leader.run_all(create(f"t{number}") for number in range(TABLES))
+        leader.run_all(transaction(number) for number in range(1, count + 1))
+        leader.close()
+    return leader.made
 
 
 @contextmanager

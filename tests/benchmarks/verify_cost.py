@@ -16,18 +16,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.log.replica import Replica
-from commitlog.core.partition.machine import Machine
-from commitlog.model.records import LeaderStarted, Transaction
+from commitlog.model.records import Transaction
 from commitlog.ports import Log
 from consumers.broker import EmbeddedBroker
-from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create
+from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.verify import VerifyOptions, verify
 
 TABLES = 10
 CHUNK = 5_000
 WAIT_SECONDS = 600.0
+IN_BULK = {"linger.ms": 20, "message.timeout.ms": 1000 * int(WAIT_SECONDS)}
+"""Settings of Kafka's clients, also on a machine that may be busy."""
 
 
 class BrokerLog(MadeLog):
@@ -35,23 +34,15 @@ class BrokerLog(MadeLog):
 
     def __init__(self, log: KafkaLog) -> None:
         """Begin a term on an empty log."""
-        self.machine = Machine(log.create(tables_root="/tables"))
-        self.replica = Replica()
+        genesis = log.create(tables_root="/tables")
         self._asked, self._told = log.transactions_writer(), log.outcomes_writer(0)
         self._undelivered = 0
         self._forge_at = 0
-        reader = log.read_outcomes(0)
-        for answered in reader.poll(timeout_seconds=WAIT_SECONDS):
-            self.replica.receive_answered(answered)
-        reader.close()
-        chain = self.replica.chain
-        started = LeaderStarted(1, NODE, "leader", 0, chain.hash, b"")
-        self._append_outcome("leader/1/leader", encode_leader_started(started))
-        chain.admit(started)
+        self._begin(log, genesis)
         self._reader = log.read_transactions(0)
         self._decide_to_the_end()
 
-    def run_all(self, transactions: Iterable[Transaction], forge_at: int) -> None:
+    def run_all(self, transactions: Iterable[Transaction], forge_at: int = 0) -> None:
         """Append all and decide all; the outcome of one sequence gets another's content."""
         self._forge_at = forge_at
         source = iter(transactions)
@@ -140,9 +131,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="verify-cost-") as folder:
         broker = EmbeddedBroker.start(Path(folder))
-        # In bulk, and on a machine that may be busy.
-        settings = {"linger.ms": 20, "message.timeout.ms": 1000 * int(WAIT_SECONDS)}
-        log = KafkaLog.connect(broker.bootstrap_servers, "commitlog", settings)
+        log = KafkaLog.connect(broker.bootstrap_servers, "commitlog", IN_BULK)
         try:
             on_kafka = BrokerLog(log)
             on_kafka.run_all(transactions(options.count), options.damage)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.codecs.avro import encode_leader_started, seal_outcome
-from commitlog.model.records import LeaderStarted, Submitted
+from commitlog.codecs.avro import seal_outcome
+from commitlog.model.records import Submitted
 from consumers.tools.archive.files import check_segment
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.writer import archive
@@ -20,26 +20,7 @@ class Terms(MadeLog):
     def __init__(self) -> None:
         """Begin with a table."""
         super().__init__()
-        self.epoch = 1
         self.run(create("t"))
-
-    def lead(self) -> None:
-        """Begin another term."""
-        self.epoch += 1
-        chain = self.replica.chain
-        started = LeaderStarted(self.epoch, NODE, "leader", chain.sequence, chain.hash, b"")
-        self._append_outcome(f"leader/{self.epoch}/leader", encode_leader_started(started))
-        assert not chain.admit(started)
-
-    def decide(self, submitted: Submitted) -> None:
-        """Decide a record in this term."""
-        decision = decide(self.machine, submitted)
-        head = self.replica.chain.hash
-        epoch = self.replica.chain.epoch
-        outcome, record = seal_outcome(decision.outcome, previous_hash=head, epoch=epoch, node=NODE)
-        assert not self.replica.chain.admit(outcome)
-        self.machine.apply(submitted, outcome, changes=decision.changes)
-        self._append_outcome(f"{epoch}/{outcome.sequence}", record)
 
     def say_void(self, submitted: Submitted, sequence: int, *, head: bytes) -> None:
         """Append an outcome of the first term."""

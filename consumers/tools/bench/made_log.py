@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outcome
 from commitlog.core.decisions import Decision, FileWanted, Found, Wanted
 from commitlog.core.log.replica import Replica
@@ -21,8 +22,16 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Summary
-from commitlog.model.records import LeaderStarted, Observation, Submitted, Transaction
+from commitlog.model.records import (
+    Genesis,
+    LeaderStarted,
+    Observation,
+    Outcome,
+    Submitted,
+    Transaction,
+)
 from commitlog.model.table import Policy
+from commitlog.ports import Log
 from commitlog.protocol import outcomes_topic, transaction_key, transactions_topic
 
 FILE_BYTES = 5_000
@@ -100,25 +109,32 @@ class MadeLog:
     def __init__(self) -> None:
         """Begin a term on an empty log."""
         self.log = MemoryLog()
-        self.machine = Machine(self.log.create(tables_root="/tables"))
-        self.replica = Replica()
         self.bytes = {"transactions": 0, "outcomes": 0}
         """Of the values that `run` appended to each topic."""
-        for answered in self.log.read_outcomes(0).poll():
-            self.replica.receive_answered(answered)
-        chain = self.replica.chain
-        started = LeaderStarted(
-            epoch=1,
-            node=NODE,
-            leader_id="leader",
-            sequence=0,
-            previous_hash=chain.hash,
-            state_digest=b"",
-        )
-        self._append_outcome("leader/1/leader", encode_leader_started(started))
-        chain.admit(started)
+        self._begin(self.log, self.log.create(tables_root="/tables"))
         for submitted in self.log.read_transactions(0).poll():
             self.decide(submitted)
+
+    def _begin(self, log: Log, genesis: Genesis) -> None:
+        """Begin the first term of an empty log."""
+        self.machine, self.replica = Machine(genesis), Replica()
+        for answered in read_to(log.read_outcomes(0)):
+            self.replica.receive_answered(answered)
+        self.lead()
+
+    def lead(self) -> None:
+        """Begin another term."""
+        chain, machine = self.replica.chain, self.machine
+        started = LeaderStarted(
+            epoch=chain.epoch + 1,
+            node=NODE,
+            leader_id="leader",
+            sequence=machine.sequence,
+            previous_hash=chain.hash,
+            state_digest=machine.digest(),
+        )
+        self._append_outcome(f"leader/{started.epoch}/leader", encode_leader_started(started))
+        assert not chain.admit(started)
 
     def run(self, transaction: Transaction) -> None:
         """Append a transaction and decide it."""
@@ -135,16 +151,17 @@ class MadeLog:
         record = replace(transaction, payload_hash=payload_hash(transaction))
         return Submitted(0, offset, time_ms, record)
 
-    def decide(self, submitted: Submitted) -> None:
-        """Decide a record and append its outcome."""
+    def decide(self, submitted: Submitted) -> Outcome:
+        """Decide a record in this term and append its outcome."""
         decision = decide(self.machine, submitted)
         chain = self.replica.chain
         outcome, record = seal_outcome(
-            decision.outcome, previous_hash=chain.hash, epoch=1, node=NODE
+            decision.outcome, previous_hash=chain.hash, epoch=chain.epoch, node=NODE
         )
         assert not chain.admit(outcome)
         self.machine.apply(submitted, outcome, changes=decision.changes)
-        self._append_outcome(f"1/{outcome.sequence}", record)
+        self._append_outcome(f"{chain.epoch}/{outcome.sequence}", record)
+        return outcome
 
     def _append_outcome(self, key: str, value: bytes) -> None:
         self.bytes["outcomes"] += len(value)
