@@ -37,7 +37,6 @@ token, "beginning", or "now" (None too)."""
 
 SLICE_SECONDS = 0.2
 """How long a poll waits at once: how late it may notice that it is to end."""
-LOOK_UP_SECONDS = 30.0
 NEARBY_RECORDS_MAX = 5_000
 """A position's record is so near to its place unless terms and void records abound."""
 NEWEST_RECORDS = 50

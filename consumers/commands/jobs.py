@@ -10,8 +10,6 @@ from commitlog.errors import CommitLogError
 from consumers.commands.options import Flag, Folder
 from consumers.runtime.config import ConfigurationError
 
-STOP_SECONDS = 15.0
-
 
 class JobFailed(CommitLogError):
     """The job did not come to its end: its message names what did not work."""

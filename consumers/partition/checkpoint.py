@@ -15,7 +15,6 @@ repaired by guessing.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -42,8 +41,6 @@ AHEAD_PARTS, AHEAD_BYTES = 20, 32 * 1024
 """How much is looked at, and made bytes of, at once: a few milliseconds."""
 LAST_WRITE_SECONDS = 60.0
 """How long a term waits for the end of what the last one is writing."""
-
-logger = logging.getLogger(__name__)
 
 
 Place = tuple[int, int, int, tuple[int, ...], int]

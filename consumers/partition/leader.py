@@ -91,7 +91,6 @@ class Leader:
         everything acknowledged (a checkpoint), while that `may_pause`; it returns whether it did
         anything.
         """
-        self._follower = follower
         follower.rest_outcomes()
         self._machine = follower.machine
         self._replica: Replica = follower.replica

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import resource
 import socket
 import ssl
@@ -47,8 +46,6 @@ _STARTUP_SECONDS = 20.0
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the event loop, which needs it again
 after each of a request's calls to the system: a tenth of what is usual."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

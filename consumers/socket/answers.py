@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Container, Mapping
@@ -38,7 +37,6 @@ from consumers.socket.watches import Watches
 ATTEND_SECONDS = 0.25
 """If the loop is away from the sockets for this long, another thread serves them."""
 
-logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Lookup = Callable[[str, dict[str, Any], Callable[..., None]], bool]

@@ -8,7 +8,6 @@ other row writer: a range is applied once.
 
 from __future__ import annotations
 
-import logging
 import re
 import tempfile
 import threading
@@ -36,8 +35,6 @@ _KINDS = (
     *(Unavailable, InvalidSettings, WrongLog, LogMoved, TopicSettings, CorruptLog),
     UnsupportedFormat,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def apply_on_spark(

@@ -7,7 +7,6 @@ leaves files that nothing names; the next one continues from the last `backup.js
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +54,6 @@ SKIPPED = ("_quarantine",)
 PARTS = frozenset({"log", "files", ARCHIVE, CHECKPOINTS, TABLES})
 """The folders of a backup."""
 
-logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, int], None]
 

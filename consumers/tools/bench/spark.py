@@ -99,7 +99,6 @@ class _Writes:
         rows: int,
     ) -> None:
         self._log, self._spark, self._options, self._folder = log, spark, options, folder
-        self._batches = batches
         source = folder / "source"
         source.mkdir()
         for number in range(batches):
