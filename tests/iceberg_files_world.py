@@ -29,15 +29,18 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 class FilesWorld(World):
     """Its log can be read by others."""
 
-    def __init__(self, root: Path, tables_root: Path | None = None) -> None:
+    def __init__(self, root: Path, place: Path | str = "") -> None:
+        """Have the tables at a place, if one is given."""
         self.cluster = MemoryCluster()
         opened = partial(MemoryLog, self.cluster)
-        super().__init__(root, opened, tables_root=str(tables_root or ""))
-        self.tables_root = tables_root or self.tables_root
+        super().__init__(root, opened, tables_root=str(place))
+        if isinstance(place, Path):
+            self.tables_root = place
+        self.place = str(place) or str(self.tables_root)
         self.other = MemoryLog(self.cluster)
 
     def orphans(self) -> list[Orphan]:
-        return find_orphans(self.other, str(self.tables_root))
+        return find_orphans(self.other, self.place)
 
     def clean(self, *, age_seconds: float) -> None:
         """Remove what nobody needs."""
@@ -67,17 +70,17 @@ class FilesWorld(World):
 
     def remove_after_weeks(self) -> None:
         """Remove what is due if nothing was written or read for weeks."""
-        for path in below(str(self.tables_root)):
+        for path in below(self.place):
             age(path, 24 * 30)
         self.remove({"commitlog.maintain.remove-expired-after-hours": "0"})
 
 
 @contextmanager
-def catalogue(root: Path, tables_root: Path | None = None) -> Iterator[tuple[Any, FilesWorld]]:
+def catalogue(root: Path, place: Path | str = "") -> Iterator[tuple[Any, FilesWorld]]:
     """A catalogue with a namespace `files`, over a log of its own."""
     from pyiceberg.catalog import load_catalog
 
-    running = FilesWorld(root, tables_root)
+    running = FilesWorld(root, place)
     try:
         found = load_catalog("alone", type="rest", uri=running.uri)
         found.create_namespace("files")

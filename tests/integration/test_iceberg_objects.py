@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
-from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import InvalidTransaction
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.cleaning import clean
-from consumers.tools.iceberg_orphans import find_orphans
-from consumers.tools.maintenance_policy import Policies
-from consumers.tools.removals import Removals
-from tests.iceberg_server import IcebergServer, serving
-from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
+from tests.iceberg_files_world import FilesWorld
+from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, s3_server
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytest.importorskip("moto", reason="moto is not installed")
@@ -35,57 +26,37 @@ pytestmark = pytest.mark.filterwarnings(
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 
 
-@dataclass(frozen=True)
-class Objects:
-    """A running S3 server, a log whose tables lie there, and its catalogue."""
+class Objects(FilesWorld):
+    """A log whose tables lie on an S3 server, and its catalogue."""
 
-    cluster: MemoryCluster
-    client: CommitLog
-    server: IcebergServer
-    catalog: Any
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        from pyiceberg.catalog import load_catalog
+
+        super().__init__(folder, ROOT)
+        self.catalog: Any = load_catalog(
+            "objects",
+            **{
+                "type": "rest",
+                "uri": self.uri,
+                "s3.endpoint": endpoint,
+                "s3.access-key-id": KEY,
+                "s3.secret-access-key": SECRET,
+                "s3.region": REGION,
+            },
+        )
+        self.catalog.create_namespace("far")
 
     def names(self) -> list[str]:
         """The log's own files aside."""
         return sorted(one for one in store_for(ROOT).walk() if not one.startswith("_commitlog/"))
 
-    def maintain(self) -> list[str]:
-        told = list[str]()
-        removals = Removals(
-            self.client,
-            lambda: MemoryLog(self.cluster),
-            Policies(self.client, {}),
-            lambda act, result: told.append(f"{act.kind}: {result}"),
-            0.0,
-        )
-        removals.look()
-        removals.close()
-        return told
-
-    def orphans(self) -> list[str]:
-        return [found.location for found in find_orphans(MemoryLog(self.cluster), ROOT)]
-
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    from pyiceberg.catalog import load_catalog
-
-    folder = tmp_path_factory.mktemp("objects")
-    with s3_server() as endpoint, log_over_objects(folder) as (cluster, client):
-        service = LogIcebergService(client)
-        with serving(service, IcebergSettings(service.tables_root)) as server:
-            catalog = load_catalog(
-                "objects",
-                **{
-                    "type": "rest",
-                    "uri": server.uri,
-                    "s3.endpoint": endpoint,
-                    "s3.access-key-id": KEY,
-                    "s3.secret-access-key": SECRET,
-                    "s3.region": REGION,
-                },
-            )
-            catalog.create_namespace("far")
-            yield Objects(cluster, client, server, catalog)
+    with s3_server() as endpoint:
+        running = Objects(tmp_path_factory.mktemp("objects"), endpoint)
+        yield running
+        running.close()
 
 
 def test_a_table_lives_and_is_purged_in_an_object_store(objects: Objects) -> None:
@@ -129,10 +100,10 @@ def test_a_place_outside_the_root_is_refused(objects: Objects) -> None:
         "location": "s3://other/place",
         "schema": {"type": "struct", "fields": []},
     }
-    reply = objects.server.ask("POST", "/v1/namespaces/far/tables", body)
+    reply = objects.iceberg.ask("POST", "/v1/namespaces/far/tables", body)
     assert (reply.status, "tables root" in reply.error["message"]) == (400, True)
     outside = {"name": "x", "metadata-location": "s3://bucket/tables/../x.metadata.json"}
-    assert objects.server.ask("POST", "/v1/namespaces/far/register", outside).status == 400
+    assert objects.iceberg.ask("POST", "/v1/namespaces/far/register", outside).status == 400
 
 
 def test_names_that_the_stores_client_takes_not_hold_up_no_other_folder(
@@ -157,9 +128,9 @@ def test_names_that_the_stores_client_takes_not_hold_up_no_other_folder(
     keys = [f"{home}/metadata//empty", f"{home}/data/../up", "tables/a\\b"]
     for key in keys:
         client.put_object(Bucket=BUCKET, Key=key, Body=b"odd")
-    log = MemoryLog(objects.cluster)
+    log = objects.other
     try:
-        found = [one["location"] for one in clean(log, None, 0, objects.client)]
+        found = [one["location"] for one in clean(log, None, 0, objects.log)]
         assert found == [f"{other.location()}/data/stray"]
         assert store_for(other.location()).size("data/stray") < 0
         [told] = {one for one in caplog.messages if "are left alone" in one}
@@ -167,9 +138,9 @@ def test_names_that_the_stores_client_takes_not_hold_up_no_other_folder(
     finally:
         for key in keys:
             client.delete_object(Bucket=BUCKET, Key=key)
-    found = [one["location"] for one in clean(log, None, 0, objects.client)]
+    found = [one["location"] for one in clean(log, None, 0, objects.log)]
     assert found == [f"{table.location()}/data/stray"]
-    assert not clean(log, None, 0, objects.client)
+    assert not clean(log, None, 0, objects.log)
     assert [one.scan().to_arrow().num_rows for one in (table, other)] == [3, 3]
 
 
