@@ -19,17 +19,10 @@ def made(system: str, rate: float, failures: int = 0, verified: str = "verified:
     return Round(
         system=system,
         writers=8,
-        seconds=1.0,
         commits=int(rate),
         failures=failures,
         failure="CommitFailedException: somebody else was first" if failures else "",
         commits_per_second=rate,
-        p50_ms=1.0,
-        p99_ms=2.0,
-        max_ms=3.0,
-        slowest_writer=1,
-        fastest_writer=2,
-        writer_cpu_ms=0.5,
         verified=verified,
     )
 

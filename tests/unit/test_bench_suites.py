@@ -175,17 +175,10 @@ def made(system: str, *, commits: int = 1) -> Round:
     return Round(
         system=system,
         writers=2,
-        seconds=1.0,
         commits=commits,
-        failures=0,
-        failure="",
         commits_per_second=float(commits),
-        p50_ms=1.0,
-        p99_ms=2.0,
-        max_ms=3.0,
         slowest_writer=1,
         fastest_writer=2,
-        writer_cpu_ms=0.5,
         redone=3,
         verified="verified",
     )

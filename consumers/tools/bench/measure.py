@@ -46,17 +46,17 @@ class Round:
 
     system: str
     writers: int
-    seconds: float
-    commits: int
-    failures: int
-    failure: str
-    commits_per_second: float
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-    slowest_writer: int
-    fastest_writer: int
-    writer_cpu_ms: float
+    seconds: float = 0.0
+    commits: int = 0
+    failures: int = 0
+    failure: str = ""
+    commits_per_second: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    slowest_writer: int = 0
+    fastest_writer: int = 0
+    writer_cpu_ms: float = 0.0
     """CPU time of the writers' processes per commit."""
     verified: str = ""
     redone: int = 0

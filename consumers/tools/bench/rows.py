@@ -146,22 +146,7 @@ def _ended(system: str, load: Load, measure: Callable[[], Round]) -> Round:
         return measure()
     except Exception as error:
         said = f"{type(error).__name__}: {error}"[:FAILURE_CHARACTERS]
-        return Round(
-            system=system,
-            writers=load.writers,
-            seconds=0.0,
-            commits=0,
-            failures=1,
-            failure=said,
-            commits_per_second=0.0,
-            p50_ms=0.0,
-            p99_ms=0.0,
-            max_ms=0.0,
-            slowest_writer=0,
-            fastest_writer=0,
-            writer_cpu_ms=0.0,
-            verified="FAILED",
-        )
+        return Round(system, load.writers, failures=1, failure=said, verified="FAILED")
 
 
 def line(load: Load, measured: Round) -> str:
