@@ -320,6 +320,47 @@ def test_a_view_is_registered_by_its_metadata(world: World, server: IcebergServe
     assert server.ask("POST", register, at).error["type"] == "AlreadyExistsException"
 
 
+def test_equal_schemas_and_versions_of_a_registered_view_are_one(
+    world: World, server: IcebergServer
+) -> None:
+    space = world.fresh_name()
+    server.ask("POST", "/v1/namespaces", {"namespace": [space]})
+    views = f"/v1/namespaces/{space}/views"
+    fields = [{"id": 1, "name": "n", "required": False, "type": "string"}]
+    other = {**SCHEMA, "fields": fields}
+    one, two = {**version(), "schema-id": 1}, {**version("SELECT 'x' AS n"), "schema-id": 3}
+    found = {
+        "view-uuid": UUID,
+        "format-version": 1,
+        "location": f"{world.tables_root}/{space}/w",
+        "schemas": [{**SCHEMA, "schema-id": 1}, {**SCHEMA, "schema-id": 2}]
+        + [{**other, "schema-id": 3}],
+        "versions": [
+            {**one, "version-id": 4},
+            {**one, "version-id": 5, "schema-id": 2},
+            {**two, "version-id": 6},
+        ],
+        "version-log": [{"timestamp-ms": 1_700_000_000_000, "version-id": n} for n in (4, 5, 6)],
+        "current-version-id": 6,
+        "properties": {},
+    }
+    place = world.tables_root / space / "w.metadata.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(found))
+    body = {"name": "w", "metadata-location": str(place)}
+    answer = server.ask("POST", f"/v1/namespaces/{space}/register-view", body)
+    assert answer.status == 200, answer.data
+    registered = server.ask("GET", f"{views}/w").json["metadata"]
+    (current,) = (
+        one
+        for one in registered["versions"]
+        if one["version-id"] == registered["current-version-id"]
+    )
+    (schema,) = (one for one in registered["schemas"] if one["schema-id"] == current["schema-id"])
+    assert current["representations"] == two["representations"]
+    assert schema["fields"] == fields
+
+
 def test_a_view_and_tables_of_both_formats_commit_over_http_by_one_record(world: World) -> None:
     space = world.fresh_name()
     world.write([space, "l"], pa.table({"n": pa.array([1], pa.int64())}))

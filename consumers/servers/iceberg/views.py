@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -180,13 +180,17 @@ def _updates_of(metadata: Node) -> list[dict[str, Any]]:
         {"action": "set-properties", "updates": properties},
     ]
     schemas, versions = {}, {}
-    for number, schema in enumerate(metadata.member("schemas").items()):
+    seen_schemas: list[dict[str, Any]] = []
+    seen_versions: list[dict[str, Any]] = []
+    for schema in metadata.member("schemas").items():
+        number = _number(schema.object(), ("schema-id",), seen_schemas)
         schemas[schema.member("schema-id").int32()] = number
         updates.append({"action": "add-schema", "schema": schema.object()})
-    for number, version in enumerate(metadata.member("versions").items(), start=1):
-        versions[version.member("version-id").int32()] = number
+    for version in metadata.member("versions").items():
         known = schemas.get(version.member("schema-id").int32(), -1)
         sent = {**version.object(), "schema-id": known}
+        number = _number(sent, ("version-id", "timestamp-ms"), seen_versions) + 1
+        versions[version.member("version-id").int32()] = number
         updates.append({"action": "add-view-version", "view-version": sent})
     logged = [
         entry.member("version-id").int32() for entry in metadata.member("version-log").items()
@@ -195,6 +199,14 @@ def _updates_of(metadata: Node) -> list[dict[str, Any]]:
         wanted = versions.get(version_id, version_id)
         updates.append({"action": "set-current-view-version", "view-version-id": wanted})
     return updates
+
+
+def _number(item: Mapping[str, Any], unlike: Collection[str], seen: list[dict[str, Any]]) -> int:
+    """Return the number that the log gives an item: one for all whose other members are equal."""
+    content = {name: value for name, value in item.items() if name not in unlike}
+    if content not in seen:
+        seen.append(content)
+    return seen.index(content)
 
 
 def no_such_view(name: TableId) -> Failure:
