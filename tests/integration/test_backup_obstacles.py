@@ -19,7 +19,8 @@ from consumers.broker.home import Home
 from consumers.runtime.config import load
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import restore
-from consumers.tools.backup.saved import NAME, Backup
+from consumers.tools.backup.cut import Heads, cut
+from consumers.tools.backup.saved import NAME, TABLES, Backup, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_backup import began, log_of
 from tests.service import Service, rows, service
@@ -97,6 +98,29 @@ def test_a_restore_that_goes_on_waits_for_the_broker_of_the_one_before(
     assert began(root, backup, place) is True
     assert was_there == [True]
     assert not home.folder.exists()
+
+
+def test_a_restore_that_goes_on_to_an_earlier_position_leaves_no_later_manifest(
+    made: Service, tmp_path: Path
+) -> None:
+    place, to = str(tmp_path / "backup"), str(tmp_path / "tables")
+    back_up(log_of(made), place, None)
+    source = store_for(place)
+    backup = Backup.read(source, place)
+    assert backup is not None
+    files, done = files_of(source, backup).values(), restore.Restored("", to)
+
+    def manifests(at: int, *, goes_on: bool) -> int:
+        heads = Heads()
+        cut(source, backup.partitions[0], heads, at, None)
+        own = log_of(made).genesis().tables_root
+        heads.versions = {of.replace(own, to): head for of, head in heads.versions.items()}
+        restore._files(files, TABLES, to, place, heads, done, lambda *_: None, goes_on=goes_on)
+        return len(list(Path(to).glob("**/*.manifest")))
+
+    last = backup.partitions[0].sequence
+    assert manifests(last, goes_on=False) == 2
+    assert manifests(last - 1, goes_on=True) == 1
 
 
 @pytest.mark.parametrize("failure", [None, DiskFull("no space left", Path("/"))])

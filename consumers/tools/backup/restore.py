@@ -163,7 +163,8 @@ def _fill(
             unnamed = backup.roots.keys() - roots_of(log).keys()
             done.places = {place: bound(place) for place in sorted(unnamed)}
             if backup.tables_root:
-                _files(files, TABLES, backup.tables_root, place, heads, done, on_progress)
+                own = backup.tables_root
+                _files(files, TABLES, own, place, heads, done, on_progress, goes_on=goes_on)
                 done.lacking = tuple(_lacking(log, root, backup, ends))
 
 
@@ -376,22 +377,22 @@ def _files(
     heads: Heads,
     done: Restored,
     on_progress: OnProgress,
+    *,
+    goes_on: bool = False,
 ) -> None:
     """Copy the tables' or the archive's files that belong to what is restored, and read each."""
     copies, target = part(place, kind), store_for(to)
     for one in files:
         name, _, path = one.path.partition("/")
-        if name != kind or (name == TABLES and not heads.have(to, path)):
-            continue
-        _copy(copies, target, path, one)
-        done.files += 1
-        done.bytes += one.size
-        on_progress("files", done.files)
-
-
-def _copy(source: Store, target: Store, path: str, one: SavedFile) -> None:
-    try:
-        target.take(path, source)
-    except FileNotFoundError:
-        raise missing(one.path) from None
-    check_copy(target, path, one)
+        if name == kind == TABLES and not heads.have(to, path):
+            if goes_on:  # the restore that was killed may have been one as of a later position
+                target.delete(path)
+        elif name == kind:
+            try:
+                target.take(path, copies)
+            except FileNotFoundError:
+                raise missing(one.path) from None
+            check_copy(target, path, one)
+            done.files += 1
+            done.bytes += one.size
+            on_progress("files", done.files)
