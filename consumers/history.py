@@ -40,6 +40,7 @@ PLACES = ("location", "metadata_location")
 """Columns that name a place."""
 ATTEMPTS = 2
 """A segment may be merged away between opening a snapshot and reading it, after its grace."""
+_CHANGED = "FROM properties WHERE transaction_id = ? AND key IS NOT NULL ORDER BY ordinal, key"
 
 
 class BrokenIndex(Unavailable):
@@ -194,18 +195,21 @@ def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
 def attempts(run: Ask, transaction_id: str) -> list[Row]:
     """Return what became of an id, one row per attempt or repetition, oldest first.
 
-    Each row has `details`: its operations' rows, `conflict`: its row in `conflicts` or None, and
-    `failed_requirements` of Iceberg that it met. Empty if the index knows nothing of the id.
+    Each row has `details`: its operations' rows, `conflict`: its row in `conflicts` or None,
+    `failed_requirements` of Iceberg that it met, and `changed`: the properties that it set or
+    removed. Empty if the index knows nothing of the id.
     """
     rows = run("FROM transaction_of(?)", [transaction_id])
     details = run("FROM operations_of(?)", [transaction_id]) if rows else []
     losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
     failed = run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id])
+    changed = run(_CHANGED, [transaction_id])
     for row in rows:
         row["failed_requirements"] = [one for one in failed if _place(one) == _place(row)]
         if isinstance(row["properties"], str):
             row["properties"] = json.loads(row["properties"])
         row["details"] = [one for one in details if _place(one) == _place(row)]
+        row["changed"] = [one for one in changed if _place(one) == _place(row)]
         row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
     return rows
 

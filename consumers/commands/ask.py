@@ -341,13 +341,14 @@ def _print_line(row: Row, as_json: bool) -> None:
 
 
 def _show_attempt(row: Row) -> None:
-    place = f"{row['sequence']} in partition {row['partition']}"
+    from consumers.views.explanation import of_change
+
     output.print_facts(
         [
             ("transaction", row["transaction_id"]),
             ("attempt", row["attempt"] or ""),
             ("status", f"{row['status']} {row['code'] or ''}".strip()),
-            ("sequence", place),
+            ("sequence", f"{row['sequence']} in partition {row['partition']}"),
             ("time", f"{clock(row['time'])} UTC"),
             ("writer", row["principal"]),
             ("why", row["message"]),
@@ -361,10 +362,10 @@ def _show_attempt(row: Row) -> None:
         _print_visible(f"{one['operation']} {name}: {made}, {_what_of(one)}")
     for one in row["failed_requirements"]:
         _print_visible(f"{one['table_name']} required {one['requirement']}, has {one['actual']}")
-    conflict = row["conflict"]
-    if conflict:
-        rule, advice = conflict["rule"], conflict["advice"] or ""
-        _print_visible(f"lost to {_winner(conflict)} ({rule}). {advice}")
+    for one in row["changed"]:
+        _print_visible(of_change(one, is_done=row["status"] == "committed"))
+    if lost := row["conflict"]:
+        _print_visible(f"lost to {_winner(lost)} ({lost['rule']}). {lost['advice'] or ''}")
 
 
 def _print_visible(line: str) -> None:

@@ -45,11 +45,6 @@ _EXPECTED = """
 SELECT kind, table_name, version, detail FROM expectations
 WHERE transaction_id = ? AND partition = ? AND sequence = ? ORDER BY ordinal
 """
-_CHANGED = """
-SELECT table_name, key, value FROM properties
-WHERE transaction_id = ? AND partition = ? AND sequence = ? AND NOT is_table AND key IS NOT NULL
-ORDER BY ordinal, key
-"""
 _ROWS_EXPIRED = """
 SELECT sequence, value FROM properties
 WHERE table_name = ? AND is_table AND partition = ? AND key = ? AND try_cast(value AS BIGINT) >= ?
@@ -89,7 +84,6 @@ def _attempt(run: Ask, row: Row) -> Row:
     compared = [_compared(run, one, place) for one in details]
     required = run(_REQUIRED, about)
     expected = run(_EXPECTED, about)
-    changed = run(_CHANGED, about)
     names = ("transaction_id", "partition", "sequence", "attempt", "status", "code", "message")
     told: Row = {name: row[name] for name in names}
     told |= {
@@ -101,7 +95,7 @@ def _attempt(run: Ask, row: Row) -> Row:
     }
     told["words"] = [
         *_words(row, details, compared, required, expected),
-        *(_of_change(one, is_done=row["status"] == "committed") for one in changed),
+        *(of_change(one, is_done=row["status"] == "committed") for one in _rows(row["changed"])),
         *_of_expired_rows(run, row, details),
     ]
     return told
@@ -155,9 +149,10 @@ def _words(
     yield from _of_refusal(row, required)
 
 
-def _of_change(one: Row, *, is_done: bool) -> str:
-    """Say what was set of the log itself (a tag, a place), or of a namespace."""
-    of = f"namespace {one['table_name']}" if one["table_name"] else LOG
+def of_change(one: Row, *, is_done: bool) -> str:
+    """Say what was set of a table, a namespace, or the log itself (a tag, a place)."""
+    of = str(one["table_name"]) if one["is_table"] else f"namespace {one['table_name']}"
+    of = of if one["table_name"] else LOG
     asked = "It" if is_done else "It asked for this: it"
     if one["value"] is None:
         return f"{asked} removed {one['key']} of {of}."

@@ -104,6 +104,17 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t: version 99 does not exist")
 
 
+def test_properties_of_a_table_are_shown_and_explained(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = running.client.set_properties(T, {"owner": "a", "gone": None})
+    [words] = words_of(running, done)
+    said = [f"It removed gone of {T}.", f"It set owner of {T} to a."]
+    assert words[-2:] == said
+    assert cli.main(["show", done.transaction_id, "--root", str(running.root)]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[-2:] == [f"  {line}" for line in said]
+
+
 def test_versions_under_a_former_name_are_explained_and_those_of_an_earlier_table_are_not(
     running: Service,
 ) -> None:

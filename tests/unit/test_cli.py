@@ -588,7 +588,9 @@ def test_nothing_that_a_writer_named_steers_a_terminal(
     names = ("transaction_id", "attempt", "status", "code", "sequence")
     attempt: dict[str, Any] = dict.fromkeys(names, name)
     attempt |= dict.fromkeys(("partition", "time", "principal", "message"), name)
+    set_ = {"table_name": name, "is_table": True, "key": name, "value": name}
     attempt |= {"details": [operation], "failed_requirements": [], "conflict": None}
+    attempt |= {"changed": [set_]}
     ask._show_attempt(attempt)
     ask._explain_attempt(attempt | {"words": [name]})
     ask._print_line(attempt | {"what": name}, as_json=False)

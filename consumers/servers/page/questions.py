@@ -231,7 +231,8 @@ def transaction(
     """Return what became of a transaction: a row per attempt, the asked-for position first.
 
     Each row has its operations with what was committed between reading and deciding, the conflict,
-    what it expected and the files that it brought. Empty if the index knows nothing of it.
+    what it expected, the properties that it changed and the files that it brought. Empty if the
+    index knows nothing of it.
     """
     if not transaction_id:
         found = ask(
@@ -253,7 +254,7 @@ def transaction(
             " WHERE transaction_id = ? ORDER BY sequence, ordinal LIMIT ?",
             [transaction_id, EVENTS_MAX],
         )
-        for name in ("operations", "expectations", "refused_files")
+        for name in ("operations", "expectations", "refused_files", "properties")
     }
     conflicts = ask(
         "SELECT * REPLACE (epoch_ms(time) AS time, epoch_ms(winner_time) AS winner_time)"
@@ -262,7 +263,7 @@ def transaction(
     )
     for row in rows:
         for name, found in parts.items():
-            key = "details" if name == "operations" else name
+            key = {"operations": "details", "properties": "changed"}.get(name, name)
             row[key] = [one for one in found if _place(one) == _place(row)]
         row["conflict"] = next((one for one in conflicts if _place(one) == _place(row)), None)
     for row in rows[:1]:

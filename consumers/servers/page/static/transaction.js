@@ -119,6 +119,7 @@ function operationCard(one, row) {
     .filter(([, n]) => n).map(([sign, n]) => `${sign}${count(n)}`).join(" ");
   const files = row.refused_files.filter((file) => file.ordinal === one.ordinal);
   const changed = row.fragments.filter((fragment) => fragment.ordinal === one.ordinal);
+  const set = row.changed.filter((each) => each.ordinal === one.ordinal && each.key !== null);
   return h("section.card", { "aria-label": `${one.operation} on ${one.table_name}` },
     h("h3", {}, one.operation, " ", one.is_table ? tableLink(one.table_name) : one.table_name,
       one.status !== row.status ? [" ", badge(one.status)] : null),
@@ -132,6 +133,8 @@ function operationCard(one, row) {
       ["Renamed", one.name_after && one.name_after !== one.table_name ? one.name_after : ""],
       ["Location", one.location ? h("code", {}, one.location) : ""],
       ["Metadata", one.metadata_location ? h("code", {}, one.metadata_location) : ""],
+      ["Set", set.length ? h("ul", {}, set.map(({ key, value }) => h("li", {},
+        h("code", {}, value === null ? `${key} (removed)` : `${key} = ${value}`)))) : ""],
       ["Changed", changed.length ? h("details", {}, h("summary", {}, plural(changed.length, "fragment")),
         h("ul", {}, changed.map(fragmentLine))) : ""],
       ["Left over", files.length ? h("details", {}, h("summary", {}, plural(files.length, "data file")),
