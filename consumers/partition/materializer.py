@@ -363,7 +363,7 @@ class Materializer:
         # It would fail for ever, and hold up all checkpoints.
         is_given_up = files.failures >= GIVEN_UP_AFTER and files.pending[-1][0].kind in ENDS
         if is_given_up:
-            files.dropped = True
+            files.given_up = True
             logger.warning("table %s was dropped: its files are given up", files.location)
         # Another thread appends meanwhile, which an iterator of the queue would trip over.
         changes = [files.pending[position][0] for position in range(count)]
@@ -373,7 +373,7 @@ class Materializer:
             if position >= files.applied:
                 apply_change(files, change)
                 files.applied = position + 1
-        if last is not None and not files.dropped:
+        if last is not None and not files.given_up:  # also before a drop: `undrop` needs it
             if not self._deletions.include(last):
                 self._write_manifest(files, last)
             files.written_version = last.version

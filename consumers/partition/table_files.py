@@ -79,6 +79,8 @@ class TableFiles:
     is_quick: bool = True
     """Whether its last write took next to no time."""
     dropped: bool = False
+    given_up: bool = False
+    """Whether a dropped table's manifests are written no more."""
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
@@ -276,7 +278,7 @@ def apply_change(files: TableFiles, change: Change) -> None:
     elif change.delta is not None:
         if change.kind is ChangeKind.REGISTERED:
             # It may come back after it was deregistered.
-            files.state, files.dropped = empty_state(), False
+            files.state, files.dropped, files.given_up = empty_state(), False, False
         if change.staged_path and not files.state.version:
             staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
             files.naming_scheme = staged.scheme if staged is not None else files.naming_scheme

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import LocalStore
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
@@ -145,6 +146,14 @@ def test_a_dropped_table_whose_store_is_gone_is_given_up(
     running.await_told(*sequences)
     wait_until(lambda: not running.materializer.failing(), "nothing to fail")
     assert running.materializer.written_sequence == sequences[-1]
+
+
+def test_the_newest_version_of_a_dropped_table_has_its_file_for_undrop(running: Running) -> None:
+    running.store("a").failures = 1
+    first, second = running.changes["a"]
+    dropped = replace(second, kind=ChangeKind.DROPPED, delta=None)
+    running.await_told(running.put(first, second, dropped))
+    assert second.version in {version for version, _ in manifests_in(running.store("a"))}
 
 
 def test_what_is_queued_is_written_before_it_ends(running: Running) -> None:
