@@ -48,7 +48,7 @@ def properties(
     values: dict[str, str | None] = dict.fromkeys(unset)
     for pair in set:
         key, equals, value = pair.partition("=")
-        if not equals:
+        if not key or not equals:
             raise ConfigurationError(f"--set takes NAME=VALUE, not {pair!r}")
         values[key] = value
     if not name and not namespace:

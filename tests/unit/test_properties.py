@@ -185,6 +185,7 @@ def test_properties_by_the_command(
     for name, more, why in (
         ("", {}, "no table is given"),
         (table, {"set": ("mine",)}, "NAME=VALUE"),
+        (table, {"set": ("=value",)}, "NAME=VALUE"),
         ("nowhere", {"namespace": True}, "no namespace 'nowhere'. The namespaces are shop"),
     ):
         with pytest.raises(ConfigurationError, match=why):
