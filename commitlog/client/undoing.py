@@ -40,6 +40,7 @@ from commitlog.errors import (
     Unavailable,
 )
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.messages import IcebergDescription
 from commitlog.model.operations import (
     AlterProperties,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from commitlog.client.lives import Life
     from commitlog.client.session import TransactionBuilder
     from commitlog.client.snapshot import Snapshot
+    from commitlog.client.tables import TableInfo
     from commitlog.core.manifest.manifest_state import ManifestState
 
 TIMEOUT_SECONDS = 120.0
@@ -136,7 +138,8 @@ class UndoesChanges(Host):
         Each Lance table gets a new version with the older one's rows and schema. Each Iceberg
         table gets new metadata that brings back its branches, tags, schema, layout and
         properties; later snapshots stay in its history. Returns None if nothing has
-        changed since. If names are lists, pass a list of lists.
+        changed since, or since an earlier restore to it. If names are lists, pass a list of
+        lists.
 
         Raises:
             NoSuchTable: a table didn't exist at the position, or is another one now.
@@ -160,7 +163,7 @@ class UndoesChanges(Host):
                 raise NoSuchVersion(
                     f"{was.name} can't be restored to position {position}: it had no version"
                 )
-            if was.version != info.version:
+            if was.version != info.version and not self._is_restored(info, was.version):
                 # The builder of the new version reads the old one.
                 materialize(self.runtime(), info, was.version)
                 changed.append((info, lance.LanceOperation.Restore(version=was.version)))
@@ -175,6 +178,12 @@ class UndoesChanges(Host):
             for change in iceberg:
                 record.submit(None, change)
         return builder.outcome
+
+    def _is_restored(self, info: TableInfo, version: int) -> bool:
+        """Return True if a table's newest version is the restore of this one."""
+        path = materialize(self.runtime(), info, info.version)
+        _, made_by = decode_manifest(store_for(info.location).read(path))
+        return Transaction.FromString(made_by or b"").restore.version == version
 
     def _iceberg_then(self, table: TableId, was: TableAt) -> list[IcebergChange]:
         """Return what makes an Iceberg table as it was; nothing if it is so."""

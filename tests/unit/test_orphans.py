@@ -454,6 +454,7 @@ def test_restoring_many_tables_is_one_record(world: Service) -> None:
     assert outcome.versions() == {TABLE: 4, "shop$lines": 4}
     assert ids_of(world) == [1]
     assert client.open("shop$lines").to_table()["id"].to_pylist() == [10]
+    assert client.restore([TABLE, "shop$lines"], then) is None, "both are as they were"
     client.drop_table("shop$lines")
     with pytest.raises(NoSuchTable):
         client.restore([TABLE, "shop$lines"], then)
