@@ -66,9 +66,8 @@ class Snapshot:
         found = self.tables.get(name)
         if found is None:
             at = sequences_text(self.positions)
-            raise NoSuchTable(
-                f"the log had no table {name!r} at position {at}. {like_known(name, self.tables)}"
-            )
+            there = like_known(name, self.tables, "tables at that position")
+            raise NoSuchTable(f"the log had no table {name!r} at position {at}. {there}")
         return found
 
     def open(self, table_id: TableName) -> Any:

@@ -155,6 +155,8 @@ def test_a_table_has_the_name_that_it_had(shop: Service, head: int) -> None:
     before_rename = max(p for p in range(head + 1) if "old" in names[p])
     assert shop.client.snapshot(before_rename).open("old").count_rows() == STEPS
     assert shop.client.snapshot(head - 1).open("older").count_rows() == STEPS + 1
+    with pytest.raises(NoSuchTable, match="There are no tables at that position"):
+        shop.client.snapshot(0).table("old")
     with pytest.raises(NoSuchTable, match="older"):
         shop.client.snapshot(head).open("older")
 
