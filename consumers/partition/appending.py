@@ -19,7 +19,13 @@ from dataclasses import dataclass
 
 from commitlog.codecs.avro import decode_log_record
 from commitlog.core.log.replica import Replica
-from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    InvalidTransaction,
+    Overloaded,
+    Unavailable,
+)
 from commitlog.model.records import LogRecord, ProtocolVersion, Submitted
 from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
@@ -49,6 +55,7 @@ class _Own:
 
     sent: RecordSent
     content: LogRecord
+    was_read: bool = False
 
 
 class Appending:
@@ -206,13 +213,21 @@ class Appending:
                 key=event.key,
             )
             yield from self._next()
+        elif not own.was_read:
+            raise CorruptLog(
+                f"a transaction landed at offset {event.offset}, and the transactions topic was "
+                f"read to {self._replica.transactions_position} before: it lost its tail, or was "
+                "made again. Run `commitlog verify`"
+            )
 
     def read(self, records: list[Submitted]) -> Iterator[Submitted]:
         """Yield what is to be taken now of what was read, and what had waited for that."""
         for one in records:
+            if (own := self._own.get(one.key)) is not None:
+                own.was_read = True
             # What was acknowledged meanwhile was taken then.
             if one.offset >= self._replica.transactions_position:
-                if self._landed.pop(one.offset, None) is None and one.key not in self._own:
+                if self._landed.pop(one.offset, None) is None and own is None:
                     self._read_until = self._clock() + READ_ON_SECONDS
                 yield one
         yield from self._next()

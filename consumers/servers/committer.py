@@ -26,7 +26,7 @@ from commitlog.client.roots import PARTITION
 from commitlog.core.catalogue.named_roots import named_roots
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import Fenced, InvalidSettings, TopicSettings, Unavailable
+from commitlog.errors import CorruptLog, Fenced, InvalidSettings, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
@@ -96,7 +96,8 @@ class Committer:
         self._options = options
         self._on_ready = on_ready or (lambda node: None)
         self._genesis: Genesis = log.genesis(options.partition)
-        self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
+        self._identity = log.identity()
+        self._checkpoints = Checkpoints(options.root, self._identity, self._genesis)
         self._session: Session | None = None
         self._is_ready_told = False
         self._was_marked = False
@@ -163,6 +164,11 @@ class Committer:
     def _run_session(self, stop: threading.Event) -> None:
         """Recover, stand by, lead one term."""
         self._checks.check_here()
+        if self._log.identity() != self._identity:
+            raise CorruptLog(
+                f"the topics of log {self._genesis.log!r} were deleted and made again while this "
+                "committer ran: restore the log's backup (`commitlog restore`)"
+            )
         self._checks.await_settings(stop)
         offsets = DiskFolder(self._options.root / "past" / str(self._options.partition))
         session = Session(self._log, self._genesis, self._checkpoints, offset_folder=offsets)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.memory_cluster import MemoryCluster, Partition, Topic
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.opening import is_there
 from commitlog.codecs.avro import seal_outcome
@@ -32,6 +34,7 @@ from commitlog.errors import (
     WrongLog,
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
+from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows
@@ -334,6 +337,24 @@ def test_a_checkpoint_of_another_log_is_refused_by_name(running: Service) -> Non
     genesis = other.create(tables_root=str(running.root / "tables"))
     with pytest.raises(WrongLog, match="cluster_id"):
         Checkpoints(running.root, other.identity(), genesis).load()
+
+
+@pytest.mark.parametrize("made_again", [transactions_topic, outcomes_topic])
+def test_topics_that_are_made_again_end_a_running_committer(
+    running: Service, made_again: Callable[[str], str]
+) -> None:
+    """It may have no checkpoint yet; it appended a start that nobody heeds, again and again."""
+    t, [committer] = table(running), running.running
+    topic = made_again(running.log.name)
+    with running.cluster.changed:
+        settings = running.cluster.topics[topic].settings
+        running.cluster.topics[topic] = Topic([Partition()], settings)
+        shutil.rmtree(running.root / "checkpoints", ignore_errors=True)
+    with pytest.raises(OutcomeUnknown):
+        running.client.delete(t, "id = 1", timeout=0.2)
+    committer.await_end()
+    assert isinstance(committer.failure, CorruptLog), committer.failure
+    assert re.search("made again|outside of", str(committer.failure))
 
 
 def test_a_damaged_checkpoint_is_refused_with_advice(running: Service) -> None:

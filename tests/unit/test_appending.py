@@ -11,7 +11,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.codecs.avro import encode_protocol_version
 from commitlog.core.log.replica import Replica
-from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Overloaded, Unavailable
 from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import DeliveryFailed
 from commitlog.protocol import session_in_key
@@ -144,6 +144,19 @@ def test_what_was_read_before_its_acknowledgement_is_taken_once(world: World) ->
     world.land()
     world.take(world.appending.read(transactions_of(world.log)))
     world.check()
+
+
+def test_a_record_that_lands_where_others_were_taken_shows_that_the_topic_lost_them(
+    world: World,
+) -> None:
+    """A writer would wait in vain, and records that come behind the old end would be decided."""
+    world.send(b"a", b"b")
+    world.land()
+    [topic] = [name for name in world.log.cluster.topics if name.endswith("transactions")]
+    world.log.cluster.truncate(topic, 0, 0)
+    world.send(b"c")
+    with pytest.raises(CorruptLog, match="landed at offset 0, and .* was read to 3 before"):
+        world.land()
 
 
 def test_records_of_one_id_that_are_on_their_way_at_once_keep_their_contents(
