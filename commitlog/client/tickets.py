@@ -336,7 +336,9 @@ class Ticket:
         elif self.delivery_error:
             where = f"its delivery to Kafka is not acknowledged: {self.delivery_error}"
         else:
-            where = "its delivery to Kafka is not acknowledged yet"
+            where = "it may not have reached Kafka"
+            if wait == "readable":
+                where += ", or be committed and lack its files (`commitlog doctor` says so)"
         return OutcomeUnknown(
             f"transaction {self.transaction_id} has no answer after {timeout:g} s "
             f"(wait={wait}): {where}. Ask again with log.outcome(id), or submit it again with "

@@ -45,6 +45,8 @@ from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
 
 REQUEST_SECONDS = 30.0
+FILES_SECONDS = 25.0
+"""Less than a client waits for an answer: so it hears that files are missing."""
 REACH_SECONDS = 10.0
 RULES_SECONDS = 25.0
 STATUS_SECONDS = 1.0
@@ -155,7 +157,7 @@ class Requests:
                 else:
                     answer(found)
 
-            session.readable.when(awaited, Reply(look), session.now() + REQUEST_SECONDS)
+            session.readable.when(awaited, Reply(look), session.now() + FILES_SECONDS)
             return True
         return method == "rows_applied" and self.rows.take(session, params, answer)
 
@@ -312,18 +314,18 @@ class Requests:
 
         def wait(session: Session) -> Head:
             head = head_of(session, params)
-            deadline = session.now() + REQUEST_SECONDS
+            deadline = session.now() + FILES_SECONDS
             session.readable.when(awaited_by(head, params), pending.reply, deadline)
             return head
 
         head = await self._ask(wait)
         try:
-            await pending.result(REQUEST_SECONDS)
+            await pending.result(FILES_SECONDS)
         except TimeoutError:
             version = params.get("version") or head.version
             raise Unavailable(
                 f"version {version} of {format_table_id(head.table)} has no manifest"
-                f" after {REQUEST_SECONDS:g} s; see the committer's log for what its store says"
+                f" after {FILES_SECONDS:g} s; see the committer's log for what its store says"
             ) from None
         return head
 

@@ -45,6 +45,15 @@ def test_waiting_again_and_again_keeps_nothing(ticket: Ticket, leader: FakeLeade
     assert ticket.result(30).version == 2
 
 
+def test_who_heard_nothing_is_told_what_may_be_so(ticket: Ticket) -> None:
+    """The leader answers once the files are there, and of its appends a client hears nothing."""
+    ticket.offset = -1
+    with pytest.raises(OutcomeUnknown, match="reached Kafka, or be committed and lack its files"):
+        ticket.result(0.0)
+    with pytest.raises(OutcomeUnknown, match="may not have reached Kafka\\. Ask again"):
+        ticket.result(0.0, wait="committed")
+
+
 def test_an_answer_after_the_event_loop_has_ended_disturbs_nobody(
     ticket: Ticket, leader: FakeLeader, caplog: pytest.LogCaptureFixture
 ) -> None:
