@@ -46,6 +46,9 @@ from commitlog.wire import (
     watch_frame,
 )
 
+REFUSED_SECONDS = 60.0
+"""For so long a leader that appended no record is sent none, unless it greets again."""
+
 
 @dataclass(eq=False, slots=True)
 class _Request:
@@ -145,7 +148,7 @@ class LeaderConnection:
         if (leader := self._socket).opened is None and not leader.was_tried.is_set():
             leader.start()
             leader.was_tried.wait(patience_seconds)
-        if not leader.takes_records:
+        if time.monotonic() < leader.takes_records_from:
             return False
         transaction_id = append.transaction_id
         with self._lock:
@@ -360,8 +363,8 @@ class LeaderConnection:
         """A record was not appended, or may not have been."""
         error = error_from(reply["error"])
         if not isinstance(error, Overloaded):
-            # Whatever it is, the next record would meet it, too; the next leader may do better.
-            self._socket.takes_records = False
+            # Whatever it is, the next records would meet it, too; the next leader may do better.
+            self._socket.takes_records_from = time.monotonic() + REFUSED_SECONDS
             appended: Literal[False] | None = False if reply.get("appended") is False else None
             error = DeliveryFailed(str(error), appended=appended)
         with self._lock:

@@ -94,8 +94,8 @@ class LeaderSocket:
         self.last_error = ""
         self.knows_session = False
         """Whether the leader that greeted sends a session its outcomes unasked."""
-        self.takes_records = False
-        """Whether it appends records for their senders."""
+        self.takes_records_from = float("inf")
+        """From when on it appends records for their senders, by the monotonic clock."""
         self.was_tried = threading.Event()
         """Set once it is known whether a leader greets."""
         self._wake = threading.Condition()
@@ -339,7 +339,7 @@ class LeaderSocket:
             raise CorruptLog(f"the leader greeted with an unexpected {kind.name} frame")
         said = parse_json(body)
         self.knows_session = bool(said.get("session"))
-        self.takes_records = bool(said.get("appends"))
+        self.takes_records_from = 0.0 if said.get("appends") else float("inf")
         heed(str(said.get("tables_root", "")), said.get("places", {}), said.get("roots", {}))
         return frames[1:]
 

@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from commitlog.codecs.avro import decode_log_record
 from commitlog.core.log.replica import Replica
@@ -45,6 +46,8 @@ BYTES_MAX = 64 * 1024 * 1024
 """Of records that writers sent, so many may be undecided, or so much on its way; more are refused
 for the moment."""
 RETRY_SECONDS = 0.2
+REST_SECONDS = 60.0
+"""After a record that Kafka didn't acknowledge, none is appended for others for so long."""
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +93,8 @@ class Appending:
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
         self._problem = ""
-        """Why nothing more is appended in this term."""
+        """Why nothing is appended until `_goes_on_at`; infinity: in this term."""
+        self._goes_on_at = inf
         self._read_until = clock() + READ_ON_SECONDS
         self._heard_at = self._began_at = 0.0
         """When Kafka acknowledged something, and since when something is on its way."""
@@ -179,7 +183,7 @@ class Appending:
 
     def end(self, why: str) -> None:
         """Append nothing more."""
-        self._problem = self._problem or why
+        self._problem, self._goes_on_at = why, inf
 
     def give_up(self, why: str) -> None:
         """Append nothing more, and give up what is on its way."""
@@ -237,6 +241,8 @@ class Appending:
             yield one
 
     def _why_not(self, undecided: int) -> CommitLogError | None:
+        if self._clock() >= self._goes_on_at:
+            self._problem, self._goes_on_at = "", inf
         if self._problem:
             return Unavailable(self._problem)
         if undecided + len(self._own) + len(self._landed) >= UNDECIDED_MAX:
@@ -247,9 +253,10 @@ class Appending:
 
     def _fail(self, sent: RecordSent, error: Exception) -> None:
         if not self._problem:
-            told = "until this term ends, writers append by themselves, which costs more"
+            told = f"for {REST_SECONDS:.0f} s, writers append by themselves, which costs more"
             logger.warning("%s: %s", told, error)
-        self.end(f"records are no longer appended for others: {error}")
+            self._problem = f"records are not appended for others just now: {error}"
+            self._goes_on_at = self._clock() + REST_SECONDS
         failed = error if isinstance(error, CommitLogError) else Unavailable(str(error))
         is_sure = isinstance(error, DeliveryFailed) and error.appended is False
         sent.refuse(failed, False if is_sure else None)

@@ -20,6 +20,7 @@ from consumers.partition.appending import (
     PACE_SECONDS,
     QUIET_SECONDS,
     READ_ON_SECONDS,
+    REST_SECONDS,
     WRITERS_SECONDS,
     Appending,
 )
@@ -218,7 +219,7 @@ def test_reading_goes_on_when_nothing_comes_through_the_socket(world: World) -> 
     assert world.appending.wants_reading
 
 
-def test_after_an_append_that_failed_none_is_tried_in_this_term(
+def test_after_an_append_that_failed_none_is_tried_for_a_while(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     fates = {b"a": Fate.LOSE, b"b": Fate.REFUSE}
@@ -237,7 +238,16 @@ def test_after_an_append_that_failed_none_is_tried_in_this_term(
     assert kinds == [(DeliveryFailed, None), (DeliveryFailed, False), (Unavailable, False)]
     assert world.position == 1
     [told] = caplog.messages
-    assert told.startswith("until this term ends, writers append by themselves")
+    assert told.startswith("for 60 s, writers append by themselves")
+    world.now += REST_SECONDS
+    world.send(b"d")
+    world.land()
+    assert len(world.refused) == 3
+    world.check()
+    world.appending.give_up("the term is over")
+    world.now += REST_SECONDS
+    world.send(b"e")
+    assert str(world.refused[-1][0]) == "the term is over"
 
 
 def test_no_more_is_taken_than_can_be_decided(

@@ -15,7 +15,7 @@ from commitlog import CommitLog, wire
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
-from commitlog.client import sending
+from commitlog.client import connection, sending
 from commitlog.client.awaited import SentRecord
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.runtime import RuntimeSettings
@@ -120,6 +120,25 @@ def test_what_the_leader_cannot_append_the_client_appends(running: Service, fate
     commit(running.client)
     assert producer(running.client) is not None
     assert running.client.table(TABLE).version == 3
+
+
+def test_a_leader_that_could_not_append_is_sent_records_again(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its term may last for months."""
+    monkeypatch.setattr(appending, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "REFUSED_SECONDS", 0.0)
+    fates = [Fate.REFUSE]
+    running.client.table(TABLE)
+
+    def on_append(call: AppendCall) -> Fate:
+        is_record = call.topic == transactions_topic("commitlog")
+        return fates.pop() if is_record and fates else Fate.DELIVER
+
+    running.cluster.on_append = on_append
+    commit(running.client)
+    assert producer(running.client) is None
+    assert not fates
 
 
 def test_what_a_leader_had_on_its_way_goes_to_the_next_one(
