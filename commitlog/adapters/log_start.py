@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import encode_genesis
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
@@ -49,6 +50,8 @@ def begin_log(
                     str(uuid.uuid5(ID_NAMESPACE, name)), Rules(PROTOCOL_SUPPORTED)
                 )
                 append_rules(writer, first, partition, timeout_seconds)
+            else:
+                _expect_no_transaction(log, end_of, partition)
     finally:
         writer.close()
     genesis = Genesis(
@@ -66,6 +69,20 @@ def begin_log(
             _append_genesis(log.outcomes_writer(partition), repeated, timeout_seconds)
         if partition == 0:
             genesis = log.genesis(0)
+
+
+def _expect_no_transaction(log: Log, end_of: EndOf, partition: int) -> None:
+    """Refuse to begin a log over transactions whose outcomes are gone: they may end otherwise."""
+    for submitted in read_to(log.read_transactions(partition)):
+        if isinstance(submitted.record, ProtocolVersion):
+            continue
+        if end_of(False, 0):
+            return  # another process has begun it, and writers have come
+        raise WrongLog(
+            f"log {log.name!r} has transactions in partition {partition}, but no Genesis and no "
+            "outcomes: their topic was deleted, or a restore or move did not finish. Run that "
+            "again, or restore a backup (`commitlog restore`). For a new log, choose another name"
+        )
 
 
 def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
@@ -96,8 +113,8 @@ def expect_genesis(
     """Return the Genesis that a partition begins with, if it is this log's on this cluster."""
     if not first:
         raise WrongLog(
-            f"{where} is empty: the log {log!r} was never completed. Run `commitlog up`, or"
-            " `commitlog init`, against it"
+            f"{where} is empty: the log {log!r} was never completed, or lost its records. Run"
+            " `commitlog up`, or `commitlog init`, against it; restore a lost one's backup"
         )
     genesis = first[0].record
     if not isinstance(genesis, Genesis):

@@ -113,9 +113,19 @@ def test_an_empty_log_says_that_it_was_never_completed(world: World, log: Log) -
     half = world.connect()
     half.create()
     world.delete_before(outcomes_topic(world.log_name), 0, 1)
-    with pytest.raises(WrongLog, match="never completed"):
+    with pytest.raises(WrongLog, match="never completed, or lost its"):
         world.connect().genesis()
     del log
+
+
+def test_no_log_begins_over_transactions_whose_outcomes_are_gone(world: World, log: Log) -> None:
+    """They would be decided again, by what stands in storage now."""
+    world.delete_topic(outcomes_topic(world.log_name))
+    log.create()  # with nothing but rules there, it is one that was never completed
+    append_all(log, [transaction(b"a")])
+    world.delete_topic(outcomes_topic(world.log_name))
+    with pytest.raises(WrongLog, match="has transactions in partition 0, but no Genesis"):
+        world.connect().create()
 
 
 @pytest.mark.parametrize("name", ["a/b", "-a", "x" * 201, "ümlaut"])

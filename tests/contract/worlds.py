@@ -34,6 +34,9 @@ class World(Protocol):
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the beginning of a partition."""
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
 
@@ -58,6 +61,10 @@ class MemoryWorld:
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the beginning of a partition."""
         self.cluster.delete_before(topic, partition, offset)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        del self.cluster.topics[topic]
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
@@ -104,6 +111,10 @@ class KafkaWorld:
             [TopicPartition(topic, partition, offset)]
         ).values():
             future.result(120)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self.admin.delete_topics([topic])[topic].result(120)
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
