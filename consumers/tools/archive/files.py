@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commitlog.adapters.disk import sync
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.core.log.replica import has_content
 from commitlog.errors import CorruptLog
@@ -52,7 +53,7 @@ def write_file(folder: Path, name: str, records: Sequence[RawRecord]) -> Archive
         os.fsync(file.fileno())
     size, sha256 = _hash_of(staged)
     staged.rename(folder / name)
-    _sync(folder)
+    sync(folder)  # so that the name outlasts a crash
     first, last = (records[0].offset, records[-1].offset) if records else (-1, -1)
     return ArchivedFile(
         name=name,
@@ -148,15 +149,6 @@ def _hash_of(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename outlast a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _bad(path: Path, what: str) -> CorruptLog:
