@@ -6,12 +6,11 @@ Arrow doesn't look at text when it reads a stream, nor when buffers are made int
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import pyarrow as pa
 from pyarrow import types
 
-from commitlog.adapters.row_values import Misfit, is_list
+from commitlog.adapters.row_values import Misfit, holds, is_list
 from commitlog.errors import InvalidTransaction
 
 _REASON = "it is not UTF-8"
@@ -24,7 +23,7 @@ _AS_BYTES = {
 
 def check_text(values: pa.Array) -> None:
     """Raise Misfit for the first value that has text which isn't UTF-8."""
-    if not _holds_text(values.type) or _is_good(values):
+    if not holds(values.type, _is_text) or _is_good(values):
         return
     good, bad = 0, len(values)
     while bad - good > 1:
@@ -62,7 +61,7 @@ def _is_good(values: pa.Array) -> bool:
 
 def _texts(values: pa.Array) -> Iterator[pa.Array]:
     kind = values.type
-    if not _holds_text(kind):
+    if not holds(kind, _is_text):
         return
     if isinstance(kind, pa.BaseExtensionType):
         yield from _texts(values.storage)
@@ -85,19 +84,8 @@ def _texts(values: pa.Array) -> Iterator[pa.Array]:
         yield values
 
 
-def _holds_text(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _holds_text(kind.storage_type)
-    if types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    if types.is_nested(kind):
-        return _parts_hold_text(kind)
+def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-@lru_cache(maxsize=1024)
-def _parts_hold_text(kind: pa.DataType) -> bool:
-    return any(_holds_text(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _shown(value: pa.Array) -> str:

@@ -284,25 +284,30 @@ def aligned(values: pa.Array) -> pa.Array:
 
     Arrow's files and streams keep 8 bytes; Lance panics on 128-bit values that aren't at 16.
     """
-    step = 8 if is_number(values.type) or not _holds_wide(values.type) else 16
+    step = 8 if is_number(values.type) or not holds(values.type, _is_wide) else 16
     if all(buffer is None or buffer.address % step == 0 for buffer in values.buffers()):
         return values
     return pa.concat_arrays([values])
 
 
-def _holds_wide(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _holds_wide(kind.storage_type)
-    if types.is_dictionary(kind):
-        return _holds_wide(kind.value_type)
-    if types.is_nested(kind):
-        return _parts_hold_wide(kind)
+def _is_wide(kind: pa.DataType) -> bool:
     return bool(types.is_decimal128(kind) or types.is_decimal256(kind))
 
 
+def holds(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
+    """Return True if a type is sought, or holds one that is."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return holds(kind.storage_type, is_sought)
+    if types.is_dictionary(kind):
+        return holds(kind.value_type, is_sought)
+    if types.is_nested(kind):
+        return _parts_hold(kind, is_sought)
+    return is_sought(kind)
+
+
 @lru_cache(maxsize=1024)
-def _parts_hold_wide(kind: pa.DataType) -> bool:
-    return any(_holds_wide(kind.field(at).type) for at in range(kind.num_fields))
+def _parts_hold(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
+    return any(holds(kind.field(at).type, is_sought) for at in range(kind.num_fields))
 
 
 def require(values: pa.Array, field: pa.Field, outer: pa.Array | None = None) -> None:
