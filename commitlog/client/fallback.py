@@ -44,6 +44,8 @@ class Fallback:
         self._after_seconds = after_seconds
         self._closed = threading.Event()
         self._following: _Following | None = None
+        self._told = ""
+        """Why it can't be followed, as was logged last: it is tried every second."""
         self._begin()
 
     def close(self) -> None:
@@ -68,10 +70,13 @@ class Fallback:
                     return self._after_seconds / 3
                 self._following = _Following(self._log, self._connection, self._is_readable)
             if self._following.step():
+                self._told = ""
                 return 0.0
             pause = 0.0
         except CommitLogError as error:
-            _log.warning("cannot follow the outcomes topic: %s", error)
+            if str(error) != self._told:
+                self._told = str(error)
+                _log.warning("cannot follow the outcomes topic: %s", error)
             pause = 1.0
         except Exception:
             _log.exception("following the outcomes topic failed")
