@@ -165,9 +165,9 @@ class World:
         for leader in self._leaders:
             leader.await_leading()
 
-    def stop_leader(self) -> None:
-        """Leave the log without anybody who decides."""
-        for leader in self._leaders:
+    def stop_leader(self, partition: int | None = None) -> None:
+        """Leave the log, or a partition, without anybody who decides."""
+        for leader in self._leaders if partition is None else [self._leaders[partition]]:
             leader.stop()
 
     def post(

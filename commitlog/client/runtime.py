@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -129,6 +129,12 @@ class Runtime:
                 ),
             )
         return next(iter(first), 0)
+
+    def partitions_of(self, namespace: TableId | None) -> Sequence[int]:
+        """Return the partitions that know what is in a namespace; without one, all."""
+        if namespace is None:
+            return range(self.partitions)
+        return (self.domains.partition((*namespace, "")),)
 
     def request(self, partition: int, method: str, **params: Any) -> Any:
         """Ask a partition's leader."""

@@ -155,8 +155,8 @@ class Tables:
             self.forget(table)
             if any(words in str(error) for words in ("Did you mean", "is an Iceberg")):
                 raise
-            # A leader that knows all names has compared them, unless they are too many.
-            has_compared = runtime.partitions == 1 and NoSuchTable.ADVICE in str(error)
+            # A leader has compared its names, unless they are too many; others may not answer.
+            has_compared = NoSuchTable.ADVICE in str(error)
             names = [] if has_compared else [info.name for info in self.ask_all(runtime)]
             near = difflib.get_close_matches(format_table_id(table), names, n=3)
             hint = f"Did you mean {', '.join(near)}?" if near else NoSuchTable.ADVICE

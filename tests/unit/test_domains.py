@@ -9,6 +9,13 @@ import pytest
 from tests.namespace_world import World, numbers
 
 LOG_PROPERTIES = "/v1/log/properties"
+TABLE = {
+    "name": "t",
+    "schema": {
+        "type": "struct",
+        "fields": [{"id": 1, "name": "n", "required": False, "type": "long"}],
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +78,34 @@ def test_a_key_of_iceberg_holds_for_one_request_whatever_partition_decides_it(
         assert (status, said["error"]["type"]) == (400, "BadRequestException"), said
         assert world.send("GET", f"/v1/namespaces/{second}%1Fafter_{first}")[0] == 404
         assert world.post("/v1/namespaces", made, headers=key)[0] == 200
+
+
+def test_a_partition_without_a_leader_stops_no_request_about_another(tmp_path: Path) -> None:
+    world = World(tmp_path, request_seconds=3.0, domains={"own": 1})
+    try:
+        # A request that waits for the leader that is gone ends with 503.
+        world.post("/v1/namespace/other/create")
+        world.write(["other", "t"], numbers(0, 3))
+        world.stop_leader(1)
+        for path in ("table/other$t/describe", "table/other$x/declare", "namespace/other/describe"):
+            status, said = world.post(f"/v1/{path}")
+            assert status == 200, said
+        assert world.post("/v1/table/other$missing/describe")[0] == 404
+        assert world.send("GET", "/v1/namespace/other/table/list")[0] == 200
+        assert world.send("GET", "/v1/namespace/other/list")[0] == 200
+        assert world.post("/v1/namespace/other$new/create")[0] == 200
+        assert world.post("/v1/namespace/other$new/drop")[0] == 200
+        # Iceberg's protocol
+        start = "/v1/namespaces/other"
+        assert world.send("GET", start)[0] == 200
+        assert world.send("GET", f"{start}/tables")[0] == 200
+        assert world.send("GET", f"{start}/views")[0] == 200
+        assert world.send("GET", "/v1/namespaces?parent=other")[0] == 200
+        assert world.post("/v1/namespaces", {"namespace": ["other", "ice"]})[0] == 200
+        assert world.post(f"{start}%1Fice/tables", TABLE)[0] == 200
+        assert world.send("DELETE", f"{start}%1Fice/tables/t")[0] == 204
+        assert world.send("DELETE", f"{start}%1Fice")[0] == 204
+        assert world.send("GET", f"{start}/tables/missing")[0] == 404
+        assert world.send("GET", "/v1/namespaces/own")[0] == 503
+    finally:
+        world.close()

@@ -112,9 +112,9 @@ class IcebergCatalog:
         self._whole: dict[tuple[str, int], tuple[str, str]] = {}
         """Metadata files that were found to be JSON: the uuids and locations of their tables."""
 
-    def view(self) -> CatalogView:
-        """Return the catalogue as of the log's end."""
-        return self.service.view(timeout_seconds=self.settings.timeout_seconds)
+    def view(self, within: TableId | None = None) -> CatalogView:
+        """Return the catalogue as of the log's end; its lists, of one namespace if it is named."""
+        return self.service.view(within=within, timeout_seconds=self.settings.timeout_seconds)
 
     def first(self, asked: Requester) -> Sequence[Operation]:
         """Return what the first request under a key asked of the log; nothing: there was none.
@@ -314,7 +314,7 @@ class IcebergCatalog:
 
     def list_tables(self, namespace: TableId, query: Mapping[str, str]) -> Response:
         """List a namespace's Iceberg tables."""
-        view = self.view()
+        view = self.view(namespace)
         if namespace not in view.namespaces:
             raise no_such_namespace(namespace)
         names = sorted(table for table in view.tables if table[:-1] == namespace)

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from lance_namespace import LanceNamespaceError, PermissionDeniedError, TableNotFoundError
@@ -82,14 +82,17 @@ class LogIcebergService:
         """Where the log keeps its tables: nothing is read or written elsewhere."""
         return self._log.runtime().genesis.tables_root
 
-    def view(self, *, timeout_seconds: float) -> CatalogView:
+    def view(self, *, within: TableId | None = None, timeout_seconds: float) -> CatalogView:
         """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
+        names = partial(self._names, within)
         return CatalogView(
-            OnDemand(self._names, self._table),
-            OnDemand(self._others, self._other),
-            OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
-            OnDemand(lambda: self._names(is_view=True), lambda name: self._table(name, True)),
-            heads=OnDemand(self._names, self._place),
+            OnDemand(names, self._table),
+            OnDemand(partial(self._others, within), self._other),
+            OnDemand(
+                partial(self._namespaces, within), lambda name: self._namespaces(name).get(name)
+            ),
+            OnDemand(partial(names, is_view=True), lambda name: self._table(name, True)),
+            heads=OnDemand(names, self._place),
         )
 
     def submit(
@@ -252,25 +255,26 @@ class LogIcebergService:
         first = decode_outcome_record(DecidedRecords.from_json(found).outcome)
         return first if isinstance(first, Outcome) else repeated
 
-    def _ask_all(self, method: str) -> Iterator[dict[str, Any]]:
+    def _ask_all(self, method: str, within: TableId | None) -> Iterator[dict[str, Any]]:
         runtime = self._log.runtime()
-        for partition in range(runtime.partitions):
+        for partition in runtime.partitions_of(within):
             yield from runtime.request(partition, method)
 
-    def _names(self, *, is_view: bool = False) -> dict[TableId, None]:
-        return {entry.table: None for entry in self._all_tables() if entry.is_view is is_view}
+    def _names(self, within: TableId | None, *, is_view: bool = False) -> dict[TableId, None]:
+        found = self._all_tables(within)
+        return {entry.table: None for entry in found if entry.is_view is is_view}
 
-    def _all_tables(self) -> Iterator[IcebergDescription]:
-        return map(IcebergDescription.from_json, self._ask_all("iceberg_tables"))
+    def _all_tables(self, within: TableId | None) -> Iterator[IcebergDescription]:
+        return map(IcebergDescription.from_json, self._ask_all("iceberg_tables", within))
 
-    def _others(self) -> dict[TableId, str]:
-        found = map(TableDescription.from_json, self._ask_all("tables"))
-        views = {entry.table: entry.uuid for entry in self._all_tables() if entry.is_view}
+    def _others(self, within: TableId | None) -> dict[TableId, str]:
+        found = map(TableDescription.from_json, self._ask_all("tables", within))
+        views = {entry.table: entry.uuid for entry in self._all_tables(within) if entry.is_view}
         return {**views, **{entry.table_id: entry.incarnation for entry in found}}
 
-    def _namespaces(self) -> dict[TableId, Mapping[str, str]]:
+    def _namespaces(self, within: TableId | None) -> dict[TableId, Mapping[str, str]]:
         found: dict[TableId, Mapping[str, str]] = {}
-        for entry in map(NamespaceDescription.from_json, self._ask_all("namespaces")):
+        for entry in map(NamespaceDescription.from_json, self._ask_all("namespaces", within)):
             found[entry.namespace] = {**found.get(entry.namespace, {}), **entry.properties}
         found.pop((), None)  # the log's own properties
         return found

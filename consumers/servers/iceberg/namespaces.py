@@ -57,8 +57,8 @@ class IcebergNamespaces:
 
     def children(self, query: Mapping[str, str]) -> Response:
         """List the namespaces directly in `parent`, or the first level."""
-        view = self._catalog.view()
         parent = tuple(part for part in query.get("parent", "").split(SEPARATOR) if part)
+        view = self._catalog.view(parent or None)
         if parent and parent not in view.namespaces:
             raise no_such_namespace(parent)
         level = len(parent) + 1
@@ -79,14 +79,14 @@ class IcebergNamespaces:
 
     def drop(self, asked: Requester, namespace: TableId) -> Response:
         """Remove a namespace that is empty."""
-        view = self._catalog.view()
+        view = self._catalog.view(namespace)
         if not asked.has_key:
             _known(view, namespace)
         if _holds_something(view, namespace) and not self._catalog.first(asked):
             _not_empty(namespace)
         answer = self._catalog.submit(asked, [DropNamespace(namespace)])
         if isinstance(answer, RefusedChanges):
-            if _holds_something(self._catalog.view(), namespace):
+            if _holds_something(self._catalog.view(namespace), namespace):
                 _not_empty(namespace)
             if answer.code is Code.NO_SUCH_NAMESPACE:
                 raise no_such_namespace(namespace)

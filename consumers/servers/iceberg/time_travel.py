@@ -96,7 +96,7 @@ class PastIcebergService:
         self._files = files
         self._position = position
 
-    def view(self, *, timeout_seconds: float) -> CatalogView:
+    def view(self, *, within: TableId | None = None, timeout_seconds: float) -> CatalogView:
         """Return the catalogue as of the position."""
         return self._past.view(self._position, timeout_seconds)
 

@@ -133,7 +133,7 @@ class IcebergViews:
 
     def children(self, namespace: TableId, query: Mapping[str, str]) -> Response:
         """List a namespace's views."""
-        view = self._catalog.view()
+        view = self._catalog.view(namespace)
         if namespace not in view.namespaces:
             raise no_such_namespace(namespace)
         names = sorted(name[-1] for name in view.views if name[:-1] == namespace)

@@ -37,11 +37,11 @@ def create_namespace(service: Service, call: Call) -> dict[str, Any]:
     mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
     properties = catalogue.checked_properties(namespace, request.properties)
     operations: list[Operation] = []
-    if mode == "overwrite" and namespace in service.namespaces():
+    if mode == "overwrite" and namespace in service.namespaces(namespace):
         operations.append(DropNamespace(namespace))
     operations.append(CreateNamespace(namespace, properties, exist_ok=mode == "exist_ok"))
     outcome, _ = _change(service, call, namespace, *operations)
-    kept = service.namespaces().get(namespace, dict(properties))
+    kept = service.namespaces(namespace).get(namespace, dict(properties))
     return {"transaction_id": outcome.transaction_id, "properties": kept}
 
 
@@ -82,7 +82,7 @@ def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
     parent = _seen(service, call)
     names = sorted(
         n[-1]
-        for n in service.namespaces()
+        for n in service.namespaces(parent or None)
         if len(n) == len(parent) + 1 and n[:-1] == parent and call.sees(n)
     )
     found, more = page(names, request)
@@ -95,7 +95,7 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     parent = _seen(service, call)
     names = sorted(
         info.table_id[-1]
-        for info in service.tables()
+        for info in service.tables(parent)
         if info.table_id[:-1] == parent
         and (request.include_declared or info.version)
         and call.sees(info.table_id)

@@ -119,9 +119,14 @@ class Service:
         """Return a table as the log has it now; NoSuchTable."""
         return self.log.table(table)
 
-    def tables(self) -> list[TableInfo]:
-        """Return all tables, by name, without their schemas."""
-        return self.log.tables()
+    def tables(self, within: TableId | None = None) -> list[TableInfo]:
+        """Return the names and versions of tables: all, or at least those in a namespace."""
+        runtime = self.log.runtime()
+        return [
+            TableInfo.from_json(one)
+            for partition in runtime.partitions_of(within)
+            for one in runtime.request(partition, "tables")
+        ]
 
     def lately(self, table: TableId) -> TableInfo:
         """Return a table as it was learnt lately, for what the leader checks again anyway."""
@@ -154,11 +159,11 @@ class Service:
         runtime = self.log.runtime()
         return runtime.request(runtime.domains.partition(table_id), method, **params)
 
-    def namespaces(self) -> dict[TableId, dict[str, str]]:
-        """Return all namespaces with their properties."""
+    def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
+        """Return namespaces with their properties: all, or at least one and those in it."""
         runtime = self.log.runtime()
         found: dict[TableId, dict[str, str]] = {}
-        for partition in range(runtime.partitions):
+        for partition in runtime.partitions_of(within):
             for entry in map(
                 NamespaceDescription.from_json, runtime.request(partition, "namespaces")
             ):
@@ -170,7 +175,7 @@ class Service:
         """Return a namespace's properties; the root always exists."""
         if not namespace:
             return {}
-        found = self.namespaces().get(namespace)
+        found = self.namespaces(namespace).get(namespace)
         if found is None:
             raise NamespaceNotFoundError(
                 f"namespace {format_table_id(namespace)} does not exist; create it first"

@@ -102,7 +102,7 @@ class PastService(Service):
         """Return a table as it was."""
         return self.info(table)
 
-    def tables(self) -> list[TableInfo]:
+    def tables(self, within: TableId | None = None) -> list[TableInfo]:
         """Return all tables as they were, without their schemas."""
         standing = {info.incarnation: info for info in self.log.tables()}
         return [
@@ -111,7 +111,7 @@ class PastService(Service):
             if not found.is_iceberg
         ]
 
-    def namespaces(self) -> dict[TableId, dict[str, str]]:
+    def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
         """Return the namespaces that stood, with their properties."""
         return {name: dict(found) for name, found in self._then.namespaces.items()}
 
