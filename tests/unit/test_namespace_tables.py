@@ -2,8 +2,10 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
+from lance_namespace import CreateNamespaceRequest, ListTablesRequest
 
 from tests.namespace_world import World, numbers
 
@@ -240,3 +242,18 @@ def test_a_decided_transaction_keeps_its_status_and_takes_properties(world: Worl
     found = world.post(f"/v1/transaction/{refused}/describe")[1]
     assert found["status"] == "Failed"
     assert found["properties"]["commitlog.code"] == "TABLE_EXISTS"
+
+
+@pytest.mark.parametrize("name", ["a b", "a+b", "a%2Bb"])
+def test_names_are_what_clients_mean(world: World, name: str) -> None:
+    """Lance's Rust client and Iceberg's Java client write a space as `+`, and `+` as `%2B`."""
+    world.namespace.create_namespace(CreateNamespaceRequest(id=[name]))
+    world.write([name, f"t {name}"], numbers(0, 3))
+    assert world.open([name, f"t {name}"]).count_rows() == 3
+    listed = world.namespace.list_tables(ListTablesRequest(id=[name])).tables
+    assert listed == [f"t {name}"]
+    written = quote_plus(name)
+    status, said = world.send("GET", f"/v1/namespaces/{written}")
+    assert (status, said["namespace"]) == (200, [name])
+    assert world.send("GET", f"/v1/namespaces/{quote(name)}") == (status, said)
+    assert world.send("HEAD", f"/v1/namespaces/{written}/tables/x")[0] == 404

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from lance_namespace.errors import LanceNamespaceError
 from starlette.datastructures import Headers
@@ -37,6 +38,10 @@ SMALL_BYTES = 64 * 1024
 SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
 """These bytes of the disk for those files stay free, or that part of it if it is less."""
 _ROWS = "application/vnd.apache.arrow"
+_NAMED = re.compile(rb"/v1/(?:at-[^/]*/)?(?:table|namespaces?)/")
+"""Paths with names. Lance's Rust client and Iceberg's Java client write a space as `+` in them,
+and `+` as `%2B`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,8 @@ class Limits:
         if scope["type"] != "http" or is_under(scope["path"], UNLIMITED):
             await self._app(scope, receive, send)
             return
+        if b"+" in (target := scope.get("raw_path") or b"") and _NAMED.search(target):
+            scope["path"] = unquote(target.replace(b"+", b"%20").decode("latin-1"))
         has_begun = False
         held: list[Message] = []
 
