@@ -257,3 +257,17 @@ def test_names_are_what_clients_mean(world: World, name: str) -> None:
     assert (status, said["namespace"]) == (200, [name])
     assert world.send("GET", f"/v1/namespaces/{quote(name)}") == (status, said)
     assert world.send("HEAD", f"/v1/namespaces/{written}/tables/x")[0] == 404
+
+
+@pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["x y", "x+y", "\u00fc%"])
+def test_pyiceberg_lists_what_is_in_a_namespace_of_any_name(world: World, name: str) -> None:
+    catalog = pytest.importorskip("pyiceberg.catalog").load_catalog(
+        "odd", type="rest", uri=world.uri
+    )
+    for namespace in ((name,), (name, "in side"), (name, "in side", name)):
+        catalog.create_namespace(namespace)
+    assert catalog.list_namespaces((name,)) == [(name, "in side")]
+    assert catalog.list_namespaces((name, "in side")) == [(name, "in side", name)]
+    missing = f"/v1/namespaces?parent={quote(quote(name) + 'z')}"
+    assert world.send("GET", missing)[0] == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import NoReturn
+from urllib.parse import unquote
 
 from starlette.responses import Response
 
@@ -57,10 +58,15 @@ class IcebergNamespaces:
 
     def children(self, query: Mapping[str, str]) -> Response:
         """List the namespaces directly in `parent`, or the first level."""
-        parent = tuple(part for part in query.get("parent", "").split(SEPARATOR) if part)
-        view = self._catalog.view(parent or None)
-        if parent and parent not in view.namespaces:
-            raise no_such_namespace(parent)
+        sent = query.get("parent", "")
+        # pyiceberg encodes it twice.
+        for text in dict.fromkeys((sent, unquote(sent))):
+            parent = tuple(part for part in text.split(SEPARATOR) if part)
+            view = self._catalog.view(parent or None)
+            if not parent or parent in view.namespaces:
+                break
+        else:
+            raise no_such_namespace(tuple(sent.split(SEPARATOR)))
         level = len(parent) + 1
         names = sorted(n for n in view.namespaces if len(n) == level and n[:-1] == parent)
         page, token = paginate([name[-1] for name in names], query)
