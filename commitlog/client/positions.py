@@ -49,13 +49,13 @@ def positions_of(runtime: Runtime, folds: Folds, when: When, deadline: float) ->
     heads = _heads(runtime)
     if when is None or isinstance(when, str):
         return heads
-    return _that_exist(runtime, sequences(when, runtime.partitions))
+    return _that_exist(runtime, _sequences(when, runtime.partitions))
 
 
 def _of_text(runtime: Runtime, folds: Folds, text: str, deadline: float) -> dict[int, int]:
     found = text_sequences(text)
     if found is not None:
-        return _that_exist(runtime, sequences(found, runtime.partitions))
+        return _that_exist(runtime, _sequences(found, runtime.partitions))
     if milliseconds := _MILLISECONDS.fullmatch(text):
         moment = datetime.fromtimestamp(int(milliseconds[1]) / 1000, UTC)
         return _at_time(runtime, folds, moment, deadline)
@@ -78,9 +78,18 @@ def _of_text(runtime: Runtime, folds: Folds, text: str, deadline: float) -> dict
     return _that_exist(runtime, {number: start.told for number, start in enumerate(starts)})
 
 
-def _no_position(text: str) -> InvalidRequest:
+def _sequences(when: int | Mapping[int, int], partitions: int) -> dict[int, int]:
+    try:
+        return sequences(when, partitions)
+    except InvalidRequest as error:
+        named = ",".join(map(str, when.values())) if isinstance(when, Mapping) else str(when)
+        parts = f", which has {partitions} partitions" if partitions > 1 else ""
+        raise _no_position(named, parts) from error
+
+
+def _no_position(text: str, parts: str = "") -> InvalidRequest:
     return InvalidRequest(
-        f"{text!r} is not a position of the log",
+        f"{text!r} is not a position of the log{parts}",
         field="position",
         value=text,
         advice=(

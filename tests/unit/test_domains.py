@@ -80,6 +80,14 @@ def test_a_key_of_iceberg_holds_for_one_request_whatever_partition_decides_it(
         assert world.post("/v1/namespaces", made, headers=key)[0] == 200
 
 
+@pytest.mark.parametrize("position", [1, "1", -1])
+def test_a_position_names_each_partition(world: World, position: int | str) -> None:
+    status, said = world.post("/v1/log/restore", {"tables": ["own$t"], "position": position})
+    assert status == 400
+    assert f"'{position}' is not a position of the log" in said["error"]
+    assert "one for each partition, with commas between" in said["error"]
+
+
 def test_a_partition_without_a_leader_stops_no_request_about_another(tmp_path: Path) -> None:
     world = World(tmp_path, request_seconds=3.0, domains={"own": 1})
     try:
