@@ -141,6 +141,8 @@ def _words(
             "nothing was done twice."
         )
         return
+    if row["kind"] == "protocol" and status == "committed":
+        yield "It put rules of the log in force; `commitlog rules` shows those of now."
     for each in expected:
         held = "had to hold" if status == "committed" else "was to hold"
         yield f"Expected: {each['kind']} {each['table_name']} {_of(each)}, which {held} first."

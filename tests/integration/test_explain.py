@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from commitlog.client.rows import prepare_delete
 from commitlog.model.operations import RenameTable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
-from consumers import cli
+from consumers import cli, history
 from consumers.commands.exit_codes import ExitCode
+from consumers.tools.rules import put_in_force
 from consumers.views import explanation
 from consumers.views.version_index import run_index
 from tests.namespace_world import World
@@ -102,6 +104,15 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     assert "  2 Delete, versions 5 to 7: " in "\n".join(refused)
     assert rejected[0] == "It was refused: the request itself is wrong."
     assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t: version 99 does not exist")
+
+
+def test_a_record_of_the_log_s_rules_is_explained(running: Service) -> None:
+    put_in_force(running.client, lambda now: replace(now, history_versions=7))
+    root = indexed(running.root, running.log)
+    asked = "SELECT max_by(transaction_id, sequence) AS id FROM transactions WHERE kind='protocol'"
+    [row] = history.query(root, asked)
+    [told] = explanation.explain(root, str(row["id"]))
+    assert "It put rules of the log in force" in str(told["words"])
 
 
 def test_properties_of_a_table_are_shown_and_explained(
