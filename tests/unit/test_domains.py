@@ -18,9 +18,9 @@ TABLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(Path(tmp_path_factory.mktemp("domains")), domains={"own": 1})
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, domains={"own": 1})
     yield made
     made.close()
 
@@ -55,6 +55,7 @@ def test_a_repeated_request_gets_the_first_answer(world: World, name: str) -> No
         assert first == second
         assert first[0] in {200, 204}, first
 
+    world.post("/v1/namespaces", {"namespace": [name]})
     twice("POST", f"/v1/namespace/{name}$x/create", b"{}")
     twice("POST", f"/v1/table/{name}$x$d/declare", b"{}")
     twice("POST", f"/v1/table/{name}$x$d/drop")

@@ -116,15 +116,15 @@ def test_metadata_that_is_gone_is_told(world: World, server: IcebergServer) -> N
     from pyiceberg import exceptions
 
     now = catalog(server)
-    now.create_namespace_if_not_exists("past")
-    table = now.create_table("past.short", _ROWS.schema)
+    now.create_namespace("gone")
+    table = now.create_table("gone.short", _ROWS.schema)
     position, place = head(world), table.metadata_location
     table.append(_ROWS)
     Path(place.removeprefix("file://")).unlink()
     then = catalog(server, position)
     with pytest.raises(exceptions.NoSuchTableError, match="Failed to open input stream"):
-        then.load_table("past.short")
-    assert then.table_exists("past.short")
+        then.load_table("gone.short")
+    assert then.table_exists("gone.short")
 
 
 def test_readers_beside_writers_see_all_of_a_commit_or_nothing(

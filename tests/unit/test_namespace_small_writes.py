@@ -45,6 +45,7 @@ def operations_of(world: World, answer: dict[str, Any]) -> list[str]:
 
 
 def test_many_small_requests_share_commits_and_have_their_own_counts(world: World) -> None:
+    world.log.delete("ns$small", "true")
     status, first = world.rows(f"{BASE}/insert", rows(*range(10)))
     assert (status, first["num_inserted_rows"]) == (200, 10), first
     assert operations_of(world, first) == ["WriteRows"]
@@ -85,6 +86,7 @@ def test_a_key_is_answered_with_the_first_writes_counts(world: World, tmp_path: 
 
 def test_what_no_write_of_rows_can_say_goes_the_other_way(world: World) -> None:
     deletes = "on=id&when_not_matched_by_source_delete=true"
+    world.log.merge_insert("ns$small", rows(1, 2, 7), "id")
     status, answer = world.rows(f"{BASE}/merge_insert?{deletes}", rows(1, 2))
     assert status == 200, answer
     assert operations_of(world, answer) == ["Update"]

@@ -106,9 +106,9 @@ def test_a_batch_takes_the_grants_of_each_of_its_operations(world: World) -> Non
         "/v1/table/version/batch-create", {"entries": entries}, headers=key("owner")
     )
     assert denied(*answer), answer
-    assert world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("owner"))[1] == {
-        "tables": ["t"]
-    }
+    there = world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("owner"))[1]["tables"]
+    assert "t" in there
+    assert "d" not in there
 
 
 def test_lists_show_what_may_be_seen(world: World) -> None:
