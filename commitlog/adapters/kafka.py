@@ -34,7 +34,13 @@ from commitlog.adapters.kafka_writers import (
     KafkaTransactionsWriter,
 )
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
-from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
+from commitlog.adapters.log_start import (
+    begin_log,
+    check_shape,
+    expect_beginning,
+    expect_genesis,
+    expect_same_log,
+)
 from commitlog.errors import TopicSettings, Unavailable, WrongLog
 from commitlog.model.records import Answered, Genesis, Submitted
 from commitlog.ports import LogIdentity, Move, RawRecord
@@ -220,11 +226,9 @@ class KafkaLog:
         )
 
     def check_settings(self) -> None:
-        """Raise TopicSettings if records would be lost or refused as the topics are set."""
-        factors = [
-            min((len(part.replicas) for part in topic.partitions), default=1)
-            for topic in self._describe_topics()
-        ]
+        """Raise TopicSettings if the topics lost records, or could lose or refuse them."""
+        topics = self._describe_topics()
+        factors = [min((len(p.replicas) for p in t.partitions), default=1) for t in topics]
         problems: list[str] = []
         configs = self._describe_configs()
         for name, base, actual, factor in zip(self._topics, _BASES, configs, factors, strict=True):
@@ -238,6 +242,9 @@ class KafkaLog:
                 f"topics at {self._settings.address} are set so that records could be lost or"
                 f" refused: {'; '.join(problems)}. {advice}"
             )
+        for partition in range(len(topics[1].partitions)):
+            start, _ = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
+            expect_beginning(start, f"{self._topics[1]}[{partition}] at {self._settings.address}")
 
     def read_transactions(
         self, partition: int, offset: int = 0, *, patient: float = 0.0

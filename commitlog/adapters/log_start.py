@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import encode_genesis
-from commitlog.errors import InvalidSettings, Unavailable, WrongLog
+from commitlog.errors import InvalidSettings, TopicSettings, Unavailable, WrongLog
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import Answered, Genesis, ProtocolVersion
 from commitlog.ports import Log, OutcomesWriter, TransactionsWriter
@@ -105,6 +105,15 @@ def protocol_version(transaction_id: str, rules: Rules, lance_release: str = "")
         operations_max=rules.operations_max,
         lance_release=lance_release,
     )
+
+
+def expect_beginning(start: int, where: str) -> None:
+    """Raise TopicSettings if the first outcomes of a partition are gone."""
+    if start:
+        raise TopicSettings(
+            f"{where} begins at offset {start}: its first records were deleted, and nothing can"
+            " follow the log any more. Restore its backup (`commitlog restore`)"
+        )
 
 
 def expect_genesis(

@@ -20,7 +20,13 @@ from commitlog.adapters.log_records import (
     to_raw,
     to_submitted,
 )
-from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
+from commitlog.adapters.log_start import (
+    begin_log,
+    check_shape,
+    expect_beginning,
+    expect_genesis,
+    expect_same_log,
+)
 from commitlog.adapters.memory_cluster import (
     AppendCall,
     MemoryCluster,
@@ -309,7 +315,7 @@ class MemoryLog(NeverMoved):
         )
 
     def check_settings(self) -> None:
-        """Raise TopicSettings if records would be lost or refused as the topics are set."""
+        """Raise TopicSettings if the topics lost records, or could lose or refuse them."""
         problems: list[str] = []
         bases = (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS)
         for name, base, topic in zip(self._topics, bases, self._found(), strict=True):
@@ -319,6 +325,8 @@ class MemoryLog(NeverMoved):
                 f"topics in memory are set so that records could be lost or refused:"
                 f" {'; '.join(problems)}. Correct them, then start again"
             )
+        for number, partition in enumerate(self._found()[1].partitions):
+            expect_beginning(partition.start, f"{self._topics[1]}[{number}] in memory")
 
     def read_transactions(
         self, partition: int, offset: int = 0, *, patient: float = 0.0

@@ -165,7 +165,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
             yield Check("log", Level.FAIL, str(error), "see that all brokers run")
             yield _durability(log, config)
         else:
-            yield Check("log", Level.FAIL, str(error), "run `commitlog up` or `commitlog init`")
+            yield Check("log", Level.FAIL, str(error), "")
         return
     yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {partitions} partition(s)")
 

@@ -174,6 +174,14 @@ def test_topics_that_would_lose_records_are_refused(
         world.connect().genesis()
 
 
+def test_a_log_that_lost_its_beginning_is_refused(world: World, log: Log) -> None:
+    log.check_settings()
+    world.delete_before(outcomes_topic(world.log_name), 0, 1)
+    for asked in (log, world.connect()):
+        with pytest.raises(TopicSettings, match="begins at offset 1: .*commitlog restore"):
+            asked.check_settings()
+
+
 def test_logs_are_told_apart(world: World, log: Log) -> None:
     other = world.connect(f"{world.log_name}-other")
     other.create()
