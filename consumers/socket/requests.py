@@ -40,6 +40,7 @@ from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
+from consumers.runtime.steady_clock import SteadyClock
 from consumers.socket.lookups import LOOKUPS, awaited_by, head_of
 from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
@@ -87,6 +88,7 @@ class Requests:
         self._session_now = session
         self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
+        self._clock = SteadyClock()
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
             "status": self._status,
@@ -231,7 +233,7 @@ class Requests:
         chain = follower.replica.chain
         return {
             "node": self.node,
-            "clock_ms": time.time_ns() // 1_000_000,
+            "clock_ms": self._clock.now_ms(),
             "epoch": chain.epoch,
             # Another leader may decide differently what Kafka hasn't acknowledged.
             "sequence": chain.sequence - (leader.in_flight_count if leader else 0),

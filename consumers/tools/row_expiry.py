@@ -18,6 +18,7 @@ from pathlib import Path
 
 from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
+from commitlog.errors import Unavailable
 from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties
 from commitlog.ports import ArchivableLog
@@ -25,6 +26,7 @@ from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.row_notes import RowNotes, held_rows
 from consumers.tools.archive.rows import take_out
 from consumers.tools.archive.writer import ArchiveRun, give_up
+from consumers.tools.clocks import clock_difference
 from consumers.tools.erasure.acts import Position
 from consumers.tools.maintenance_policy import Policies
 
@@ -59,11 +61,13 @@ def expire_rows(
     file is rewritten once.
 
     Raises InvalidSettings if a table's policy isn't one, CorruptLog if a segment isn't what was
-    archived, Unavailable if Kafka or the leader doesn't answer.
+    archived, Unavailable if Kafka or the leader doesn't answer, or if a clock isn't right.
     """
     held = _tables(client, run.partition)
     if not held:
         return
+    if told := clock_difference(client):
+        raise Unavailable(f"no rows expired: {told}")
     kept = Archive.open(folder, log.identity(), log.genesis(run.partition))
     notes = RowNotes(kept)
     _look(kept, notes, held, now_ms())
