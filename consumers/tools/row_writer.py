@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 
 from commitlog import CommitLog
 from commitlog.client.row_groups import ReadBase
@@ -36,6 +37,8 @@ END_SECONDS = 0.5
 """For what is quick: who waits for a leader that ended before, would wait for the next one."""
 STEP_SECONDS = 0.2
 PAUSE_SECONDS = 1.0
+SAID_SECONDS = 60.0
+"""Writes that wait are tried again each second, and said to wait so often."""
 TABLES_AT_ONCE = 8
 REST, REST_SECONDS = 3, 0.15
 """How many times as long as a group took the next one waits, up to so long; or else as long as it
@@ -81,6 +84,8 @@ class RowWriter:
         self._conditions = Conditions()
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
+        self._said: dict[str, float] = {}
+        """By incarnation: when it was said last that its writes wait."""
         self._due: dict[str, float] = {}
         """By incarnation: when its next group may begin, by the monotonic clock."""
         self._through: dict[str, int] = {}
@@ -224,11 +229,15 @@ class RowWriter:
         try:
             shrink = max(0, failed - FAILURES_MAX + 1)
             self.apply(waiting, known, shrink=shrink, refuses=failed >= REFUSED_AT)
+            self._said.pop(waiting.incarnation, None)
         except NoSuchTable:
             return
         except BaseException as error:  # a panic of Lance's is no Exception
             if _may_pass(error):
-                logger.warning("writes to %s wait: %s", name, error)
+                now = time.monotonic()
+                if now >= self._said.get(waiting.incarnation, -inf) + SAID_SECONDS:
+                    self._said[waiting.incarnation] = now
+                    logger.warning("writes to %s wait: %s", name, error)
                 time.sleep(PAUSE_SECONDS)
                 return
             logger.exception("writes to %s could not be applied", name)
