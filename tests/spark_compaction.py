@@ -31,11 +31,9 @@ DIES, FAILS = 0, 1
 rewritten = compaction._rewrite
 
 
-def fails_at_first(
-    batches: Iterable[pa.RecordBatch], *, location: str, version: int
-) -> Iterator[pa.RecordBatch]:
+def fails_at_first(batches: Iterable[pa.RecordBatch], **about: Any) -> Iterator[pa.RecordBatch]:
     """Rewrite a group as an executor that is killed, or as a task that fails."""
-    made = list(rewritten(batches, location=location, version=version))
+    made = list(rewritten(batches, **about))
     assert len(made) == 1, "a task has one group"
     context = TaskContext.get()
     assert context is not None

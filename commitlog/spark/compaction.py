@@ -34,7 +34,6 @@ from commitlog.spark.mapping import map_arrow
 from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
-TASK = "number int, task string"
 
 
 def compact(
@@ -71,13 +70,13 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
         if len(tasks) == 1:
             return rewrite_here(info, dataset, tasks, deadline)
         location, version = bound(info.location), dataset.version
-        work = partial(_rewrite, location=location, version=version)
+        groups = [_json(task) for task in tasks]
+        work = partial(_rewrite, groups=groups, location=location, version=version)
         try:
             with _cancelled_at(spark, deadline):
-                rows = spark.createDataFrame(list(enumerate(map(_json, tasks))), TASK)
-                # A range for each row; by hashes or in turn, some tasks would get two.
-                each = rows.repartitionByRange(len(tasks), "number")
-                found = map_arrow(each, work, "made string").collect()
+                # Each number is a task; no shuffle, which a lost executor would take along.
+                numbers = spark.range(0, len(groups), 1, len(groups))
+                found = map_arrow(numbers, work, "made string").collect()
         except (Py4JError, PySparkException) as error:
             raise Unavailable(
                 f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"
@@ -90,12 +89,12 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
 
 
 def _rewrite(
-    batches: Iterable[pa.RecordBatch], *, location: str, version: int
+    batches: Iterable[pa.RecordBatch], *, groups: Sequence[str], location: str, version: int
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite the groups of fragments in the rows; runs on an executor."""
+    """Rewrite the groups of fragments whose numbers are in the rows; runs on an executor."""
     for batch in batches:
-        for text in batch.column("task").to_pylist():
-            task = CompactionTask.from_json(text)  # type: ignore[attr-defined]
+        for number in batch.column("id").to_pylist():
+            task = CompactionTask.from_json(groups[number])  # type: ignore[attr-defined]
             made = _json(task.execute(open_dataset(location, version)))
             yield pa.RecordBatch.from_pydict({"made": [made]})
 

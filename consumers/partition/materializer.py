@@ -56,8 +56,8 @@ GATHERING_SECONDS_MAX = 0.1
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
-GIVEN_UP_AFTER = 100
-"""After so many failures in a row, some minutes, a dropped table is given up with its store."""
+GIVEN_UP_AFTER = {Policy.EVERY: 100, Policy.LATEST: 3}
+"""After so many failures in a row, minutes or a second, a dropped table is given up."""
 QUICK_SECONDS = 0.02
 """A local table that takes longer is written by another thread the next time."""
 
@@ -361,7 +361,8 @@ class Materializer:
         """Apply the next `count` pending changes and write the version that they end at."""
         last: Change | None = None
         # It would fail for ever, and hold up all checkpoints.
-        is_given_up = files.failures >= GIVEN_UP_AFTER and files.pending[-1][0].kind in ENDS
+        is_dropped = files.pending[-1][0].kind in ENDS
+        is_given_up = is_dropped and files.failures >= GIVEN_UP_AFTER[files.policy]
         if is_given_up:
             files.given_up = True
             logger.warning("table %s was dropped: its files are given up", files.location)

@@ -316,7 +316,8 @@ class Requests:
 
         def wait(session: Session) -> Head:
             head = head_of(session, params)
-            deadline = session.now() + FILES_SECONDS
+            # What is said below says more than the session, which only forgets who waited.
+            deadline = session.now() + FILES_SECONDS + STATUS_SECONDS
             session.readable.when(awaited_by(head, params), pending.reply, deadline)
             return head
 

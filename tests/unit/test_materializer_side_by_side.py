@@ -135,7 +135,7 @@ def test_a_dropped_table_whose_store_is_gone_is_given_up(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumers.partition.table_files.RETRY_SECONDS", (0.0,))
-    monkeypatch.setattr(module, "GIVEN_UP_AFTER", 3)
+    monkeypatch.setitem(module.GIVEN_UP_AFTER, Policy.EVERY, 3)
     running.store("a").failures = 10**9
     first, second = running.changes["a"]
     sequences = [running.put(first)]
