@@ -92,9 +92,8 @@ class Appending:
         self._bytes = 0
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
-        self._problem = ""
-        """Why nothing is appended until `_goes_on_at`; infinity: in this term."""
-        self._goes_on_at = inf
+        self._problem, self._rests_until = "", 0.0
+        """Why nothing is appended for now, and until when; infinity: in this term."""
         self._read_until = clock() + READ_ON_SECONDS
         self._heard_at = self._began_at = 0.0
         """When Kafka acknowledged something, and since when something is on its way."""
@@ -102,7 +101,7 @@ class Appending:
     @property
     def is_open(self) -> bool:
         """Whether records are appended for others."""
-        return self._writer is not None and not self._problem
+        return self._writer is not None and self._clock() >= self._rests_until
 
     @property
     def is_waiting(self) -> bool:
@@ -183,7 +182,7 @@ class Appending:
 
     def end(self, why: str) -> None:
         """Append nothing more."""
-        self._problem, self._goes_on_at = why, inf
+        self._problem, self._rests_until = why, inf
 
     def give_up(self, why: str) -> None:
         """Append nothing more, and give up what is on its way."""
@@ -241,9 +240,7 @@ class Appending:
             yield one
 
     def _why_not(self, undecided: int) -> CommitLogError | None:
-        if self._clock() >= self._goes_on_at:
-            self._problem, self._goes_on_at = "", inf
-        if self._problem:
+        if self._clock() < self._rests_until:
             return Unavailable(self._problem)
         if undecided + len(self._own) + len(self._landed) >= UNDECIDED_MAX:
             return Overloaded("too many transactions are undecided", RETRY_SECONDS)
@@ -252,11 +249,12 @@ class Appending:
         return None
 
     def _fail(self, sent: RecordSent, error: Exception) -> None:
-        if not self._problem:
+        now = self._clock()
+        if now >= self._rests_until:
             told = f"for {REST_SECONDS:.0f} s, writers append by themselves, which costs more"
             logger.warning("%s: %s", told, error)
             self._problem = f"records are not appended for others just now: {error}"
-            self._goes_on_at = self._clock() + REST_SECONDS
+            self._rests_until = now + REST_SECONDS
         failed = error if isinstance(error, CommitLogError) else Unavailable(str(error))
         is_sure = isinstance(error, DeliveryFailed) and error.appended is False
         sent.refuse(failed, False if is_sure else None)
