@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from consumers.broker import JarMismatch, JarsUnavailable
-from consumers.broker.jars import cache_root
+from consumers.broker.jars import cache_root, locked
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
 INSTALL_SECONDS = 900
@@ -29,12 +29,11 @@ def fetch(pins: Path) -> None:
     """Install what a file pins by versions and hashes, if it isn't there; one process at a time.
 
     Raises:
-        JarsUnavailable: no registry answers.
+        JarsUnavailable: no registry answers, or another process took too long.
     """
-    cache_root().mkdir(parents=True, exist_ok=True)
     installed, text = packages(pins) / pins.name, pins.read_text(encoding="utf-8")
-    with (cache_root() / f"{pins.stem}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    deadline = time.monotonic() + INSTALL_SECONDS
+    with locked(cache_root() / f"{pins.stem}.lock", deadline, None):
         if not installed.exists() or installed.read_text(encoding="utf-8") != text:
             _install(pins)
             installed.write_text(text, encoding="utf-8")
@@ -46,16 +45,14 @@ def _install(pins: Path) -> None:
         [sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)], check=True
     )
     given = ["--require-hashes", "--no-deps", "-r", str(pins.absolute())]
-    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--python"]
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
+    uv += ["--python", str(python(pins)), "--build-constraints", str(LOCK)]
     pip = [sys.executable, "-m", "pip", "--python", str(python(pins)), "install"]
     # A mirror may be known to pip alone. Of the project's own settings uv heeds none there.
     said = ""
-    for command in (
-        [*uv, str(python(pins)), "--build-constraints", str(LOCK), *given],
-        [*pip, *given],
-    ):
+    for program in (uv, pip):
         done = subprocess.run(
-            command,
+            [*program, *given],
             cwd=home,
             capture_output=True,
             text=True,
