@@ -302,15 +302,15 @@ class Draft:
         """Return who has a location that is, contains or is in this one, besides its `home`."""
         return (
             self.clash_with_others(location, home)
-            or self.iceberg_places.clash(location)
-            or self._iceberg.locations.clash(location)
+            or self.iceberg_places.clash(location, self.rules)
+            or self._iceberg.locations.clash(location, self.rules)
         )
 
     def clash_in_iceberg(self, location: str) -> Iterator[TableId]:
         """Yield the Iceberg tables that exist and have such a location, or had it."""
         by_uuid = self.rules.protocol < ICEBERG_COPIES_ELSEWHERE_SINCE
         for places in (self.iceberg_places, self._iceberg.locations):
-            for place in places.clashes(location):
+            for place in places.clashes(location, self.rules):
                 for name in self.iceberg_named(place.incarnation):
                     # Copies have one uuid, and each a place of its own.
                     if by_uuid or name == place.table_id or self._is_around(name, location):
@@ -338,8 +338,8 @@ class Draft:
 
     def clash_with_others(self, location: str, home: str = "") -> Place | None:
         """Return the same among tables that aren't Iceberg's."""
-        own = self.places.clash(location, home) if self.places is not None else None
-        return own or self._locations.clash(location, home)
+        own = self.places.clash(location, self.rules, home) if self.places is not None else None
+        return own or self._locations.clash(location, self.rules, home)
 
     def table_at(self, location: str) -> View | None:
         """Return the table that is exactly there."""

@@ -118,6 +118,11 @@ FIELD_IDS_SINCE = 7
 """The protocol under which files are refused if a column of theirs was dropped since the version
 that was read, and a newer column has its id: Lance would read the one as the other."""
 
+PLACES_SORTED_SINCE = 7
+"""The protocol under which a location that contains several tables is refused for the first of them
+in sorted order. Before, it was the one that was made first, which a checkpoint doesn't tell: a
+leader that was restarted could give another reason than one that wasn't."""
+
 OLD_FRAGMENTS_KNOWN_SINCE = 7
 """The protocol under which a Rewrite is carried only over the removal of fragments that were there.
 Before, a fragment that never was counted as removed."""

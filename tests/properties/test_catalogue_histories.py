@@ -16,11 +16,12 @@ import pytest
 from commitlog.client.folds import Fold
 from commitlog.client.lives import Lives
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import Change, ChangeKind, Found, ManifestWanted, Wanted
+from commitlog.core.decisions import Change, ChangeKind, Decision, Found, ManifestWanted, Wanted
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged import manifest_version
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.operations.clone import cloned
+from commitlog.core.partition.driving import drive
 from commitlog.core.partition.machine import BuildWanted
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.core.tables.branch_names import branch_location
@@ -33,6 +34,7 @@ from commitlog.model.limits import (
     INCARNATION_OF_ONE_SINCE,
     LANCE_RELEASE_AT_FIRST,
     LAST_VERSIONS_SINCE,
+    PLACES_SORTED_SINCE,
     PROTOCOL_SUPPORTED,
     ROWS_SINCE,
     Rules,
@@ -59,11 +61,13 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import (
     Application,
+    Code,
     Expect,
     LogRecord,
     Observation,
     Outcome,
     Status,
+    Submitted,
     TableAbsent,
     TableVersionIs,
     Transaction,
@@ -78,7 +82,7 @@ from tests.unit.test_staged import stage
 WORLDS, RECORDS = 8, 60
 NAMES: tuple[TableId, ...] = (("a",), ("b",), ("n", "a"), ("n", "b"), ("n", "m", "a"))
 NAMESPACES: tuple[TableId, ...] = (("n",), ("n", "m"), ("o",))
-PLACES = ("x", "y", "z", "u", "v", "w", "x/in")
+PLACES = ("x", "y", "z", "u", "v", "w", "x/in", "x/an")
 FIELDS = (column("c0", 0),)
 
 
@@ -109,6 +113,16 @@ class Catalogues(IcebergWorld):
             return Found(Observation("", -1), error="the version has no manifest")
         state = cloned(source.copy(), clone, "1-u.txn")
         return Found(Observation("_versions/1.manifest-built", 1, bytes(32)), state=state)
+
+    def decide(self, submitted: Submitted) -> Decision:
+        decision = super().decide(submitted)
+        restored = drive(replayed_from_parts(self.machine), submitted, self.observe).outcome
+        is_owner_open = decision.outcome.code is Code.LOCATION_TAKEN
+        if is_owner_open and self.rules.protocol < PLACES_SORTED_SINCE:
+            assert (restored.status, restored.code) == (Status.REJECTED, Code.LOCATION_TAKEN)
+        else:
+            assert restored == decision.outcome, "a leader that was restarted decides alike"
+        return decision
 
     def run(self, record: LogRecord) -> Outcome:
         before, count = self.parts(), len(self.changes)

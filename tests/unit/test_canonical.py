@@ -84,7 +84,7 @@ def test_a_list_may_be_encoded_before_the_object_that_has_it(
 ) -> None:
     value.pop(name, None)
     texts = map(canonical.to_json, items)
-    assert canonical.joined(value, name, texts) == expected({**value, name: items})
+    assert canonical.joined(value, {name: texts}) == expected({**value, name: items})
 
 
 def test_an_interpreter_without_the_fast_encoder_writes_the_same(

@@ -46,10 +46,13 @@ def in_python(value: Any) -> bytes:
     return "".join(_CHUNKS(value, 0)).encode()
 
 
-def joined(value: Mapping[str, Any], name: str, items: Iterable[bytes]) -> bytes:
-    """Return an object with one more member: a list of what is canonical JSON already."""
-    before = {key: one for key, one in value.items() if key < name}
-    after = {key: one for key, one in value.items() if key > name}
-    member = b"%b:[%b]" % (to_json(name), b",".join(items))
-    parts = (to_json(before)[1:-1], member, to_json(after)[1:-1])
-    return b"{%b}" % b",".join(part for part in parts if part)
+def joined(value: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
+    """Return an object with more members: lists of what is canonical JSON already."""
+    pieces = list[bytes]()
+    for name in sorted({*value, *lists}):
+        pieces += b",", to_json(name), b":"
+        if name in lists:
+            pieces += b"[", b",".join(lists[name]), b"]"
+        else:
+            pieces.append(to_json(value[name]))
+    return b"".join((b"{", *pieces[1:], b"}"))

@@ -17,12 +17,12 @@ from typing import Any
 from commitlog.core.iceberg.domain import encode_state
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.views import decode_state
-from commitlog.core.log.canonical import to_json
+from commitlog.core.log.canonical import joined, to_json
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.partition.table_parts import table_parts, tables_of
-from commitlog.core.tables.lance_tables import Locations, Place
+from commitlog.core.tables.lance_tables import LocationParts, Locations, Place
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.table import TableId
@@ -119,7 +119,11 @@ def restore(machine: PartitionState, parts: Mapping[str, Saved]) -> None:
 
 def _machine(machine: PartitionState) -> bytes:
     rules = machine.rules
-    return to_json(
+    places = {
+        "locations": machine.locations.encoded(_place),
+        "iceberg_locations": machine.iceberg.locations.encoded(_place),
+    }
+    return joined(
         {
             "format": FORMAT,
             "sequence": machine.sequence,
@@ -142,9 +146,8 @@ def _machine(machine: PartitionState) -> bytes:
                 for n, properties in machine.catalogue.namespaces.items()
             ),
             **_ended_rows(machine),
-            "locations": _places(machine.locations),
-            "iceberg_locations": _places(machine.iceberg.locations),
-        }
+        },
+        places,
     )
 
 
@@ -153,17 +156,9 @@ def _ended_rows(machine: PartitionState) -> dict[str, Any]:
     return {"ended_rows": dict(sorted(ended.items()))} if ended else {}
 
 
-def _places(locations: Locations) -> list[list[Any]]:
-    return sorted(
-        [
-            list(parts),
-            list(place.table_id),
-            place.incarnation,
-            place.is_live,
-            *([place.version] if place.version else []),
-        ]
-        for parts, place in locations.items().items()
-    )
+def _place(parts: LocationParts, place: Place) -> bytes:
+    row: list[Any] = [list(parts), list(place.table_id), place.incarnation, place.is_live]
+    return to_json([*row, place.version] if place.version else row)
 
 
 def _restore_places(locations: Locations, rows: Iterable[list[Any]]) -> None:

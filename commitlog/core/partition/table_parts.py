@@ -119,7 +119,7 @@ _NOTHING = ManifestDelta(0, 0, 0, 0, None, 0, "")
 
 def _versions(history: History, chunk: int) -> bytes:
     versions, entries = history.in_chunk(chunk)
-    return joined({"versions": versions}, "entries", [_entry(history, *one) for one in entries])
+    return joined({"versions": versions}, {"entries": [_entry(history, *one) for one in entries]})
 
 
 def _encoded(table: Table, known: Versions, manifest: bytes) -> bytes:
@@ -141,8 +141,7 @@ def _encoded(table: Table, known: Versions, manifest: bytes) -> bytes:
                 for name, log in table.applications.items()
             },
         },
-        "entries",
-        [_entry(history, *entry) for entry in entries],
+        {"entries": [_entry(history, *entry) for entry in entries]},
     )
     return len(head).to_bytes(8) + head + manifest
 

@@ -6,8 +6,9 @@ equals, contains or is in another's: path components are compared, not character
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import Noted, rejected
@@ -15,6 +16,7 @@ from commitlog.core.log.applications import Applications
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.row_writes import RowQueue
+from commitlog.model.limits import PLACES_SORTED_SINCE, Rules
 from commitlog.model.operations import Properties
 from commitlog.model.records import Code
 from commitlog.model.table import Policy, TableId, format_table_id
@@ -133,14 +135,16 @@ def location_parts(location: str) -> LocationParts:
 
 
 class Locations:
-    """Which locations are taken, found by a look-up per path component."""
+    """Which locations are taken, in order: what is in a location follows it at once."""
 
     def __init__(self) -> None:
         self._places: dict[LocationParts, Place] = {}
         self._of: dict[str, LocationParts] = {}
-        self._below: dict[LocationParts, dict[LocationParts, None]] = {}
+        self._sorted: list[LocationParts] = []
+        self._encoded: list[bytes | None] = []
+        """What `encoded` made of each, in the same order, until it changes."""
 
-    def clash(self, location: str, home: str = "") -> Place | None:
+    def clash(self, location: str, rules: Rules, home: str = "") -> Place | None:
         """Return who has a location that is, contains or is in this one.
 
         A branch is in its table's location, `home`, and clashes with others only.
@@ -151,18 +155,32 @@ class Locations:
             place = self._places.get(parts[:length])
             if place is not None and length != at_home:
                 return place
-        below = self._below.get(parts)
-        return self._places[next(iter(below))] if below else None
+        return next(self._below(parts, rules), None)
 
-    def clashes(self, location: str) -> Iterator[Place]:
+    def clashes(self, location: str, rules: Rules) -> Iterator[Place]:
         """Yield who has a location that is, contains or is in this one."""
         parts = location_parts(location)
         for length in range(2, len(parts) + 1):
             place = self._places.get(parts[:length])
             if place is not None:
                 yield place
-        for below in self._below.get(parts, ()):
-            yield self._places[below]
+        yield from self._below(parts, rules)
+
+    def _below(self, parts: LocationParts, rules: Rules) -> Iterator[Place]:
+        """Yield who has a location that is in this one."""
+        first, end = self._range(parts)
+        if end - first > 1 and rules.protocol < PLACES_SORTED_SINCE:
+            depth = len(parts)
+            inside = (at for at in self._places if at[:depth] == parts and at != parts)
+            yield from (self._places[at] for at in inside)
+            return
+        for number in range(first, end):
+            yield self._places[self._sorted[number]]
+
+    def _range(self, parts: LocationParts) -> tuple[int, int]:
+        """Return from where to where those that are in a location stand in the order."""
+        end = bisect_left(self._sorted, (*parts[:-1], parts[-1] + "\0"))
+        return bisect_right(self._sorted, parts, hi=end), end
 
     def at(self, location: str) -> Place | None:
         """Return who has exactly this location."""
@@ -178,7 +196,8 @@ class Locations:
         parts = location_parts(location)
         if any(parts[:length] in self._places for length in range(2, len(parts))):
             return False
-        return parts in self._places or parts in self._below
+        first, end = self._range(parts)
+        return parts in self._places or first < end
 
     def take(self, location: str, place: Place) -> None:
         """Note who has a location.
@@ -187,19 +206,32 @@ class Locations:
         record could name an old one again, with its location, and meet files that are still there.
         """
         parts = location_parts(location)
-        for length in range(len(parts) - 1, 0, -1):
-            if beside := self._below.get(parts[:length]):
+        number = bisect_left(self._sorted, parts)
+        if parts in self._places:
+            parts = self._sorted[number]
+            self._encoded[number] = None
+        else:
+            for beside in self._sorted[max(number - 1, 0) : number + 1]:
                 # The names of folders are kept once.
-                parts = (*next(iter(beside))[:length], *parts[length:])
-                break
+                shared = zip(parts, beside, strict=False)
+                parts = tuple(b if a == b else a for a, b in shared) + parts[len(beside) :]
+            self._sorted.insert(number, parts)
+            self._encoded.insert(number, None)
         self._places[parts] = place
         self._of[place.incarnation] = parts
-        for length in range(1, len(parts)):
-            self._below.setdefault(parts[:length], {})[parts] = None
 
     def items(self) -> Mapping[LocationParts, Place]:
         """Return all that are taken."""
         return self._places
+
+    def encoded(self, encode: Callable[[LocationParts, Place], bytes]) -> list[bytes]:
+        """Return what `encode` makes of each, sorted by location; it is asked only of new ones."""
+        rows: Any = self._encoded
+        for number, row in enumerate(rows):
+            if row is None:
+                parts = self._sorted[number]
+                rows[number] = encode(parts, self._places[parts])
+        return list(rows)
 
 
 def no_such_table(table: TableId) -> Exception:
