@@ -20,6 +20,8 @@ from commitlog.adapters.shown_values import shown
 
 _BLOB, _JSON = "lance.blob.v2", "arrow.json"
 _LEGACY_BLOB = b"lance-encoding:blob"
+# Arrow picks no values of a dictionary of views, as polars has them.
+_PICKED = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
 _WIDEST_INTEGER = pa.decimal128(20, 0)
 
 
@@ -54,7 +56,7 @@ def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     given = values.type
     if types.is_dictionary(given) and values.dictionary.null_count:
         # A null among a dictionary's values counts as none, and Arrow joins no such dictionaries.
-        return convert(values.dictionary_decode(), wanted, rounds)
+        return convert(_decoded(values), wanted, rounds)
     if given.equals(wanted, check_metadata=True) and not _requires(wanted):
         return values
     if types.is_null(given):
@@ -64,7 +66,7 @@ def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     if isinstance(wanted, pa.BaseExtensionType):
         return _extended(values, wanted, rounds)
     if types.is_dictionary(given):
-        return convert(values.dictionary_decode(), wanted, rounds)
+        return convert(_decoded(values), wanted, rounds)
     if types.is_dictionary(wanted):
         plain = convert(values, wanted.value_type, rounds)
         return _judged(plain, wanted, lambda part: _encoded(part, wanted))
@@ -181,6 +183,12 @@ def holds_blobs(field: pa.Field, *, legacy: bool = True) -> bool:
     return bool(types.is_nested(field.type)) and any(
         holds_blobs(field.type.field(at), legacy=legacy) for at in range(field.type.num_fields)
     )
+
+
+def _decoded(values: pa.DictionaryArray) -> pa.Array:
+    if kind := _PICKED.get(values.type.value_type.id):
+        values = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(kind))
+    return values.dictionary_decode()
 
 
 def _encoded(plain: pa.Array, wanted: pa.DictionaryType) -> pa.Array:
@@ -390,11 +398,3 @@ def is_list(kind: pa.DataType) -> bool:
 def is_stored_list(kind: pa.DataType) -> bool:
     """Return True for a list in a layout that Lance stores."""
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def arrow_stream(rows: pa.Table) -> bytes:
-    """Return rows as a stream of Arrow."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())

@@ -59,7 +59,7 @@ def kept(data: Any) -> Any:
     is_held = isinstance(data, pa.RecordBatch | pa.Table | Mapping | Sequence)
     if is_held or not hasattr(data, "__arrow_c_stream__"):
         return data
-    return pa.RecordBatchReader.from_stream(data).read_all()
+    return _stream_of(data).read_all()
 
 
 def as_arrow(data: Any) -> Any:
@@ -79,6 +79,19 @@ def as_arrow(data: Any) -> Any:
         if isinstance(data, datasets.Scanner):
             return data.to_reader()
     return data
+
+
+def _stream_of(data: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        kind, reason = type(data).__name__, " ".join(map(str, error.args))
+        raise InvalidTransaction(
+            f"{kind} cannot be read as rows: {reason}",
+            field="data",
+            value=kind,
+            advice=f"Correct its columns, or pass {_ACCEPTED}",
+        ) from error
 
 
 def _table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -110,7 +123,7 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     if arrow is not data:
         return rows_source(arrow, schema, table)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return _stream_of(data)
     raise InvalidTransaction(
         f"{type(data).__name__} holds no rows",
         field="data",
@@ -172,3 +185,11 @@ def conformed(
     for batch in source:
         yield conform(batch, columns, table, first_row=rows)
         rows += batch.num_rows
+
+
+def arrow_stream(rows: pa.Table) -> bytes:
+    """Return rows as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())

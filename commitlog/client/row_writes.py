@@ -15,9 +15,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage import store_for
-from commitlog.client.data import conformed, kept, rows_source
+from commitlog.client.data import arrow_stream, conformed, kept, rows_source
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
 from commitlog.client.merging import DEFAULTS, MergeOptions, check_merge

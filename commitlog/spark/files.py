@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 from commitlog.adapters.places import bound
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
-from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage_options import storage_options
+from commitlog.client.data import arrow_stream
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.repeats import DIGEST
 from commitlog.client.rows import raise_wrong_rows

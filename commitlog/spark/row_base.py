@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.adapters.row_values import arrow_stream
+from commitlog.client.data import arrow_stream
 from commitlog.client.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows import ROW_ADDRESS
 from commitlog.client.tables import TableInfo

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
-from commitlog.adapters.row_values import arrow_stream
 from commitlog.client import row_writes
+from commitlog.client.data import arrow_stream
 from commitlog.client.row_groups import (
     Group,
     MergedGroup,

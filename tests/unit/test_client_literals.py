@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from commitlog.client.data import rows_table
+from commitlog.client.data import kept, rows_table
 from commitlog.errors import InvalidTransaction
 
 NOON = datetime(2013, 7, 1, 12, 0, 0, 5)
@@ -119,3 +120,28 @@ def test_values_that_would_lose_something_are_refused(
         column(values, kind)
     assert says in str(caught.value)
     assert caught.value.field == "c"
+
+
+class Frame:
+    """What a data frame is that Arrow can't read, or a series, which has no columns."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self._read().__arrow_c_stream__(requested_schema)
+
+
+def test_a_frame_that_arrow_cannot_read_is_refused() -> None:
+    schema = pa.schema([("c", pa.string())])
+    mixed = Frame(lambda: pa.table({"c": pa.array(["a", 5])}))
+    series = Frame(lambda: pa.chunked_array([["a"]]))
+
+    def table_of(data: Frame) -> pa.Table:
+        return rows_table(data, schema, "a$t")
+
+    for read in (table_of, kept):
+        with pytest.raises(InvalidTransaction, match="Frame cannot be read.* 'int' object.*pass a"):
+            read(mixed)
+        with pytest.raises(InvalidTransaction, match="Frame cannot be read.*non-struct.*pass a"):
+            read(series)

@@ -339,6 +339,22 @@ def test_nulls_among_the_values_of_a_dictionary_are_nulls() -> None:
             conform_column(values, required(kind, "c"), "a$t")
 
 
+def test_dictionaries_of_views_as_polars_makes_them_are_their_values() -> None:
+    for view, kind, value in (
+        (pa.string_view(), pa.string(), "a" * 20),
+        (pa.binary_view(), pa.binary(), b"a" * 20),
+    ):
+        held = pa.DictionaryArray.from_arrays(
+            pa.array([0, None, 1, 0], pa.uint32()), pa.array([value, None], view)
+        )
+        lists = pa.ListArray.from_arrays(pa.array([0, 4], pa.int32()), held)
+        for wanted in (kind, pa.dictionary(pa.int8(), kind)):
+            found = conform_column(held.slice(1), pa.field("c", wanted), "a$t")
+            assert (found.type, found.to_pylist()) == (wanted, [None, None, value])
+            found = conform_column(lists, pa.field("c", pa.list_(wanted)), "a$t")
+            assert found.to_pylist() == [[value, None, None, value]]
+
+
 def not_utf8(kind: pa.DataType) -> pa.Array:
     """Return text of which the second value isn't UTF-8."""
     width = pa.int64() if kind == pa.large_string() else pa.int32()
