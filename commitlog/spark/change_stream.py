@@ -220,10 +220,24 @@ class ChangeReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of all versions in the range."""
-        start = self._stream.initialOffset()
-        return self._stream.partitions(
-            start, self._stream.latestOffset(start, ReadAllAvailable())
-        ) or [ChangePartition(())]
+        start, last = self._stream.initialOffset(), self._stream.last_version
+        end = self._stream.latestOffset(start, ReadAllAvailable())
+        if last is not None:
+            self._check_end(last, _place(start)[0], _place(end)[0])
+        return self._stream.partitions(start, end) or [ChangePartition(())]
+
+    def _check_end(self, last: int, first: int, after: int) -> None:
+        """Refuse a range that would silently be another one, or none at all."""
+        table, problem = self._stream.options.table, ""
+        if last + 1 > after >= first:
+            problem = f"version {last} of {table} is in the future: the head is {after - 1}"
+        elif first > last + 1:
+            problem = f"the changes of {table} would start at version {first} and end at {last}"
+        if problem:
+            raise InvalidRequest(
+                problem, field="endingVersion", value=last,
+                advice="Give the last version to be read, or leave it out to end at the head",
+            )  # fmt: skip
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some parts; runs on an executor."""

@@ -32,10 +32,8 @@ AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
 READ = ("read", *AS_OF, "columns", "filter", "batchRows", "rowsPerPartition")
 READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
 """What option `read` may be."""
-CHANGES = (
-    *("columns", "endingVersion", "startingVersion", "startingTimestamp"),
-    *("read", "maxRowsPerTrigger", "maxFilesPerTrigger"),
-)
+ONLY_CHANGES = ("endingVersion", "startingVersion", "startingTimestamp")
+CHANGES = ("columns", "read", *ONLY_CHANGES, "maxRowsPerTrigger", "maxFilesPerTrigger")
 LOG = ("read", "startingPosition", "maxRowsPerTrigger")
 EARLIEST, LATEST = "earliest", "latest"
 SPARKS_OWN = ("checkpointLocation", "queryName", "outputMode", "header")
@@ -196,7 +194,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         InvalidTransaction: correct the option that `field` names.
     """
-    values = _known(options, COMMON + READ, use="a read", others=WRITE)
+    values = _known(options, COMMON + READ, use="a read", others=WRITE + ONLY_CHANGES)
     return ReadOptions(
         connection=_connection(values),
         table=_table(values),
@@ -281,11 +279,13 @@ def _known(
     values = sql_options(values) or values
     allowed = {name.lower(): name for name in names + SPARKS_OWN}
     for key, value in values.items():
+        if not value.strip() and allowed.get(key, "table") not in COMMON + SPARKS_OWN:
+            raise _bad(allowed[key], value, "is empty", "Give it a value, or leave it out")
         if key in allowed or key.startswith(KAFKA_PREFIX):
             continue
-        elsewhere = next((name for name in others if name.lower() == key), None)
-        if elsewhere is not None:
-            raise _bad(elsewhere, value, f"is not an option of {use}", "Leave it out")
+        if elsewhere := next((name for name in others if name.lower() == key), None):
+            advice = "Leave it out" + ", or set read='changes'" * (elsewhere in ONLY_CHANGES)
+            raise _bad(elsewhere, value, f"is not an option of {use}", advice)
         near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
         raise _bad(
             key, value, "is unknown",

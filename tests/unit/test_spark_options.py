@@ -117,6 +117,9 @@ def test_a_wrong_write_says_what_to_change(
         ({"tag": "x", "versionAsOf": "1"}, "tag", "conflicts with versionAsOf"),
         ({"pushFilters": "true"}, "pushfilters", "Did you mean 'filter'"),
         ({"colums": "a"}, "colums", "Did you mean 'columns'"),
+        ({"startingVersion": "1"}, "startingVersion", "Leave it out, or set read='changes'"),
+        *(({name: ""}, name, "is empty. Give it a value") for name in ("versionAsOf", "tag")),
+        ({"filter": " "}, "filter", "is empty. Give it a value, or leave it out"),
     ],
 )
 def test_a_wrong_read_says_what_to_change(given: dict[str, str], field: str, says: str) -> None:

@@ -1,10 +1,18 @@
-"""Which version did a table have as of a position in the log?"""
+"""Which version did a table have as of a position in the log, and which ranges of them exist?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from commitlog.errors import InvalidRequest
 from commitlog.model.records import Application
+from commitlog.spark.change_stream import ChangeReader
+from commitlog.spark.options import parse_changes
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, rows, service
 
@@ -22,3 +30,24 @@ def test_an_answer_to_a_repeat_is_no_newer_version(tmp_path: Path) -> None:
         versions = TableVersions(client.runtime(), client.table(T))
         for outcome, version in ((first, 2), (newer, 3), (again, 3)):
             assert versions.resolve(VersionWanted(position=outcome.sequence)) == version
+
+
+def test_a_range_of_changes_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """It read fewer versions, or none, as if it had been asked for them."""
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(1))
+
+        def parts(start: str, end: str) -> Sequence[InputPartition]:
+            given = {"kafka.bootstrap.servers": "h:1", "table": T, "read": "changes"}
+            options = parse_changes({**given, "startingVersion": start, "endingVersion": end})
+            found = ChangeReader(options, StructType(), lambda _: made.client).partitions()
+            return [part for one in found for part in one.parts]  # type: ignore[attr-defined]
+
+        for start in ("1", "2", "3"):
+            with pytest.raises(InvalidRequest, match="version 9 of .*future: the head is 2"):
+                parts(start, "9")
+        with pytest.raises(InvalidRequest, match="start at version 3 and end at 1"):
+            parts("3", "1")
+        assert parts("3", "2") == []  # A job that goes on where it ended: nothing is new.
+        assert len(parts("2", "2")) == 1
