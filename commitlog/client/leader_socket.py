@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import random
-import select
 import socket
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import Any, Protocol
 from commitlog.adapters.places import heed
 from commitlog.client.leader_errors import error_from
 from commitlog.client.moved import Moving, where_moved
-from commitlog.client.socket_times import have_system_wait
+from commitlog.client.socket_times import have_system_wait, is_readable
 from commitlog.errors import CommitLogError, CorruptLog, LogClosed, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
@@ -88,8 +87,7 @@ class LeaderSocket:
     ) -> None:
         """Take the log's identity; nothing is connected before `start`."""
         self._log, self._partition = log, partition
-        self._hello = hello
-        self._listener = listener
+        self._hello, self._listener = hello, listener
         self.disconnected_since = time.monotonic()
         self.last_error = ""
         self.knows_session = False
@@ -98,8 +96,7 @@ class LeaderSocket:
         """From when on it appends records for their senders, by the monotonic clock."""
         self.was_tried = threading.Event()
         """Set once it is known whether a leader greets."""
-        self._wake = threading.Condition()
-        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._make_locks()
         self.opened: socket.socket | None = None
         """On which the leader has greeted, while it stands."""
         self._buffer = FrameBuffer()
@@ -119,7 +116,7 @@ class LeaderSocket:
         """Connect soon, if no socket is open."""
         if self.opened is not None:
             return
-        with self._wake:
+        with self._waking:
             if self._closed:
                 raise LogClosed
             if self._thread is None:
@@ -148,10 +145,12 @@ class LeaderSocket:
         """
         while True:
             opened, remaining = self.opened, deadline - time.monotonic()
-            if remaining <= 0 or opened is None or not self._reading.acquire(blocking=False):
+            if remaining <= 0 or opened is None:
                 return is_known()
-            self._has_callers = True
-            try:
+            try:  # Ctrl-C may come right after the lock was acquired.
+                if not self._reading.acquire(blocking=False):
+                    return is_known()
+                self._has_callers = True
                 if opened is not self.opened or self._broken is not None:
                     return is_known()
                 if is_known():
@@ -166,10 +165,14 @@ class LeaderSocket:
                 self._broken = ConnectionResetError("reading was interrupted")
                 raise
             finally:
-                self._reading.release()
-                if self._attending or self._broken is not None:
-                    with self._wake:
-                        self._wake.notify_all()
+                try:
+                    self._reading.release()
+                except RuntimeError:
+                    pass  # another thread reads
+                else:
+                    if self._attending or self._broken is not None:
+                        with self._waking:
+                            self._wake.notify_all()
 
     @contextlib.contextmanager
     def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
@@ -177,18 +180,18 @@ class LeaderSocket:
         waiter = object()
         if self._is_left:
             raise LogClosed
-        with self._wake:
+        with self._waking:
             self._attending[waiter] = is_known
             self._wake.notify_all()
         try:
             yield
         finally:
-            with self._wake:
+            with self._waking:
                 del self._attending[waiter]
 
     def close(self) -> None:
         """End the socket and the thread."""
-        with self._wake:
+        with self._waking:
             self._closed = True
             thread = self._thread
             self._wake.notify_all()
@@ -199,12 +202,17 @@ class LeaderSocket:
     def leave(self) -> None:
         """Leave the socket to the parent of a forked child: it would miss what is read here."""
         # Whoever held a lock at the moment of the fork isn't here.
-        self._wake = threading.Condition()
-        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._make_locks()
         self._closed = self._is_left = True
         opened, self.opened = self.opened, None
         if opened is not None:
             opened.close()
+
+    def _make_locks(self) -> None:
+        # Ctrl-C within `Condition.__enter__` would leave its lock held; those of locks are in C.
+        self._waking = threading.RLock()
+        self._wake = threading.Condition(self._waking)
+        self._sending, self._reading = threading.Lock(), threading.RLock()
 
     def _begin(self) -> threading.Thread:
         name = f"commitlog-answers-{self._partition}"
@@ -223,13 +231,13 @@ class LeaderSocket:
             self.was_tried.set()
             if time.monotonic() - started > 1:
                 delay = BACKOFF_SECONDS[0]
-            with self._wake:
+            with self._waking:
                 self._wake.wait_for(lambda: self._closed, delay * _chance.uniform(0.5, 1))
                 self._wake.wait_for(lambda: self._closed or self._listener.is_wanted())
             delay = min(2 * delay, BACKOFF_SECONDS[1])
 
     def _shut(self) -> None:
-        with self._wake:
+        with self._waking:
             opened, self.opened = self.opened, None
             self._broken = None
             if opened is None:
@@ -309,7 +317,7 @@ class LeaderSocket:
     def _greet(
         self, address: tuple[str, int]
     ) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
-        opened = self._connect(address)
+        opened = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
         self._buffer = FrameBuffer()
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -321,9 +329,6 @@ class LeaderSocket:
         except BaseException:
             opened.close()
             raise
-
-    def _connect(self, address: tuple[str, int]) -> socket.socket:
-        return socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
 
     def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[FrameKind, bytes]]:
         frames: list[tuple[FrameKind, bytes]] = []
@@ -346,7 +351,7 @@ class LeaderSocket:
     def _read(self, opened: socket.socket) -> None:
         """Read whenever no caller does, until the socket ends."""
         while not self._closed:
-            with self._wake:
+            with self._waking:
                 attended = self._is_attended()
                 if not attended and self._broken is None and not self._closed:
                     quiet = self._has_callers or not self._listener.is_wanted()
@@ -370,7 +375,7 @@ class LeaderSocket:
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Handle frames within a time (with `_reading` held); OSError when the socket ended."""
         # For a slice `recv` waits by itself, which saves a call to the system per answer.
-        is_due = timeout_seconds == _SLICE_SECONDS or self._is_readable(opened, timeout_seconds)
+        is_due = timeout_seconds == _SLICE_SECONDS or is_readable(opened, timeout_seconds)
         try:
             data = opened.recv(_RECEIVE_BYTES) if is_due else None
         except BlockingIOError:
@@ -383,11 +388,6 @@ class LeaderSocket:
         self._heard = time.monotonic()
         for kind, body in self._buffer.feed(data):
             self._listener.on_frame(kind, body)
-
-    def _is_readable(self, opened: socket.socket, timeout_seconds: float) -> bool:
-        poller = select.poll()
-        poller.register(opened, select.POLLIN)
-        return bool(poller.poll(timeout_seconds * 1000))
 
     def _note_silence(self) -> None:
         now = time.monotonic()

@@ -1,0 +1,81 @@
+"""Ctrl-C anywhere in a call leaves no lock of the leader's socket held: the next call works.
+
+Python handles a signal when a function begins and after a function of C returns: after a lock was
+acquired, too, and before the next statement. So each of these moments is interrupted, one by one.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from commitlog.client.leader_socket import LeaderSocket
+from commitlog.wire import FrameKind, json_frame
+
+
+def interrupted(call: Callable[[], object], at: int) -> bool:
+    """Interrupt a call at one of its moments; return False if it has fewer."""
+    moments = 0
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal moments
+        if event in ("call", "c_return"):
+            moments += 1
+            if moments == at:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def attend(leader: LeaderSocket) -> None:
+    with leader.attended(lambda: True):
+        pass
+
+
+CALLS: list[Callable[[LeaderSocket], object]] = [
+    lambda leader: leader.read_until(lambda: False, time.monotonic() + 0.001),
+    lambda leader: leader.send(json_frame(FrameKind.REQUEST, {})),
+    attend,
+    lambda leader: leader.start(),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=("read", "send", "attend", "start"))
+def test_no_lock_stays_held(call: Callable[[LeaderSocket], object]) -> None:
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        leader = LeaderSocket(MagicMock(), 0, {}, MagicMock())
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(json_frame(FrameKind.REPLY, {}))
+            leader.opened = None if call is CALLS[-1] else ours
+            leader._thread = threading.current_thread()  # So none begins.
+            was_interrupted = interrupted(lambda: call(leader), at)  # noqa: B023
+        found: list[bool] = []
+
+        def look(leader: LeaderSocket = leader, found: list[bool] = found) -> None:
+            for lock in (leader._waking, leader._reading, leader._sending):
+                found.append(lock.acquire(blocking=False))
+
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+        assert all(found), (at, found)
+    assert at > 2
