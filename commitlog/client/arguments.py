@@ -263,6 +263,12 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         ) from error
 
 
+def heed_interrupt(error: Exception) -> None:
+    """Raise KeyboardInterrupt where Lance made an error of one, which would name the arguments."""
+    if "External error: KeyboardInterrupt" in str(error):
+        raise KeyboardInterrupt from error
+
+
 def has_columns(dataset: lance.LanceDataset) -> str:
     """Return the advice for who named none of a table's columns."""
     return f"The columns are {', '.join(dataset.schema.names)}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from commitlog.client.arguments import check_options
+from commitlog.client.arguments import check_options, heed_interrupt
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
@@ -96,6 +96,7 @@ class WritesRows(Host):
         try:
             return dataset.to_table(columns=chosen, filter=condition)
         except ValueError as error:
+            heed_interrupt(error)
             told = without_build_paths(str(error))
             if "LanceError(IO)" in told:  # the store's or the files', not the caller's
                 kind = FileNotFoundError if "Not found: " in told else OSError

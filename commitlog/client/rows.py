@@ -26,6 +26,7 @@ from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
+from commitlog.client.arguments import heed_interrupt
 from commitlog.client.contents import contents
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
@@ -234,6 +235,7 @@ def scan(
             blob_handling="all_binary" if reads_blobs else None,
         ).to_table()
     except (ValueError, OSError, RuntimeError) as error:
+        heed_interrupt(error)
         computed = columns.items() if isinstance(columns, dict) else ()
         asked = [predicate] if predicate is not None else []
         asked += [sql for name, sql in computed if sql != f"`{name}`"]

@@ -15,10 +15,14 @@ from types import FrameType
 from typing import Any
 from unittest.mock import MagicMock
 
+import lance
 import pytest
 
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
 from commitlog.client.leader_socket import LeaderSocket
 from commitlog.wire import FrameKind, json_frame
+from tests.fakes.leader import SCHEMA, FakeLeader
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
@@ -79,3 +83,19 @@ def test_no_lock_stays_held(call: Callable[[LeaderSocket], object]) -> None:
         other.join()
         assert all(found), (at, found)
     assert at > 2
+
+
+def test_an_interrupt_that_lance_has_made_an_error_is_one_again(
+    log: MemoryLog, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise ValueError("External error: KeyboardInterrupt: ")
+
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$t", SCHEMA)
+        for reads in ("to_table", "scanner"):
+            monkeypatch.setattr(lance.LanceDataset, reads, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.scan("a$t")
+        with pytest.raises(KeyboardInterrupt):
+            client.update("a$t", {"v": "upper(v)"}, "id = 1")
