@@ -10,7 +10,7 @@ counted; the states that later leaders declared show whether it was right.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,10 +29,9 @@ from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
 from commitlog.model.records import LeaderStarted, Observation, Outcome
 from commitlog.ports import Log
-from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, stretches
+from commitlog.spark.log_positions import LogPosition, Stretch, decided_in
 
 DIFFERENCES_MAX = 20
-STRETCH_OUTCOMES = 5_000
 PROGRESS_SECONDS = 1.0
 
 
@@ -95,16 +94,15 @@ def audit_partition(
     machine, found = Machine(genesis), Audited(partition)
     recordings = Recordings(genesis.tables_root)
     terms = _declared_states(log, partition, end_offset)
-    cut = stretches(log, partition, LogPosition(), end_offset, outcomes_max=STRETCH_OUTCOMES)
     told = time.monotonic()
     histories = RowHistories()
-    for stretch, _ in cut:
-        for decided in _checked(log, stretch, machine, found, terms):
-            _audit(machine, decided, found, recordings)
-            histories.take(decided)
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                on_progress(found.outcomes, decided.answered_offset)
-                told = time.monotonic()
+    for decided in decided_in(log, Stretch(partition, LogPosition(), end_offset)):
+        _check_state(machine, found, terms)
+        _audit(machine, decided, found, recordings)
+        histories.take(decided)
+        if time.monotonic() - told > PROGRESS_SECONDS:
+            on_progress(found.outcomes, decided.answered_offset)
+            told = time.monotonic()
     _check_state(machine, found, terms)
     if contents:
         _compare_rows(log, machine, histories, found)
@@ -121,14 +119,6 @@ def _compare_rows(log: Log, machine: Machine, histories: RowHistories, found: Au
             differing = histories.compare(info, tail, count)
             if differing is not None:
                 _differs(found, differing.sequence, "", differing.text)
-
-
-def _checked(
-    log: Log, stretch: Stretch, machine: Machine, found: Audited, terms: dict[int, bytes]
-) -> Iterator[Decided]:
-    for decided in decided_in(log, stretch):
-        _check_state(machine, found, terms)
-        yield decided
 
 
 def _declared_states(log: Log, partition: int, end_offset: int) -> dict[int, bytes]:
