@@ -1,4 +1,4 @@
-"""A log in memory with a small leader, for tests of clients; a module may define its own."""
+"""A log in memory with a leader, for tests of clients; a module may define its own."""
 
 import hashlib
 import os
@@ -21,8 +21,8 @@ from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live
 from infra import native
 from infra.native import MODULE, SECONDS_MAX, SOURCE, NoCompiler, build, compiler
-from tests.fakes.leader import FakeLeader, memory_log
 from tests.lanes import golden_logs
+from tests.steered_leader import SteeredLeader, memory_log
 
 if TYPE_CHECKING:
     from commitlog.codecs._native import Chain
@@ -37,8 +37,8 @@ def log(tmp_path: Path) -> MemoryLog:
 
 
 @pytest.fixture
-def leader(log: MemoryLog) -> Iterator[FakeLeader]:
-    leader = FakeLeader(log)
+def leader(log: MemoryLog) -> Iterator[SteeredLeader]:
+    leader = SteeredLeader(log)
     yield leader
     leader.close()
 

@@ -1,4 +1,4 @@
-"""Tickets and connections, against a small leader over a log in memory."""
+"""Tickets and connections, against a leader over a log in memory."""
 
 import asyncio
 import os
@@ -25,14 +25,14 @@ from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import FrameKind
-from tests.fakes.leader import SCHEMA, FakeLeader, blank
+from tests.steered_leader import SCHEMA, SteeredLeader, blank
 from tests.waiting import WAIT_SECONDS, wait_until
 
 QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=60)
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log, settings=QUICK) as client:
         client.create_table("a$t", SCHEMA)
         yield client
@@ -55,7 +55,7 @@ def test_a_ticket_is_answered(client: CommitLog) -> None:
 
 
 def test_running_out_of_time_is_unknown_and_can_be_asked_again(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.paused.set()
@@ -78,7 +78,7 @@ def test_an_id_that_nobody_submitted_is_unknown(client: CommitLog) -> None:
 
 
 def test_a_broken_socket_is_connected_again_and_open_watches_are_repeated(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.paused.set()
@@ -91,7 +91,7 @@ def test_a_broken_socket_is_connected_again_and_open_watches_are_repeated(
 
 
 def test_the_outcomes_topic_answers_while_the_socket_is_down(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.stop_socket()
@@ -115,7 +115,7 @@ def test_an_iceberg_commit_in_the_topic_is_readable(client: CommitLog) -> None:
 
 
 def test_the_fallback_heeds_no_record_of_a_deposed_leader(
-    client: CommitLog, log: MemoryLog, leader: FakeLeader
+    client: CommitLog, log: MemoryLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.paused.set()
@@ -125,7 +125,7 @@ def test_the_fallback_heeds_no_record_of_a_deposed_leader(
 
     forged = replace(blank(Status.REJECTED), sequence=2, transaction_id=ticket.transaction_id)
     _, record = seal_outcome(forged, previous_hash=bytes(32), epoch=1, node=leader.node)
-    leader._append("1/forged", record)
+    leader.append("1/forged", record)
     with pytest.raises(OutcomeUnknown):
         ticket.result(1)
     leader.paused.clear()
@@ -134,12 +134,12 @@ def test_the_fallback_heeds_no_record_of_a_deposed_leader(
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_void_records_at_the_end_hide_no_leader(
-    client: CommitLog, log: MemoryLog, leader: FakeLeader, count: int
+    client: CommitLog, log: MemoryLog, leader: SteeredLeader, count: int
 ) -> None:
     """Campaigns that were lost name somebody who doesn't lead; nothing else may follow them."""
     for number in range(count):
         lost = LeaderStarted(1, "127.0.0.1:1", str(number), 0, bytes(32), bytes(32))
-        leader._append(f"leader/1/{number}", encode_leader_started(lost))
+        leader.append(f"leader/1/{number}", encode_leader_started(lost))
     with CommitLog(lambda: log, settings=QUICK) as other:
         assert other.table("a$t").version == 1
         assert (
@@ -192,7 +192,7 @@ def test_who_waits_reads_again_after_somebody_else_did(client: CommitLog) -> Non
 
 
 def test_a_ticket_can_be_awaited_without_blocking_the_loop(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.paused.set()
@@ -251,7 +251,7 @@ def test_an_interrupt_while_a_frame_is_sent_ends_the_socket(
 
 
 def test_an_awaiting_task_that_is_cancelled_spoils_nothing(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = _append(client, 1)
     leader.paused.set()
@@ -285,10 +285,8 @@ def test_the_same_id_with_other_content_is_refused(client: CommitLog) -> None:
     first = client.submit("a$t", lance.Transaction(1, operation, uuid=used))
     assert first.result(120).version == 2
 
-    # The fake remembers commits only, so a refused repetition has to be asked for at once.
-    second = client.submit("a$t", lance.Transaction(1, other, uuid=used))
-    with pytest.raises(OutcomeUnknown):
-        second.result(0.3)
+    second = client.submit("a$t", lance.Transaction(1, other, uuid=used)).result(120)
+    assert (second.status, second.code) == (Status.REJECTED, Code.ID_REUSED)
     assert client.table("a$t").version == 2
 
 
@@ -356,7 +354,7 @@ def test_a_closed_client_refuses_everything(client: CommitLog, log: MemoryLog) -
 
 
 def test_who_asks_while_another_thread_closes_the_client_hears_of_it(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     feed = client.subscribe(from_position="beginning")
     feed.poll(WAIT_SECONDS)
@@ -376,7 +374,7 @@ def test_who_asks_while_another_thread_closes_the_client_hears_of_it(
 
 @pytest.mark.parametrize("wait", ["committed", "readable"])
 def test_who_waits_while_another_thread_closes_the_client_hears_of_it(
-    client: CommitLog, leader: FakeLeader, wait: Wait
+    client: CommitLog, leader: SteeredLeader, wait: Wait
 ) -> None:
     append = _append(client, 1)
     leader.muted.set()
@@ -397,7 +395,7 @@ def test_a_wrong_name_is_answered_with_the_near_ones(client: CommitLog) -> None:
 
 
 def test_a_muted_leader_does_not_hold_a_caller_beyond_its_deadline(
-    log: MemoryLog, leader: FakeLeader
+    log: MemoryLog, leader: SteeredLeader
 ) -> None:
     leader.muted.set()
     settings = RuntimeSettings(request_timeout_seconds=0.3)
@@ -414,7 +412,7 @@ def test_a_refusal_is_a_value_until_it_is_raised(log: MemoryLog, tmp_path: Path)
     def refuse(submitted: Submitted) -> object:
         return blank(Status.REJECTED, Code.UNSUPPORTED_OPERATION)
 
-    leader = FakeLeader(log, decide=refuse)  # type: ignore[arg-type]
+    leader = SteeredLeader(log, decide=refuse)  # type: ignore[arg-type]
     from commitlog import TransactionRejected
     from commitlog.model.operations import DeregisterTable
 
@@ -435,7 +433,7 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
     if child == 0:
         code = 1
         try:
-            # The fake's threads live in the parent: only the client's own state is looked at.
+            # The leader's threads live in the parent: only the client's own state is looked at.
             runtime = client.runtime()
             fresh = runtime is not None and client._pid == os.getpid()
             code = 0 if fresh and not runtime._connections and client._lock is not held else 2
@@ -453,7 +451,7 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("wait", ["readable", "committed"])
 def test_a_forked_child_leaves_answers_to_its_parent(
-    client: CommitLog, leader: FakeLeader, wait: Wait
+    client: CommitLog, leader: SteeredLeader, wait: Wait
 ) -> None:
     """What the child reads of the socket that both have, the parent waits for in vain."""
     operation = _append(client, 1)

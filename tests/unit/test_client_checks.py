@@ -34,13 +34,13 @@ from commitlog.core.log.attribution import attributed
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import DropTable, LanceCommit
 from commitlog.model.records import Status, Transaction
-from tests.fakes.leader import SCHEMA, FakeLeader
+from tests.steered_leader import SCHEMA, SteeredLeader
 
 L = lance.LanceOperation
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
         client.append("a$t", {"id": [1, 2], "v": ["a", "b"]})
@@ -189,7 +189,7 @@ def test_an_unknown_table_is_refused_naming_near_ones(client: CommitLog, log: Me
 
 
 def test_names_that_the_leader_has_compared_are_not_asked_for(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     with pytest.raises(NoSuchTable, match=r"log \S+ has no table zzz\. Create it first"):
         client.open("zzz")
@@ -292,7 +292,7 @@ def test_an_expectation_names_its_table_as_everything_else_does(client: CommitLo
         client.transaction((), expects=[TableAbsent(wrong)])
 
 
-def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLeader) -> None:
+def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: SteeredLeader) -> None:
     given = "77777777-7777-4777-8777-777777777777"
     encoded = to_transaction_bytes(
         L.Append([_fragment(client)]), read_version=1, uuid=given, properties={"k": "v"}
@@ -308,7 +308,7 @@ def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLead
     assert operation.summary.data_files
 
 
-def test_the_head_is_the_default_read_version(client: CommitLog, leader: FakeLeader) -> None:
+def test_the_head_is_the_default_read_version(client: CommitLog, leader: SteeredLeader) -> None:
     client.submit("a$t", L.Restore(1)).result(120)
     operation = leader.committed[-1][1].operations[0]
     assert isinstance(operation, LanceCommit)
@@ -319,7 +319,7 @@ def test_the_head_is_the_default_read_version(client: CommitLog, leader: FakeLea
 
 
 def test_a_transaction_of_another_incarnation_is_not_sent_blindly(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     operation = L.Append([_fragment(client)])
     client.submit("a$t", operation).result(120)

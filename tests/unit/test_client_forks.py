@@ -12,7 +12,7 @@ from commitlog import CommitLog, OutcomeUnknown
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client import tickets
 from commitlog.client.tickets import Wait
-from tests.fakes.leader import SCHEMA, FakeLeader
+from tests.steered_leader import SCHEMA, SteeredLeader
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
@@ -20,7 +20,7 @@ LIMIT_SECONDS = 30
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
         yield client
@@ -67,7 +67,7 @@ def test_a_child_closes_and_leaves_the_rest_to_its_parent(client: CommitLog) -> 
 
 
 def test_a_child_has_no_answer_to_a_ticket_of_its_parent(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, leader: SteeredLeader
 ) -> None:
     leader.muted.set()
     ticket = client.runtime().watch("never")

@@ -26,11 +26,11 @@ from commitlog.client.row_writes import made_write
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, DropTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
-from tests.fakes.leader import SCHEMA, FakeLeader, blank
+from tests.steered_leader import SCHEMA, SteeredLeader, blank
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log) as client:
         yield client
 
@@ -47,7 +47,7 @@ def _rows(client: CommitLog, version: int | None = None) -> dict[int, str]:
     return dict(zip(read["id"].to_pylist(), read["v"].to_pylist(), strict=True))
 
 
-def _last(leader: FakeLeader) -> LanceCommit:
+def _last(leader: SteeredLeader) -> LanceCommit:
     operation = leader.committed[-1][1].operations[-1]
     assert isinstance(operation, LanceCommit)
     return operation
@@ -150,7 +150,7 @@ def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
     ],
 )
 def test_data_of_another_schema_is_refused_before_anything_is_appended(
-    client: CommitLog, leader: FakeLeader, data: Any, message: str
+    client: CommitLog, leader: SteeredLeader, data: Any, message: str
 ) -> None:
     client.create_table("a$t", SCHEMA)
     before = len(leader.committed)
@@ -160,7 +160,7 @@ def test_data_of_another_schema_is_refused_before_anything_is_appended(
 
 
 def test_an_append_names_the_keys_that_its_table_declares(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     operation = _last(leader)
     assert operation.inserted_keys is not None
@@ -171,7 +171,7 @@ def test_an_append_names_the_keys_that_its_table_declares(
 
 
 def test_a_delete_carries_the_rows_that_it_takes(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     outcome = client.delete(table, "id in (2, 4)")
     assert outcome.version == 3
@@ -192,7 +192,7 @@ def test_a_delete_of_nothing_commits_nothing_but_itself(client: CommitLog, table
 
 
 def test_an_update_moves_rows_and_keeps_their_ids(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     before = _stable_ids(client)
     client.update(table, {"v": "upper(v)"}, "id > 3")
@@ -214,7 +214,7 @@ def test_an_update_takes_values_and_expressions(client: CommitLog, table: str) -
 
 
 def test_an_update_of_keys_names_the_new_ones(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     client.update(table, {"id": 100}, "id = 1")
     keys = _last(leader).inserted_keys
@@ -239,7 +239,7 @@ def test_a_wrong_update_is_refused(
         client.update(table, values, where)
 
 
-def test_a_merge_updates_and_inserts(client: CommitLog, leader: FakeLeader, table: str) -> None:
+def test_a_merge_updates_and_inserts(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     before = _stable_ids(client)
     client.merge_insert(table, {"id": [2, 9], "v": ["m", "n"]}, "id")
     operation = _last(leader)
@@ -254,7 +254,7 @@ def test_a_merge_updates_and_inserts(client: CommitLog, leader: FakeLeader, tabl
 
 
 def test_a_second_merge_counts_rows_that_were_deleted_before(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     client.delete(table, "id = 1")
     client.merge_insert(table, {"id": [2, 3, 4, 5], "v": list("wxyz")}, ["id"])
@@ -262,7 +262,7 @@ def test_a_second_merge_counts_rows_that_were_deleted_before(
     assert _rows(client) == {2: "w", 3: "x", 4: "y", 5: "z"}
 
 
-def test_merges_by_the_other_options(client: CommitLog, leader: FakeLeader, table: str) -> None:
+def test_merges_by_the_other_options(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     rows = {"id": [1, 8], "v": ["m", "n"]}
     client.merge_insert(table, rows, "id", when_matched_update_all=False)
     assert _rows(client)[1] == "a"
@@ -341,7 +341,7 @@ def _lose_once(status: Status, code: Code = Code.CONFLICT, times: int = 1) -> An
 
 @pytest.mark.parametrize("kind", ["append", "delete", "update", "merge"])
 def test_a_retryable_conflict_is_executed_again(
-    client: CommitLog, leader: FakeLeader, kind: str
+    client: CommitLog, leader: SteeredLeader, kind: str
 ) -> None:
     client.create_table("a$t", SCHEMA)
     client.append("a$t", {"id": [1], "v": ["a"]})
@@ -369,7 +369,7 @@ def test_a_retryable_conflict_is_executed_again(
 
 
 def test_an_incompatible_conflict_is_never_executed_again(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     leader.decide, lost = _lose_once(Status.INCOMPATIBLE)
     assert client.delete(table, "id = 1").status is Status.INCOMPATIBLE
@@ -377,7 +377,7 @@ def test_an_incompatible_conflict_is_never_executed_again(
     assert len(_rows(client)) == 5
 
 
-def test_attempts_are_bounded(client: CommitLog, leader: FakeLeader, table: str) -> None:
+def test_attempts_are_bounded(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     leader.decide, lost = _lose_once(Status.RETRYABLE, times=100)
     outcome = client.delete(table, "id = 1", attempts_max=3)
     assert (outcome.status, outcome.attempt) == (Status.RETRYABLE, 2)
@@ -385,7 +385,7 @@ def test_attempts_are_bounded(client: CommitLog, leader: FakeLeader, table: str)
 
 
 def test_many_tables_commit_as_one_record(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     client.create_table("a$u", SCHEMA)
     before = len(leader.committed)
@@ -400,7 +400,7 @@ def test_many_tables_commit_as_one_record(
 
 
 def test_a_block_that_fails_submits_nothing(
-    client: CommitLog, leader: FakeLeader, table: str
+    client: CommitLog, leader: SteeredLeader, table: str
 ) -> None:
     before = len(leader.committed)
     files = len(list((Path(client.table(table).location) / "data").iterdir()))
@@ -416,7 +416,7 @@ def test_a_block_that_fails_submits_nothing(
     assert len(list((Path(client.table(table).location) / "data").iterdir())) == files
 
 
-def test_a_refused_block_raises(client: CommitLog, leader: FakeLeader, table: str) -> None:
+def test_a_refused_block_raises(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     from commitlog import RetryableConflict
 
     leader.decide, _ = _lose_once(Status.RETRYABLE)
@@ -425,7 +425,7 @@ def test_a_refused_block_raises(client: CommitLog, leader: FakeLeader, table: st
     assert t.outcome is not None
 
 
-def test_a_block_is_used_once(client: CommitLog, leader: FakeLeader, table: str) -> None:
+def test_a_block_is_used_once(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     """Refused under the id of the first, the second one would remove what that committed."""
     with client.transact() as t:
         t.append(table, {"id": [10], "v": ["j"]})

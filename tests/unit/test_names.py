@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -22,23 +21,16 @@ from commitlog.model.names import (
     part_problem,
 )
 from commitlog.model.operations import AlterProperties, CreateNamespace, DeclareTable, RenameTable
-from tests.fakes.leader import SCHEMA, FakeLeader, memory_log
+from tests.steered_leader import SCHEMA, SteeredLeader
 
 NUL, LONE = "a\0b", "a\ud800b"
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> MemoryLog:
-    return memory_log(tmp_path / "tables")
-
-
-@pytest.fixture
-def client(log: MemoryLog) -> Iterator[CommitLog]:
-    leader = FakeLeader(log)
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
         yield client
-    leader.close()
 
 
 @pytest.mark.parametrize("check", [column_problem, key_problem, label_problem, part_problem])

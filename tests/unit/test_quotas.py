@@ -8,7 +8,7 @@ from commitlog.model.records import Malformed, Status, Submitted, Transaction
 from consumers.partition.events import Event
 from consumers.partition.quotas import PAUSE_SECONDS_MAX, Quotas
 from consumers.runtime.config import ConfigurationError
-from tests.fakes.leader import blank
+from tests.steered_leader import blank
 
 
 class Clock:

@@ -14,11 +14,11 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.client import tickets
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.client.tickets import Ticket
-from tests.fakes.leader import SCHEMA, FakeLeader
+from tests.steered_leader import SCHEMA, SteeredLeader
 
 
 @pytest.fixture
-def ticket(log: MemoryLog, leader: FakeLeader) -> Iterator[Ticket]:
+def ticket(log: MemoryLog, leader: SteeredLeader) -> Iterator[Ticket]:
     """A ticket without an answer, until the leader isn't paused any more."""
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
@@ -29,7 +29,7 @@ def ticket(log: MemoryLog, leader: FakeLeader) -> Iterator[Ticket]:
         leader.paused.clear()
 
 
-def test_waiting_again_and_again_keeps_nothing(ticket: Ticket, leader: FakeLeader) -> None:
+def test_waiting_again_and_again_keeps_nothing(ticket: Ticket, leader: SteeredLeader) -> None:
     for _ in range(50):
         with pytest.raises(OutcomeUnknown):
             ticket.result(0.0)
@@ -55,7 +55,7 @@ def test_who_heard_nothing_is_told_what_may_be_so(ticket: Ticket) -> None:
 
 
 def test_an_answer_after_the_event_loop_has_ended_disturbs_nobody(
-    ticket: Ticket, leader: FakeLeader, caplog: pytest.LogCaptureFixture
+    ticket: Ticket, leader: SteeredLeader, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def give_up() -> None:
         with pytest.raises(OutcomeUnknown):
@@ -76,7 +76,7 @@ def test_an_answer_after_the_event_loop_has_ended_disturbs_nobody(
 
 
 def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
-    ticket: Ticket, leader: FakeLeader
+    ticket: Ticket, leader: SteeredLeader
 ) -> None:
     async def wait() -> list[int]:
         tasks = [asyncio.create_task(ticket.result_async(30)) for _ in range(20)]
@@ -91,7 +91,7 @@ def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
 
 
 def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
-    log: MemoryLog, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
+    log: MemoryLog, leader: SteeredLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tickets, "WAIT_SECONDS_MIN", 0.01)
     settings = RuntimeSettings(request_timeout_seconds=120)
@@ -128,7 +128,7 @@ def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
 
 
 def test_an_outcome_takes_no_longer_than_the_call_that_waits_for_it(
-    ticket: Ticket, leader: FakeLeader
+    ticket: Ticket, leader: SteeredLeader
 ) -> None:
     began = time.monotonic()
     with tickets.until(began), pytest.raises(OutcomeUnknown):

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.client import session
 from commitlog.client.runtime import Runtime
 from commitlog.errors import CommitLogError, LogClosed, Overloaded
-from commitlog.model.records import Code, Outcome, Status, Submitted
-from tests.fakes.leader import SCHEMA, FakeLeader, blank
+from tests.steered_leader import SCHEMA, SteeredLeader, once_before_sending
 
 ROWS = {"id": [1, 2], "v": ["a", "b"]}
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
         client.append("a$t", {"id": [0], "v": ["z"]})
@@ -117,23 +115,10 @@ def test_a_store_that_removes_nothing_does_not_hide_why_a_block_failed(
 
 
 def test_files_of_an_append_that_is_written_again_for_other_columns_are_removed(
-    client: CommitLog, leader: FakeLeader
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = _files(client)
-    refused: list[Submitted] = []
-
-    def decide(submitted: Submitted) -> Outcome | None:
-        if refused:
-            return None
-        refused.append(submitted)
-        location = leader.tables[("a", "t")].operation.location
-        import lance
-
-        lance.dataset(location).add_columns({"w": "id"})
-        leader.tables[("a", "t")].version += 1
-        return replace(blank(Status.RETRYABLE, Code.CONFLICT), attempt=0)
-
-    leader.decide = decide
+    once_before_sending(monkeypatch, lambda: client.open("a$t").add_columns({"w": "id"}))
     client.append("a$t", pa.table(ROWS, schema=SCHEMA)).raise_for_conflict()
     # One data file of the rows, and one of the new column.
     assert _files(client) == before + 2
