@@ -37,7 +37,8 @@ def measure(
     name: str, *arguments: object, as_json: bool = False, **sizes: object
 ) -> dict[str, Any]:
     """Run a suite and print its report: as JSON, or its tables and the rest in sentences."""
-    found: dict[str, Any] = suite(name).run(*arguments, **sizes, report=output.note)
+    machine = suite("environment").environment()
+    found = {"machine": machine, **suite(name).run(*arguments, **sizes, report=output.note)}
     if as_json:
         output.print_json(found)
         return found

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.errors import InvalidRequest, Unavailable
-from consumers.tools.bench.environment import environment, service_cpu_seconds, service_switches
+from consumers.tools.bench.environment import service_cpu_seconds, service_switches
 from consumers.tools.bench.measure import Report
 from consumers.tools.bench.service import PROGRAM, first_line
 
@@ -79,7 +79,6 @@ def run(
                     costs[side].append(cost)
                     report(line(side, cost))
     return {
-        "machine": environment(),
         "against": ref,
         "writers": writers,
         "pairs": pairs,

@@ -22,7 +22,6 @@ import lance
 import pyarrow as pa
 
 from commitlog import CommitLog
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.measure import Commit, Report, Round, run_round
 from consumers.tools.bench.service import maintaining
 
@@ -70,7 +69,6 @@ def run(
             ratios.append(p99[WITH] / p99[WITHOUT])
             report(f"p99 {ratios[-1]:.2f} times; compactions by tries: {_by(tries)}")
     return {
-        "machine": environment(),
         "writers": writers,
         "rounds": [one.to_json() for one in measured],
         "tries": {str(count): number for count, number in sorted(tries.items())},

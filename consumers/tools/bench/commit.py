@@ -24,7 +24,7 @@ from typing import Any
 import lance
 
 from commitlog import CommitLog
-from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
+from consumers.tools.bench.environment import fsync_ms, service_cpu_seconds
 from consumers.tools.bench.floor import two_hop_ms
 from consumers.tools.bench.measure import (
     Commit,
@@ -109,7 +109,6 @@ def run(
     fsyncs.sort()
     floor = statistics.median(p50 for p50, _ in two_hops)
     return {
-        "machine": environment(),
         "peers": [{"name": peer.name, "is_same_work": peer.is_same_work} for peer in found],
         "two_hop_p50_ms": floor,
         "two_hop_p99_ms": statistics.median(p99 for _, p99 in two_hops),

@@ -31,7 +31,6 @@ from commitlog.codecs.manifest_file import encode_manifest
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.model.table import TableId
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.made_log import append_to, configure, create, decide
 from consumers.tools.bench.measure import Report, quantiles
 from consumers.tools.bench.peers import rows_of_work, table_and_fragment
@@ -76,7 +75,6 @@ def run(
         )
     machine = alone(fragments, machine_versions, behind, report)
     return {
-        "machine": environment(),
         "commits": commits,
         **found,
         "alone": machine,

@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.http_service import HttpService
 from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
 from consumers.tools.bench.measure import Commit, Report, Round, compared, quantiles, run_round
@@ -73,7 +72,6 @@ def run(
         report(f"{TABLES} tables in one transaction: p50 {many['p50_ms']:.1f} ms")
     costs = snapshot_costs(snapshots, report)
     return {
-        "machine": environment(),
         "rounds": [one.to_json() for one in measured],
         "summary": summary(measured),
         "tables": many,

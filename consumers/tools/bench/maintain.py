@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from commitlog.errors import CorruptLog
-from consumers.tools.bench.environment import environment, service_cpu_seconds
+from consumers.tools.bench.environment import service_cpu_seconds
 from consumers.tools.bench.measure import Report
 
 NAMESPACE = "bench"
@@ -47,7 +47,6 @@ def run(
                 found.append(one)
                 report(line(one))
     return {
-        "machine": environment(),
         "fragments": fragments,
         "rows_each": rows,
         "rounds": found,

@@ -29,7 +29,6 @@ import lance
 import pyarrow as pa
 
 from commitlog import CommitLog
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.measure import Commit, NothingLeft, Report, Round, compared, run_round
 
 WORKS = ("delete", "merge", "prepared")
@@ -69,7 +68,6 @@ def run(
                     report(str(measured[-1]))
     log.close()
     return {
-        "machine": environment(),
         "rows": ROWS,
         "rounds": [one.to_json() for one in measured],
         "summary": summary(measured),

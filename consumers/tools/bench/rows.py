@@ -35,7 +35,6 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from commitlog.client.row_tickets import RowsWait
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.measure import Commit, Report, Round, medians, run_round
 
 PEER = "pylance"
@@ -123,7 +122,6 @@ def run(
                     report(line(load, one))
     log.close()
     return {
-        "machine": environment(),
         "rounds": [{**one.to_json(), **asdict(load)} for load, one in measured],
         "summary": summary(measured),
     }

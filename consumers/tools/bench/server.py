@@ -27,7 +27,6 @@ from lance_namespace import CreateNamespaceRequest
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
 from consumers.tools.bench import reads
-from consumers.tools.bench.environment import environment
 from consumers.tools.bench.http_service import HttpService
 from consumers.tools.bench.measure import Commit, Report, Round, compared, run_round
 from consumers.tools.bench.peers import ROWS, appending, rows_of_work
@@ -59,7 +58,6 @@ def run(
     batches = [_many_tables(uri) for _ in range(rounds)]
     many = {name: statistics.median(one[name] for one in batches) for name in batches[0]}
     return {
-        "machine": environment(),
         "rounds": [one.to_json() for one in measured],
         "summary": compared(measured, "times_reference", lambda system: REFERENCE),
         "tables": {"tables": TABLES, **many},

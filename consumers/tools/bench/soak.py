@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from commitlog.errors import CommitLogError
-from consumers.tools.bench.environment import environment, service_memory_bytes
+from consumers.tools.bench.environment import service_memory_bytes
 from consumers.tools.bench.measure import Report
 from consumers.tools.bench.service import PROGRAM, maintaining
 
@@ -70,7 +70,6 @@ def run(
         samples = _sampled(root, places, pid, maintainer, commits, acts, seconds, report)
         failures = commits.failures()
     found = {
-        "machine": environment(),
         "seconds": seconds,
         "failures": failures,
         "verified": "not yet",
