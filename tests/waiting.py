@@ -16,6 +16,16 @@ PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.5
 
 
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        """Return its time."""
+        return self.now
+
+
 def wait_until(
     holds: Callable[[], T],
     what: str,

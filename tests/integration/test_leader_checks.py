@@ -29,7 +29,7 @@ from consumers.views import health
 from consumers.views.health import Health, Level
 from tests.core_world import column
 from tests.service import SCHEMA, Service, ids_of, rows
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 SETTLED_SECONDS = 180.0
 
@@ -242,15 +242,6 @@ def test_readiness_is_red_while_files_do_not_follow_and_says_which(
         wait_until(lambda: found()[0] is Level.OK, "a check that holds again", state=found)
     finally:
         watch.close()
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Deciding:

@@ -9,16 +9,7 @@ from consumers.partition.events import Event
 from consumers.partition.quotas import PAUSE_SECONDS_MAX, Quotas
 from consumers.runtime.config import ConfigurationError
 from tests.steered_leader import blank
-
-
-class Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.waiting import Clock
 
 
 def events(principal: str, count: int) -> list[Event]:

@@ -24,17 +24,9 @@ from consumers.servers.security.tarpit import (
     Tarpit,
 )
 from tests.namespace_world import World, numbers
+from tests.waiting import Clock
 
 PER_SECOND = 50.0
-
-
-class Clock:
-    """A clock that is turned by hand."""
-
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def nothing_more() -> Any:
