@@ -22,7 +22,7 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.leader_socket import LeaderSocket
 from commitlog.wire import FrameKind, json_frame
-from tests.fakes.leader import SCHEMA, FakeLeader
+from tests.steered_leader import SCHEMA, SteeredLeader
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
@@ -86,7 +86,7 @@ def test_no_lock_stays_held(call: Callable[[LeaderSocket], object]) -> None:
 
 
 def test_an_interrupt_that_lance_has_made_an_error_is_one_again(
-    log: MemoryLog, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
+    log: MemoryLog, leader: SteeredLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise ValueError("External error: KeyboardInterrupt: ")
