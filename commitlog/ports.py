@@ -227,7 +227,7 @@ class Log(Protocol):
         """Return the moves that brought the log to this cluster, oldest first."""
 
     def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Raise LogMoved if the log was moved to another cluster."""
+        """Raise LogMoved if the log was moved, WrongLog if it is gone and another has its name."""
 
     def check_settings(self) -> None:
         """Raise TopicSettings, naming topic, setting, value and what was expected."""

@@ -10,7 +10,6 @@ Not to be carried over a fork: Kafka's client has threads of its own. Connect in
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from commitlog.adapters.log_start import (
     expect_beginning,
     expect_genesis,
     expect_same_log,
+    expect_unchanged,
 )
 from commitlog.errors import TopicSettings, Unavailable, WrongLog
 from commitlog.model.records import Answered, Genesis, Submitted
@@ -86,7 +86,6 @@ class KafkaLog:
         self._moves = Moves(settings, log, self._admin)
         self._identities: dict[LogIdentity, LogIdentity] = {}
         self._watermarks = Watermarks(settings)
-        self._lock = threading.Lock()
         self._settles_until = 0.0
         """So long brokers may not know the topics that this object made."""
         self._genesis: dict[int, Genesis] = {}
@@ -148,25 +147,20 @@ class KafkaLog:
 
     def genesis(self, partition: int = 0) -> Genesis:
         """Return what a partition begins with, checked against the cluster's own id."""
-        with self._lock:
-            found = self._genesis.get(partition)
-        if found is not None:
-            return found
+        if partition in self._genesis:
+            return self._genesis[partition]
         # Both from one look at what happened to the log, which costs a client's start a reader.
         events = self._moves.check_here()
         here = self.identity_here()
         self._identities[here], self._home = identity_in(events, here), here.outcomes_topic_id
-        return self.beginning(partition)
+        return self._genesis.setdefault(partition, self.beginning(partition))
 
     def beginning(self, partition: int) -> Genesis:
         """Return what a partition begins with, even if the log was moved away."""
         low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
         first = self._read(self.read_outcomes(partition, low), low + 1) if low < high else []
         where = f"{self._topics[1]}[{partition}] at {self._settings.address}"
-        genesis = expect_genesis(first, where, self.name, partition, self.identity().cluster_id)
-        with self._lock:
-            self._genesis[partition] = genesis
-        return genesis
+        return expect_genesis(first, where, self.name, partition, self.identity().cluster_id)
 
     def partitions(self) -> int:
         """Return the number of partitions; WrongLog if the topics differ in it or are missing."""
@@ -195,8 +189,13 @@ class KafkaLog:
         return self._moves.moves(self.identity_here())
 
     def check_here(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Raise LogMoved if the log was moved to another cluster."""
+        """Raise LogMoved if the log was moved, WrongLog if it is gone and another has its name."""
         self._moves.check_here(timeout_seconds)
+        here = self.identity_here().outcomes_topic_id if self._home else ""
+        if here != self._home:
+            for partition, genesis in tuple(self._genesis.items()):
+                expect_unchanged(genesis, self.beginning(partition), self._settings.address)
+            self._home = here
 
     def identity_here(self) -> LogIdentity:
         """Ask the cluster for its and the topics' ids."""

@@ -143,6 +143,15 @@ def expect_genesis(
     return genesis
 
 
+def expect_unchanged(known: Genesis, now: Genesis, address: str) -> None:
+    """Raise WrongLog if another log has this one's name."""
+    if now.log_id != known.log_id:
+        raise WrongLog(
+            f"the log {known.log!r} at {address} was deleted, and another one was made by its name:"
+            " nothing was appended to that. Open a new client for it"
+        )
+
+
 def expect_same_log(genesis: Genesis, domains: Mapping[str, int] | None) -> Genesis:
     """Return an existing log's Genesis if it maps domains as asked."""
     if domains is not None and tuple(sorted(domains.items())) != genesis.domains:

@@ -21,9 +21,9 @@ from functools import partial
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.client.awaited import SentRecord
 from commitlog.client.connection import LeaderConnection
-from commitlog.client.moved import where_moved
+from commitlog.client.moved import ASK_SECONDS, where_moved
 from commitlog.client.tickets import Ticket
-from commitlog.errors import CommitLogError, LogClosed, Overloaded, Unavailable
+from commitlog.errors import CommitLogError, LogClosed, Overloaded, Unavailable, WrongLog
 from commitlog.model.records import Transaction
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import AppendFrame
@@ -33,6 +33,8 @@ DELIVERY_SECONDS = 0.5
 come by the socket, so only failures wait for this poll; a thread that woke for each acknowledgement
 would cost more than the commit."""
 IDLE_SECONDS = 60.0
+CHECK_SECONDS = 60.0
+"""How often a producer that is used asks whether its log is still the same one."""
 RESEND_FOR_SECONDS = 300.0
 """How long a transaction whose delivery failed is sent again under its id."""
 GREETING_SECONDS = 1.0
@@ -85,6 +87,8 @@ class Sending:
         self._by_leader = by_leader
         self._lock = threading.Lock()
         self._writer: TransactionsWriter | None = None
+        self._checked = 0.0
+        """When the producer's log was seen to be the same one, by the monotonic clock."""
         self._resends: list[_Resend] = []
         self._numbers = itertools.count()
         self._closed = threading.Event()
@@ -164,9 +168,29 @@ class Sending:
                 if self._closed.is_set():
                     raise LogClosed
                 if self._writer is None:
+                    self._check_log()
                     self._writer = self._log.transactions_writer()
                 writer = self._writer
         return writer
+
+    def _check_log(self) -> None:
+        """Raise WrongLog if nothing may be appended: the log is elsewhere, or another has its name.
+
+        A leader says so by itself; here nobody else would.
+        """
+        self._checked = time.monotonic()
+        with contextlib.suppress(Unavailable):
+            self._log.check_here(ASK_SECONDS)
+
+    def _check_log_again(self) -> None:
+        """Close a producer whose log isn't there any more; the next record is told why."""
+        try:
+            self._check_log()
+        except WrongLog:
+            with self._lock:
+                writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.close()
 
     def _produce(self, ticket: Ticket, partition: int, tries: Tries) -> None:
         """Append a record by a producer of our own."""
@@ -219,6 +243,8 @@ class Sending:
         try:
             if (writer := self._writer) is not None:
                 writer.poll(0)
+                if time.monotonic() - self._checked > CHECK_SECONDS:
+                    self._check_log_again()
             self._resend_due()
         except Exception:
             _log.exception("sending records again failed")

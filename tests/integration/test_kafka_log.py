@@ -6,16 +6,19 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_io import KafkaReader
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaTransactionsWriter
+from commitlog.client import sending
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import DeliveryFailed
@@ -229,6 +232,32 @@ def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) ->
         assert not world.has_topic(transactions_topic("typo"))
         assert not world.has_topic(outcomes_topic("typo"))
         world.close()
+
+
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_a_client_appends_nothing_to_another_log_of_its_logs_name(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, has_producer: bool
+) -> None:
+    monkeypatch.setattr(sending, "GREETING_SECONDS", 0.05)  # nobody leads
+    world.connect().create()
+    with CommitLog(world.connect) as client:
+        runtime = client.runtime()
+        if has_producer:
+            runtime.submit(transaction(), id_is_new=True)
+            runtime.flush(120)
+        for name in (transactions_topic(world.log_name), outcomes_topic(world.log_name)):
+            world.delete_topic(name)
+            wait_until(partial(lambda name: not world.has_topic(name), name), "the topic is gone")
+        made = world.connect()
+        made.create()
+        if has_producer:
+            monkeypatch.setattr(sending, "CHECK_SECONDS", 0.0)
+            runtime._sending._sent.set()
+            wait_until(lambda: runtime._sending._writer is None, "the producer is closed")
+        with pytest.raises(WrongLog, match="another one was made by its name"):
+            runtime.submit(transaction(), id_is_new=True)
+    records = [one.record for one in transactions_of(made)]
+    assert not any(isinstance(record, Transaction) for record in records)
 
 
 def test_two_hops_take_milliseconds(world: KafkaWorld) -> None:
