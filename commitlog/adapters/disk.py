@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ _kept_folders: set[str] = set()
 TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
 """The name of a file that is still being written, with its process."""
 _counter = itertools.count()
+_OF_THE_DISK = "lost+found"
+"""The file system's own folder at the top of a disk, which only root may list."""
 
 
 def beside(path: str) -> str:
@@ -97,3 +100,28 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+OnError = Callable[[OSError], None]
+
+
+def raised(error: OSError) -> None:
+    """Raise an error."""
+    raise error
+
+
+def walk(top: str, on_error: OnError = raised) -> Iterator[tuple[str, list[str]]]:
+    """Yield a folder and those below it, each with the names of its files.
+
+    A folder that can't be listed is no empty one: its error is raised, or given to `on_error`. What
+    goes away meanwhile is passed over.
+    """
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            on_error(error)
+
+    for folder, below, names in os.walk(top, onerror=failed):
+        if folder == top and _OF_THE_DISK in below:
+            below.remove(_OF_THE_DISK)
+        yield folder, names

@@ -339,9 +339,9 @@ class LocalStore:
         except FileNotFoundError:
             return
 
-    def walk(self, below: str = "") -> Iterator[str]:
-        """Yield the paths of all files in a folder; what goes away meanwhile is passed over."""
-        for folder, _, names in os.walk(self._resolve(below) if below else self._root):
+    def walk(self, below: str = "", on_error: disk.OnError = disk.raised) -> Iterator[str]:
+        """Yield the paths of all files in a folder, as `disk.walk` finds them."""
+        for folder, names in disk.walk(self._resolve(below) if below else self._root, on_error):
             here = os.path.relpath(folder, self._root)
             for name in names:
                 yield name if here == "." else f"{here}/{name}"

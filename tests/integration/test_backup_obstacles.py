@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -20,10 +19,12 @@ from consumers.runtime.config import load
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import restore
 from consumers.tools.backup.cut import Heads, cut
+from consumers.tools.backup.remains import look_at
 from consumers.tools.backup.saved import NAME, TABLES, Backup, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_backup import began, log_of
 from tests.service import Service, rows, service
+from tests.unlistable import refuse_to_list
 
 
 @pytest.fixture
@@ -39,19 +40,24 @@ def test_what_cannot_be_listed_is_not_left_out(
     made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "backup")
-    listed = os.scandir
-
-    def refusing(path: str) -> os._ScandirIterator[str]:
-        if str(path).endswith("/data"):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return listed(path)
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", refusing)
+        refuse_to_list(patched, "/data")
         with pytest.raises(PermissionError):
             back_up(log_of(made), place, None)
     assert not (tmp_path / "backup" / NAME).exists()
     back_up(log_of(made), place, None)
+
+
+def test_remains_that_cannot_be_listed_are_named_and_the_others_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "metadata").mkdir(parents=True)
+        (tmp_path / name / "metadata" / "1.metadata.json").touch()
+    refuse_to_list(monkeypatch, "/a/metadata")
+    found = look_at(str(tmp_path), Heads(), {}, "/was/here")
+    assert [one.table for one in found.lost] == ["b"]
+    assert found.unread == [f"{tmp_path}/a/metadata: Permission denied"]
 
 
 def test_tables_that_are_not_mounted_are_not_taken_for_none(made: Service, tmp_path: Path) -> None:

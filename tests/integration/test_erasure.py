@@ -39,6 +39,7 @@ from consumers.tools.orphans import Leftovers
 from consumers.tools.verify import ProblemKind, VerifyOptions, verify
 from tests.integration.test_row_writer import writing
 from tests.service import Service, service, with_bytes
+from tests.unlistable import refuse_to_list
 
 T = "shop$people"
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("n", pa.int64())])
@@ -215,6 +216,19 @@ def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: S
     assert not killed.exists()
     assert secrets(world, world.root) == []
     is_proven(world)
+
+
+@pytest.mark.parametrize("folder", ["/data", "/archive/0"])
+def test_rows_are_not_called_erased_while_a_folder_cannot_be_looked_into(
+    world: Service, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    archive(open_log(world), 0, world.root / FOLDER)
+    with monkeypatch.context() as patched:
+        refuse_to_list(patched, folder)
+        with pytest.raises(PermissionError):
+            run(world)
+    assert run(world, "").is_done
+    assert secrets(world, world.root) == []
 
 
 def test_rows_that_only_older_versions_have_are_erased_too(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from commitlog.adapters import disk
 from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
+from tests.unlistable import refuse_to_list
 
 
 def test_of_many_that_create_one_name_one_wins_and_its_bytes_stay(tmp_path: Path) -> None:
@@ -81,6 +82,24 @@ def test_replacing_replaces_only_what_was_looked_at(tmp_path: Path) -> None:
     assert store.replace("a/b", b"2", sha256_of(b"1"))
     assert store.read("a/b") == b"2"
     assert list(store.walk()) == ["a/b"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write("a/b/c", b"1")
+    with monkeypatch.context() as patched:
+        refuse_to_list(patched, "/b", number)
+        with pytest.raises(OSError, match=os.strerror(number)) as raised:
+            list(store.files())
+        assert raised.value.filename == str(tmp_path / "a" / "b")
+    assert list(store.walk("nowhere")) == []  # gone meanwhile, say
+    # What a file system keeps for itself at the top of a disk, where only root may look.
+    store.write("lost+found/d", b"1")
+    refuse_to_list(monkeypatch, "/lost+found")
+    assert list(store.walk()) == ["a/b/c"]
 
 
 @pytest.mark.parametrize("can_swap", [True, False])

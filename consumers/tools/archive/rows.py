@@ -6,6 +6,7 @@ names it, and then the old file goes: killed at any moment, the proof names file
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -105,9 +106,10 @@ def decided(archive: Archive, segment: DecidedSegment) -> Iterator[tuple[Outcome
 def remove_unnamed(archive: Archive) -> None:
     """Remove files that no segment names: what was replaced, and what a killed run has left."""
     named = {f.name for s in archive.segments for f in (s.outcomes, s.transactions)}
-    for path in [*archive.folder.glob("*.parquet"), *archive.folder.glob("*.parquet.tmp")]:
-        if path.name not in named:
-            path.unlink()
+    # Not by `glob`, which takes a folder that it can't list for an empty one.
+    for name in os.listdir(archive.folder):
+        if name.endswith((".parquet", ".parquet.tmp")) and name not in named:
+            (archive.folder / name).unlink()
 
 
 def _without(

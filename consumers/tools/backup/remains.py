@@ -151,7 +151,11 @@ def _files(place: str, heads: Heads, tables_root: str, found: Remains) -> Iterat
     if "://" in place and is_moved(place):
         found.unread.append(f"{place}: --places binds it to another place")
         return
-    for path in store.walk():
+
+    def unlisted(error: OSError) -> None:
+        found.unread.append(f"{error.filename}: {error.strerror}")
+
+    for path in store.walk(on_error=unlisted) if isinstance(store, LocalStore) else store.walk():
         folder, _, name = path.rpartition("/")
         table, _, kind = folder.rpartition("/")
         if kind == "metadata" and name.endswith(".metadata.json"):

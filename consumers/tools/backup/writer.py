@@ -7,7 +7,6 @@ leaves files that nothing names; the next one continues from the last `backup.js
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -245,7 +244,6 @@ def _files(
     if root is not None and (root / ARCHIVE).is_dir():
         sources.append((ARCHIVE, str(root / ARCHIVE)))
     for name, location in sources:
-        _check_listed(location)
         source, target = store_for(location), part(place, name)
         for found in source.files() if name == TABLES else _proofs_first(source):
             path = f"{name}/{found.path}"
@@ -262,18 +260,6 @@ def _files(
             copied.bytes += found.size
             on_progress("files", copied.files)
             yield SavedFile(path, found.size, found.modified_ms, sha256)
-
-
-def _check_listed(location: str) -> None:
-    """Raise the OSError of a folder that can't be listed: a store passes over what is in it."""
-    folder = local_path(location)
-    for _ in os.walk(folder, onerror=_unless_gone) if folder is not None else ():
-        pass
-
-
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 def _proofs_first(source: Store) -> Iterator[FileFound]:
