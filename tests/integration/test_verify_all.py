@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -28,9 +30,11 @@ from consumers.tools.verify import (
     verify,
     walk,
 )
+from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.witnesses import Witness
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy, flip, swap, with_value
+from tests.unlistable import refuse_to_list
 from tests.verified import ORDERS, filled_service, place
 
 pytestmark = pytest.mark.usefixtures("nobody_writes")
@@ -292,6 +296,41 @@ def test_a_version_that_the_log_does_not_know_is_found(
     [(kind, table, version)] = files_of(made, copy)
     assert (kind, table) == (ProblemKind.BYPASS, ORDERS)
     assert version == len(list((place(root, "orders") / "_versions").glob("*.manifest")))
+
+
+@pytest.mark.parametrize("table", [ORDERS, "fast"])
+def test_a_table_whose_manifests_cannot_be_listed_holds_up_no_other(
+    copy: Copy, made: Service, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    folder = f"{place(made.root, table.removeprefix('shop$'))}/_versions"
+    refuse_to_list(monkeypatch, folder, errno.EIO)
+    verdict = verify(copy.log, 0, VerifyOptions(root=made.root))
+    assert verdict.decided_again == verdict.outcomes
+    assert {one.table for one in verdict.problems} == {table}
+    assert {one.kind for one in verdict.problems} == {ProblemKind.FILE}
+    assert f"Input/output error: '{folder}'" in verdict.problems[-1].message
+
+
+def test_a_table_that_cannot_be_looked_at_a_second_time_holds_up_no_other(
+    root: Path, copy: Copy, made: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (place(root, "orders") / "_versions").glob("*.manifest"):
+        path.unlink()
+    stat, listed_again = os.stat, PartitionFiles.list_again
+
+    def refusing(path: Any, **options: Any) -> os.stat_result:
+        if "/orders-" in str(path):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return stat(path, **options)
+
+    def then_refusing(files: PartitionFiles) -> None:
+        listed_again(files)
+        monkeypatch.setattr(os, "stat", refusing)
+
+    monkeypatch.setattr(PartitionFiles, "list_again", then_refusing)
+    verdict = verify(copy.log, 0, VerifyOptions())
+    assert {one.table for one in verdict.problems} == {ORDERS}
+    assert "Stale file handle" in verdict.problems[-1].message
 
 
 def test_data_and_deletion_files_are_looked_for(root: Path, copy: Copy, made: Service) -> None:

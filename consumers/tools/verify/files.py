@@ -58,7 +58,7 @@ class PartitionFiles:
         self._stores: dict[str, ObjectStore] = {}
         self._names: dict[tuple[str, str], frozenset[str]] = {}
         """Of the files in folders, as they were listed once."""
-        self._listed: dict[str, frozenset[str]] = {}
+        self._listed: dict[str, frozenset[str] | OSError] = {}
         self._seen: set[tuple[str, str]] = set()
         self._missing = AllMissing()
         self.manifests_equal = 0
@@ -86,8 +86,11 @@ class PartitionFiles:
         """
         for life in self.versions.lives.values():
             if life.is_live and self._is_wanted(life):
-                names = self._store(life.location).names(VERSIONS_DIRECTORY)
-                self._listed[life.incarnation] = frozenset(names)
+                try:
+                    names = frozenset(self._store(life.location).names(VERSIONS_DIRECTORY))
+                    self._listed[life.incarnation] = names
+                except OSError as error:
+                    self._listed[life.incarnation] = error  # a finding about this table
 
     def finish(self, names: Collection[str] | None = None) -> Iterator[Problem]:
         """Judge what was missing, and what stands at the heads of all tables, or of some."""
@@ -97,19 +100,11 @@ class PartitionFiles:
         deadline = time.monotonic() + SETTLE_SECONDS
         for missing in self._missing.files:
             life = lives.get(missing.incarnation)
-            if life is None or not missing.hurts(life):
-                continue
-            if not self._is_there_by(deadline, life, missing):
-                yield self._gone(life, missing)
+            if life is not None and missing.hurts(life):
+                yield from _apart(life, self._again(life, missing, deadline))
         for life in lives.values():
-            try:
-                is_noted = (life.incarnation, life.state.version) in noted
-                yield from self._head(life, deadline, is_noted=is_noted)
-            except OSError as error:
-                name = format_table_id(life.table)
-                yield Problem(
-                    ProblemKind.FILE, f"{life.location} cannot be read: {error}", table=name
-                )
+            is_noted = (life.incarnation, life.state.version) in noted
+            yield from _apart(life, self._head(life, deadline, is_noted=is_noted))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what an interrupted run has to remember."""
@@ -257,6 +252,11 @@ class PartitionFiles:
                 return False
             time.sleep(0.1)
 
+    def _again(self, life: LifeManifests, missing: Missing, deadline: float) -> Iterator[Problem]:
+        """Look once more for a file that was missing."""
+        if not self._is_there_by(deadline, life, missing):
+            yield self._gone(life, missing)
+
     def _gone(self, life: LifeManifests, missing: Missing) -> Problem:
         name, kind = format_table_id(life.table), ProblemKind(missing.kind)
         what = "the manifest" if kind is ProblemKind.MANIFEST else "the file"
@@ -292,7 +292,10 @@ class PartitionFiles:
             if not self._is_there_by(deadline, life, newest):
                 text = f"the newest manifest {life.location}/{paths[0]} of {name} is missing"
                 yield Problem(ProblemKind.MANIFEST, text, table=name, version=version)
-        for found in sorted(self._listed.get(life.incarnation, ())):
+        listed = self._listed.get(life.incarnation, frozenset())
+        if isinstance(listed, OSError):
+            raise listed
+        for found in sorted(listed):
             parsed = parse_manifest_name(found)
             if parsed is None or parsed.staged_by or parsed.is_detached:
                 continue
@@ -302,6 +305,15 @@ class PartitionFiles:
                     f"log doesn't know: it was written around the log, or the log lost it"
                 )
                 yield Problem(ProblemKind.BYPASS, text, table=name, version=parsed.version)
+
+
+def _apart(life: LifeManifests, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Yield a table's problems; that it can't be read is one of them, and not the run's end."""
+    try:
+        yield from problems
+    except OSError as error:
+        text = f"{life.location} cannot be read: {error}"
+        yield Problem(ProblemKind.FILE, text, table=format_table_id(life.table))
 
 
 def _differs_in_content(data: bytes, made: Made) -> str:
