@@ -14,13 +14,17 @@ _NAMELESS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
 )
 """What counts without a file's name, too: of standard output, say, or a socket."""
-_OF_THE_MACHINE = frozenset(
+_AWAY = frozenset(
     {
-        *_NAMELESS,
-        *(errno.EACCES, errno.EPERM),
-        *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
+        *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
     }
 )
+"""What is said of a file while the server of its file system is away."""
+_ADVICE = {
+    errno.EIO: "the disk fails, or the one it is mounted from; see the system's log",
+    **dict.fromkeys(_AWAY, "its file system doesn't answer; look at the mount"),
+}
 
 
 class ExitCode(IntEnum):
@@ -99,9 +103,9 @@ def exit_code(error: BaseException) -> ExitCode:
             return code
     if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
         return ExitCode.INTERRUPTED  # what DuckDB makes of Ctrl-C
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
-        return ExitCode.MACHINE
-    if isinstance(error, OSError) and error.errno in _NAMELESS:
+    if isinstance(error, OSError) and error.filename and error.errno in _AWAY:
+        return ExitCode.UNAVAILABLE
+    if isinstance(error, OSError) and (error.filename or error.errno in _NAMELESS):
         return ExitCode.MACHINE
     if type(error) is OSError and error.errno is None:
         return ExitCode.UNAVAILABLE  # an object store's answer
@@ -109,9 +113,11 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return what an error says; the system's own begin with the file."""
+    """Return what an error says; the system's own begin with the file, or with both of a rename."""
     if isinstance(error, OSError) and error.filename:
-        return visible(f"{error.filename}: {error.strerror}")
+        names = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
+        advice = f" ({_ADVICE[error.errno]})" if error.errno in _ADVICE else ""
+        return visible(f"{names}: {error.strerror}{advice}")
     if isinstance(error, OSError):
         return visible((error.strerror or str(error)).split("\n", 1)[0])
     # Other programs' messages may point at a place in the line above.

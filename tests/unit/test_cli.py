@@ -23,7 +23,7 @@ from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import ask, backups, options, output, properties, prove, undo
 from consumers.commands.app import app
-from consumers.commands.exit_codes import ExitCode, exit_code
+from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.places import another_log
 from consumers.tools.backup.restore import Restored
@@ -401,23 +401,6 @@ def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert told["pylance"] == "14.0.2"
     assert told["lane"] == lane()
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (errors.NoSuchTable("x"), ExitCode.REFUSED),
-        (errors.OutcomeUnknown("x", "id"), ExitCode.UNKNOWN),
-        (errors.Overloaded("x", 1.0), ExitCode.UNAVAILABLE),
-        (errors.CorruptLog("x"), ExitCode.STOP),
-        (errors.WrongLog("x"), ExitCode.STOP),
-        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
-        (RuntimeError("Query interrupted"), ExitCode.INTERRUPTED),
-        (ZeroDivisionError(), ExitCode.BUG),
-    ],
-)
-def test_errors_have_exit_codes(error: BaseException, code: ExitCode) -> None:
-    assert exit_code(error) is code
 
 
 @pytest.mark.parametrize("loaded", ["cyclopts", "consumers.commands.app", "consumers.runtime"])

@@ -1,0 +1,61 @@
+"""Which code a command ends with, and what it says of an error of the system."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from commitlog import errors
+from consumers.commands.exit_codes import ExitCode, exit_code, in_one_line, is_final
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NoSuchTable("x"), ExitCode.REFUSED),
+        (errors.OutcomeUnknown("x", "id"), ExitCode.UNKNOWN),
+        (errors.Overloaded("x", 1.0), ExitCode.UNAVAILABLE),
+        (errors.CorruptLog("x"), ExitCode.STOP),
+        (errors.WrongLog("x"), ExitCode.STOP),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (RuntimeError("Query interrupted"), ExitCode.INTERRUPTED),
+        (ZeroDivisionError(), ExitCode.BUG),
+    ],
+)
+def test_errors_have_exit_codes(error: BaseException, code: ExitCode) -> None:
+    assert exit_code(error) is code
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, ExitCode.MACHINE),
+        (errno.EIO, ExitCode.MACHINE),
+        (errno.ENOTEMPTY, ExitCode.MACHINE),
+        (errno.EXDEV, ExitCode.MACHINE),
+        (errno.EBUSY, ExitCode.MACHINE),
+        (errno.EMLINK, ExitCode.MACHINE),
+        (errno.EFBIG, ExitCode.MACHINE),
+        (errno.ESTALE, ExitCode.UNAVAILABLE),
+        (errno.ENOTCONN, ExitCode.UNAVAILABLE),
+        (errno.ETIMEDOUT, ExitCode.UNAVAILABLE),
+        (errno.EHOSTDOWN, ExitCode.UNAVAILABLE),
+    ],
+)
+def test_what_the_system_says_of_a_file_is_no_bug(number: int, code: ExitCode) -> None:
+    error = OSError(number, os.strerror(number), "/tables/a", None, "/tables/b")
+    assert exit_code(error) is code
+    # A part that waits for its files is started again.
+    assert is_final(code) is (code is ExitCode.MACHINE)
+    assert in_one_line(error).startswith(f"/tables/a -> /tables/b: {os.strerror(number)}")
+    assert ("mount" in in_one_line(error)) is (code is ExitCode.UNAVAILABLE or number == errno.EIO)
+    assert exit_code(OSError(errno.EBADF, os.strerror(errno.EBADF))) is ExitCode.BUG
+
+
+def test_the_system_names_both_files_of_a_rename(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as raised:  # noqa: PT011
+        (tmp_path / "a").rename(tmp_path / "b")
+    assert in_one_line(raised.value).startswith(f"{tmp_path}/a -> {tmp_path}/b: No such file")
