@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -229,6 +231,20 @@ def test_what_is_lost_is_rebuilt_equal(
     loss(root)
     build(root, log_of(stream), hot=500)
     assert contents(root) == expected
+
+
+def test_an_older_damaged_file_that_cannot_be_removed_is_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(path: str, **_: object) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)  # a file is still open
+
+    monkeypatch.setattr(os, "rmdir", refusing)
+    for damage in (b"x" * 9999, b"y" * 9999):
+        VersionIndex.open(tmp_path).close()
+        (tmp_path / "index" / "live.duckdb").write_bytes(damage)
+        VersionIndex.open(tmp_path).close()
+        assert (tmp_path / "index" / "damaged" / "live.duckdb").read_bytes() == damage
 
 
 @pytest.mark.slow

@@ -276,9 +276,9 @@ def _write_ahead(layout: Layout) -> Path:
 
 
 def _set_aside(layout: Layout) -> None:
-    # One set is kept to be looked at; older ones give way.
+    # One set is kept to be looked at; older ones give way, as far as they can be removed.
     shutil.rmtree(layout.damaged, ignore_errors=True)
-    layout.damaged.mkdir()
+    layout.damaged.mkdir(exist_ok=True)
     for path in (layout.live, _write_ahead(layout)):
         if path.exists():
             path.rename(layout.damaged / path.name)
