@@ -68,7 +68,10 @@ class DiskFolder:
 
     def names(self) -> list[str]:
         """Return the files' names."""
-        return [path.name for path in self._path.iterdir()] if self._path.is_dir() else []
+        try:
+            return os.listdir(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.core_world import (
     new_fragment,
     replayed_from_parts,
 )
+from tests.unlistable import refuse_to_list
 
 CHUNK = 4
 
@@ -161,6 +163,20 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
     lost.unlink()
     with pytest.raises(CorruptLog, match="is missing"):
         reader.load()
+
+
+def test_a_folder_of_state_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DiskFolder(tmp_path / "state")
+    assert folder.names() == []
+    folder.replace("1.json", b"{}")
+    assert folder.names() == ["1.json"]
+    refuse_to_list(monkeypatch, "/state", errno.EIO)
+    # So says Python 3.14 after any error.
+    monkeypatch.setattr(Path, "is_dir", lambda self, **_: False)
+    with pytest.raises(OSError, match="Input/output error"):
+        folder.names()
 
 
 def save_ahead(kept: Checkpoints, machine: Machine) -> None:

@@ -241,7 +241,7 @@ def _files(
 ) -> Iterator[SavedFile]:
     """Copy the files that are new or others than before, and yield each."""
     sources = [(TABLES, tables_root)] if tables_root else []
-    if root is not None and (root / ARCHIVE).is_dir():
+    if root is not None:
         sources.append((ARCHIVE, str(root / ARCHIVE)))
     for name, location in sources:
         source, target = store_for(location), part(place, name)
