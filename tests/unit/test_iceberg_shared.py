@@ -12,10 +12,11 @@ import pytest
 from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.partition.iceberg_files import IcebergFiles
-from consumers.runtime.places import check_place
+from consumers.runtime.places import MARKS, check_place
 from consumers.tools import iceberg_purges
 from consumers.tools.iceberg_reached import Reached
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made, reasons
+from tests.unlistable import refuse_to_list
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -196,6 +197,31 @@ def test_two_logs_over_one_tables_root_leave_each_others_files_alone(
         assert theirs.scan().to_arrow().num_rows == 3
         assert others.load_table("files.taken").scan().to_arrow().num_rows == 8
     assert "has tables of another log, too" in caplog.text
+
+
+def test_nothing_goes_while_it_cannot_be_listed_whose_files_are_there(
+    alone: tuple[Any, FilesWorld],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    catalog, world = alone
+    stray = Path(made(catalog, world).location()) / "data" / "stray"
+    stray.write_bytes(b"stray")
+    with catalogue(tmp_path / "other", world.tables_root) as (others, other):
+        for one in (world, other):
+            check_place(one.other)
+        theirs = others.create_table("files.theirs", ROWS.schema)
+        theirs.append(ROWS)
+        before = below(str(world.tables_root))
+        with monkeypatch.context() as patched:
+            refuse_to_list(patched, f"/{MARKS}")
+            world.remove_after_weeks()
+        assert below(str(world.tables_root)) == before
+        assert f"left for later: [Errno 13] Permission denied: '{world.tables_root}" in caplog.text
+        world.remove_after_weeks()
+        assert [one for one in before if not one.exists()] == [stray]
+        assert theirs.scan().to_arrow().num_rows == 3
 
 
 SET = {"action": "set-properties", "updates": {"a": "b"}}
