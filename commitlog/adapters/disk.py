@@ -8,6 +8,7 @@ empty, torn, under its old name or without any.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -21,6 +22,10 @@ _kept_folders: set[str] = set()
 """Folders whose own names are on the disk."""
 TEMPORARY = re.compile(r".*\.tmp-([0-9]+)-[0-9]+")
 """The name of a file that is still being written, with its process."""
+_NOT_KEPT = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
+)
+"""What a system says of a file that isn't there, or that this process cannot sync."""
 _counter = itertools.count()
 _OF_THE_DISK = "lost+found"
 """The file system's own folder at the top of a disk, which only root may list."""
@@ -41,42 +46,86 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
         if durable:
             os.fsync(descriptor)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        discard(path)
         raise
     finally:
         os.close(descriptor)
 
 
-_AT_CWD, _RENAME_EXCHANGE = -100, 2
+_AT_CWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
+"""What a system says without hard links, or if another user's file may get none."""
 
 
 @cache
 def _renameat2() -> Any:
-    """Return what swaps two names at once; None on a system without it."""
+    """Return what renames with conditions; None on a system without it."""
     import ctypes  # writers start without it
 
     return getattr(ctypes.CDLL(None), "renameat2", None)
 
 
+def _is_renamed(new: str, path: str, how: int) -> bool:
+    rename = _renameat2()
+    ends = (_AT_CWD, os.fsencode(new), _AT_CWD, os.fsencode(path))
+    return rename is not None and rename(*ends, how) == 0
+
+
+def discard(path: str) -> None:
+    """Remove a file that is of no use any more; one that stays is no reason to fail."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def replace(new: str, path: str) -> None:
+    """Give a new file another one's name; if that fails, the new one goes."""
+    try:
+        os.replace(new, path)
+    except OSError:
+        discard(new)
+        raise
+
+
 def take_place(new: str, path: str) -> None:
-    """Give a new file another one's name, as `os.replace` does, but with no word to the disk.
+    """Give a new file another one's name, as `replace` does, but with no word to the disk.
 
     ext4 writes a file out before it replaces another, which takes longer than all the rest; where
     both swap their names it doesn't. So a power cut may leave the file empty.
     """
-    swap = _renameat2()
-    ends = (_AT_CWD, os.fsencode(new), _AT_CWD, os.fsencode(path))
-    if swap is not None and swap(*ends, _RENAME_EXCHANGE) == 0:
-        os.unlink(new)
+    if _is_renamed(new, path, _RENAME_EXCHANGE):
+        discard(new)
     else:
-        os.replace(new, path)
+        replace(new, path)
+
+
+def take_free(new: str, path: str) -> None:
+    """Give a file a name that no other one has; raise FileExistsError."""
+    try:
+        os.link(new, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not _is_renamed(new, path, _RENAME_NOREPLACE):
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+            raise
+    else:
+        discard(new)
 
 
 def keep(path: str) -> None:
     """Sync a file that somebody else may have written, and its name."""
     sync(path)
     keep_name(path)
+
+
+def keep_if_there(path: str) -> None:
+    """Sync a file and its name, if there is one that this process can sync."""
+    try:
+        keep(path)
+    except OSError as error:
+        if error.errno not in _NOT_KEPT:
+            raise
 
 
 def keep_name(path: str) -> None:

@@ -8,7 +8,6 @@ somebody else has put under a name; the order of manifests rests on the log alon
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
 
 CHUNK_BYTES = 8 * 1024 * 1024
-_NOT_KEPT = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
-)
-"""What a system says of a file that isn't there, or that this process cannot sync."""
 _is_durable = False
 
 
@@ -224,7 +219,7 @@ class LocalStore:
     def write(self, path: str, data: bytes) -> None:
         """Put a file, replacing what was there."""
         full = self._resolve(path)
-        os.replace(self._temporary(full, data), full)
+        disk.replace(self._temporary(full, data), full)
         self._keep_name(full)
 
     def write_hint(self, path: str, data: bytes) -> None:
@@ -243,23 +238,20 @@ class LocalStore:
             return False
         temporary = self._temporary(full, data)
         try:
-            os.link(temporary, full)
-        except FileExistsError:
+            disk.take_free(temporary, full)
+        except OSError as error:
+            disk.discard(temporary)
+            if not isinstance(error, FileExistsError):
+                raise
             self.keep(path)
             return False
-        finally:
-            os.unlink(temporary)
         self._keep_name(full)
         return True
 
     def keep(self, path: str) -> None:
         """Put a file on the disk that somebody else may have written; nothing if there is none."""
         if self._is_durable:
-            try:
-                disk.keep(self._resolve(path))
-            except OSError as error:
-                if error.errno not in _NOT_KEPT:
-                    raise
+            disk.keep_if_there(self._resolve(path))
 
     def write_ahead(self, path: str, data: bytes) -> None:
         """Put a file that is not read until another one, written afterwards, names it."""
@@ -293,17 +285,23 @@ class LocalStore:
         if sha256_of(self.read(path)) != sha256:
             return False
         source, target = self._resolve(path), self._resolve(to)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         aside = disk.beside(source)
         os.rename(source, aside)
-        is_same = sha256_of(Path(aside).read_bytes()) == sha256
+        try:
+            is_same = sha256_of(Path(aside).read_bytes()) == sha256
+            if is_same:
+                os.replace(aside, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                disk.take_free(aside, source)
+            raise
         if is_same:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.replace(aside, target)
             self._keep_name(target)
         else:
             with contextlib.suppress(FileExistsError):
-                os.link(aside, source)
-            os.unlink(aside)
+                disk.take_free(aside, source)
+            disk.discard(aside)
         self._keep_name(source)
         return is_same
 
@@ -382,8 +380,7 @@ class LocalStore:
             os.replace(temporary, full)
             self._keep_name(full)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            disk.discard(temporary)
             raise
 
     def _temporary(self, full: str, data: bytes) -> str:

@@ -1,0 +1,153 @@
+"""A call to the system fails in the middle: nothing is lost, and nothing is left lying about."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters import disk
+from commitlog.adapters.storage import LocalStore, sha256_of
+
+_THEIRS = b"a stranger's"
+_PATH, _ASIDE = "_versions/1.manifest", "_quarantine/1.manifest"
+
+
+def fail(
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int = errno.EIO,
+    *,
+    when: Callable[[str], bool] = lambda path: True,
+) -> None:
+    """Have one of the system's calls fail for some paths."""
+    real = getattr(os, call)
+
+    def failing(path: Any, *others: Any, **options: Any) -> Any:
+        if when(str(path)):
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *others, **options)
+
+    monkeypatch.setattr(os, call, failing)
+
+
+def cannot_be_read(path: Path) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(LocalStore(folder).walk())
+
+
+@pytest.mark.parametrize("call", ["replace", "makedirs", "read"])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_cannot_be_set_aside_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, has_links: bool
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write(_PATH, _THEIRS)
+    with monkeypatch.context() as patch:
+        if call == "read":
+            patch.setattr(Path, "read_bytes", cannot_be_read)
+        else:
+            fail(patch, call)
+        if not has_links:
+            fail(patch, "link", errno.EPERM)
+        with pytest.raises(OSError, match="Input/output"):
+            store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert files(tmp_path) == [_PATH]
+    assert store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert files(tmp_path) == [_ASIDE]
+
+
+def test_a_file_where_the_folder_should_be_leaves_the_source(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write(_PATH, _THEIRS)
+    store.write("_quarantine", b"a file")
+    with pytest.raises(FileExistsError, match="_quarantine"):
+        store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert files(tmp_path) == ["_quarantine", _PATH]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_was_replaced_is_put_back_unless_its_name_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool, is_taken: bool
+) -> None:
+    store, rename = LocalStore(tmp_path), os.rename
+    store.write(_PATH, _THEIRS)
+
+    def replaced_first(source: str, target: str) -> None:
+        LocalStore(tmp_path).write(_PATH, b"ours")
+        rename(source, target)
+        if is_taken:
+            LocalStore(tmp_path).write(_PATH, b"newer")
+
+    monkeypatch.setattr(os, "rename", replaced_first)
+    if not has_links:
+        fail(monkeypatch, "link", errno.EPERM)
+    assert not store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert store.read(_PATH) == (b"newer" if is_taken else b"ours")
+    assert files(tmp_path) == [_PATH]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_disk_without_hard_links_takes_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fail(monkeypatch, "link", number)
+    store = LocalStore(tmp_path)
+    assert store.create(_PATH, b"first")
+    looks = iter([False, True])  # another process comes between the look and the writing
+    monkeypatch.setattr(os.path, "lexists", lambda path: next(looks))
+    assert not store.create(_PATH, b"second")
+    assert store.read(_PATH) == b"first"
+    assert files(tmp_path) == [_PATH]
+
+
+def test_a_link_that_fails_otherwise_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(monkeypatch, "link")
+    with pytest.raises(OSError, match="Input/output"):
+        LocalStore(tmp_path).create(_PATH, b"1")
+    assert files(tmp_path) == []
+
+
+def test_a_system_that_cannot_rename_so_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_renameat2", lambda: None)
+    fail(monkeypatch, "link", errno.EPERM)
+    with pytest.raises(PermissionError):
+        LocalStore(tmp_path).create(_PATH, b"1")
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("put", ["write", "write_hint"])
+def test_a_name_that_cannot_be_taken_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: str
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write(_PATH, b"before")
+    fail(monkeypatch, "replace", errno.EACCES)
+    monkeypatch.setattr(disk, "_renameat2", lambda: None)
+    with pytest.raises(PermissionError):
+        getattr(store, put)(_PATH, b"after")
+    assert files(tmp_path) == [_PATH]
+    assert store.read(_PATH) == b"before"
+
+
+def test_what_is_written_is_no_error_because_of_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write_hint("hint", b"1")
+    fail(monkeypatch, "unlink")
+    assert store.create(_PATH, b"ours")
+    store.write_hint("hint", b"2")
+    assert (store.read(_PATH), store.read("hint")) == (b"ours", b"2")
