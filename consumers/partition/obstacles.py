@@ -13,6 +13,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -22,18 +23,10 @@ from typing import NamedTuple
 from commitlog.adapters.storage import ObjectStore, local_path, sha256_of
 
 MARK = ".quarantined-"
-_OBSTACLES = frozenset(
-    {
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.EACCES,
-        errno.EPERM,
-    }
-)
+_OBSTACLES = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 """What a file system says if something has a file's name, or stands where its folder should be."""
+_UNREADABLE = _OBSTACLES | {errno.EACCES, errno.EPERM}
+"""What it says of something that is there, but can't be read as a file."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +60,36 @@ def put(
                 if store.replace(path, data, displaced.sha256):
                     return None
             else:
-                _set_aside(store, location, displaced)
+                with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+                    _set_aside(store, location, displaced, path)
         if store.create(path, data):
             return None
-        found = store.read(path)
-        return None if found == data else Obstacle(path, sha256_of(found))
     except OSError as error:
         # An object store's failures have no number: what it cannot say is not in the way.
         if error.errno not in _OBSTACLES:
             raise
         return Obstacle(_obstacle(location, path), "")
+    found = _read(store, path)
+    if found is None:
+        return Obstacle(_obstacle(location, path), "")
+    return None if found == data else Obstacle(path, sha256_of(found))
 
 
-def _set_aside(store: ObjectStore, location: str, obstacle: Obstacle) -> None:
+def _read(store: ObjectStore, path: str) -> bytes | None:
+    """Return the bytes of what has a name, None if it can't be read as a file."""
+    try:
+        return store.read(path)
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return None
+
+
+def _set_aside(store: ObjectStore, location: str, obstacle: Obstacle, path: str) -> None:
     aside = f"{obstacle.path}{MARK}{uuid.uuid4().hex[:8]}"
     if not obstacle.sha256:
+        if obstacle.path == path and _read(store, path) is not None:
+            return  # it can be compared now: another leader may have put it there
         store.move(obstacle.path, aside)
     elif not store.set_aside(obstacle.path, aside, obstacle.sha256):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.adapters.storage import sha256_of, store_for
+from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.core.iceberg.naming import derived_uuid
 from consumers.partition.obstacles import MARK, Obstacle, put
 from consumers.servers.iceberg.catalog import IcebergSettings
@@ -164,18 +165,77 @@ class _Failing:
         raise AssertionError(f"{path} was moved")
 
 
-@pytest.mark.parametrize("error", [OSError("timed out"), OSError(5, "I/O"), OSError(28, "full")])
+_FAILURES = [
+    OSError("timed out"),
+    OSError(errno.EIO, "I/O"),
+    OSError(errno.ENOSPC, "full"),
+    OSError(errno.EACCES, "denied"),
+    OSError(errno.EPERM, "not permitted"),
+]
+
+
+@pytest.mark.parametrize("error", _FAILURES)
 def test_a_store_that_fails_is_not_tidied_up(error: OSError, tmp_path: Path) -> None:
     store: Any = _Failing(error)
     with pytest.raises(OSError, match=str(error).replace("[", r"\[").replace("]", r"\]")):
         put(store, str(tmp_path), "file", b"ours")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_cannot_be_read_is_in_the_way_too(tmp_path: Path) -> None:
+def unreadable(path: str) -> bytes:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def test_a_file_that_cannot_be_read_is_in_the_way_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(_OTHERS)
-    (tmp_path / "file").chmod(0)
-    store = store_for(str(tmp_path))
+    store = LocalStore(tmp_path)
+    monkeypatch.setattr(store, "read", unreadable)
     found = put(store, str(tmp_path), "file", b"ours")
+    assert found == Obstacle("file", "")
     assert put(store, str(tmp_path), "file", b"ours", found) is None
     assert (tmp_path / "file").read_bytes() == b"ours"
+    assert [one.read_bytes() for one in aside(tmp_path)] == [_OTHERS]
+
+
+@pytest.mark.parametrize("content", [b"ours", b"another leader's"])
+def test_what_can_be_read_again_is_not_displaced_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    store = LocalStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read", unreadable)
+        found = put(store, str(tmp_path), "file", b"ours")
+    again = put(store, str(tmp_path), "file", b"ours", found)
+    assert again == (None if content == b"ours" else Obstacle("file", sha256_of(content)))
+    assert (tmp_path / "file").read_bytes() == content
+    assert not aside(tmp_path)
+
+
+def test_what_may_not_be_moved_is_no_other_program_that_keeps_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(_OTHERS)
+    store = LocalStore(tmp_path)
+    found = put(store, str(tmp_path), "file", b"ours")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda source, target: unreadable(source))
+        with pytest.raises(PermissionError, match="file"):
+            put(store, str(tmp_path), "file", b"ours", found)
+    assert put(store, str(tmp_path), "file", b"ours", found) is None
+
+
+@pytest.mark.parametrize("obstruct", [a_file, a_broken_link, a_file_for_its_folder])
+def test_what_somebody_has_removed_meanwhile_is_in_nobodys_way(
+    tmp_path: Path, obstruct: Callable[[Path], None]
+) -> None:
+    place = tmp_path / "metadata" / "file"
+    place.parent.mkdir()
+    obstruct(place)
+    store = store_for(str(tmp_path))
+    found = put(store, str(tmp_path), "metadata/file", b"ours")
+    assert found is not None
+    (tmp_path / found.path).unlink()
+    assert put(store, str(tmp_path), "metadata/file", b"ours", found) is None
+    assert place.read_bytes() == b"ours"
