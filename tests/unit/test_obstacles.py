@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.adapters import disk
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore, sha256_of, store_for
@@ -124,6 +125,28 @@ def test_a_commit_takes_its_name_from_whatever_has_it(
     listed = {one.location: one.reason for one in found}
     place = str(moved / "inside") if obstruct is a_folder else str(moved)
     assert listed[place] == "it was in the way of a file of the log"
+
+
+def test_a_commit_goes_on_once_its_folder_may_be_written_again(
+    world: World, server: IcebergServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = world.fresh_name()
+    tables = f"/v1/namespaces/{name}/tables"
+    server.ask("POST", "/v1/namespaces", {"namespace": [name]})
+    body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+    location = server.ask("POST", tables, body).json["metadata"]["location"]
+    put_new, failures = disk.put_new, iter(range(2))
+
+    def denied(path: str, data: bytes, *, durable: bool) -> None:
+        if path.startswith(location) and next(failures, None) is not None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        put_new(path, data, durable=durable)
+
+    monkeypatch.setattr(disk, "put_new", denied)
+    change = {"updates": [{"action": "set-properties", "updates": {"a": "b"}}], "requirements": []}
+    assert server.ask("POST", f"{tables}/ice", change).status == 200
+    assert next(failures, None) is None
+    assert not aside(Path(location))
 
 
 def test_what_is_written_already_stays(tmp_path: Path) -> None:
