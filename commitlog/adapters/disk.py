@@ -26,6 +26,13 @@ _NOT_KEPT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
 )
 """What a system says of a file that isn't there, or that this process cannot sync."""
+_ADVICE = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this process read and write there"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there"),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
+    errno.EROFS: "mount it for writing",
+    errno.EIO: "see what the system says of that disk",
+}
 _counter = itertools.count()
 _OF_THE_DISK = "lost+found"
 """The file system's own folder at the top of a disk, which only root may list."""
@@ -45,11 +52,18 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
             view = view[os.write(descriptor, view) :]
         if durable:
             os.fsync(descriptor)
-    except OSError:
+    except OSError as error:
+        error.filename = path  # the call itself knows none
         discard(path)
         raise
     finally:
         os.close(descriptor)
+
+
+def with_advice(error: BaseException) -> str:
+    """Return what an error says and, of one of this machine's files, what to do about it."""
+    advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
+    return f"{error}: {advice}" if advice else str(error)
 
 
 _AT_CWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
+from commitlog.adapters.disk import with_advice
 from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import Machine
@@ -371,7 +372,7 @@ class Deciding:
         logger.warning(
             "transaction %s waits for its store (%s); trying again in %.2f s",
             item.submitted.record.transaction_id,
-            error,
+            with_advice(error),
             seconds,
         )
 

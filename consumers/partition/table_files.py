@@ -17,6 +17,7 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
+from commitlog.adapters.disk import with_advice
 from commitlog.adapters.lance_refs import manifests_in, versions_in
 from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
@@ -295,6 +296,6 @@ def retry_later(files: TableFiles, error: Exception, now: float) -> None:
         "trying again in %.2f s",
         format_table_id(files.table),
         files.pending[0][0].version,
-        error,
+        with_advice(error),
         seconds,
     )

@@ -68,8 +68,11 @@ def test_a_file_where_the_folder_should_be_leaves_the_source(tmp_path: Path) -> 
     store = LocalStore(tmp_path)
     store.write(_PATH, _THEIRS)
     store.write("_quarantine", b"a file")
-    with pytest.raises(FileExistsError, match="_quarantine"):
+    with pytest.raises(FileExistsError) as caught:
         store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert disk.with_advice(caught.value).endswith(
+        f"{tmp_path / '_quarantine'}': move away the file that is no folder"
+    )
     assert files(tmp_path) == ["_quarantine", _PATH]
 
 
@@ -151,3 +154,18 @@ def test_what_is_written_is_no_error_because_of_what_is_left(
     assert store.create(_PATH, b"ours")
     store.write_hint("hint", b"2")
     assert (store.read(_PATH), store.read("hint")) == (b"ours", b"2")
+
+
+def test_a_full_disk_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        LocalStore(tmp_path).write(_PATH, b"1")
+    said = disk.with_advice(caught.value)
+    assert str(tmp_path / _PATH) in said
+    assert said.endswith(": free some space there")
+    assert disk.with_advice(OSError("timed out")) == "timed out"
