@@ -26,12 +26,20 @@ _NOT_KEPT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
 )
 """What a system says of a file that isn't there, or that this process cannot sync."""
+AWAY = frozenset(
+    {
+        *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    }
+)
+"""What is said of a file while the server of its file system is away."""
 _ADVICE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let this process read and write there"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
     errno.EROFS: "mount it for writing",
-    errno.EIO: "see what the system says of that disk",
+    errno.EIO: "see what the system's log says of that disk",
+    **dict.fromkeys(AWAY, "its file system doesn't answer; look at the mount"),
 }
 _counter = itertools.count()
 _OF_THE_DISK = "lost+found"
@@ -60,10 +68,15 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
+def advice(error: OSError) -> str:
+    """Return what to do about what a system says of a file; empty if that is plain."""
+    return _ADVICE.get(error.errno or 0, "")
+
+
 def with_advice(error: BaseException) -> str:
     """Return what an error says and, of one of this machine's files, what to do about it."""
-    advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
-    return f"{error}: {advice}" if advice else str(error)
+    said = advice(error) if isinstance(error, OSError) else ""
+    return f"{error}: {said}" if said else str(error)
 
 
 _AT_CWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2

@@ -8,23 +8,13 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
+from commitlog.adapters import disk
 from consumers.commands.output import visible
 
 _NAMELESS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
 )
 """What counts without a file's name, too: of standard output, say, or a socket."""
-_AWAY = frozenset(
-    {
-        *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT),
-        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
-    }
-)
-"""What is said of a file while the server of its file system is away."""
-_ADVICE = {
-    errno.EIO: "the disk fails, or the one it is mounted from; see the system's log",
-    **dict.fromkeys(_AWAY, "its file system doesn't answer; look at the mount"),
-}
 
 
 class ExitCode(IntEnum):
@@ -103,7 +93,7 @@ def exit_code(error: BaseException) -> ExitCode:
             return code
     if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
         return ExitCode.INTERRUPTED  # what DuckDB makes of Ctrl-C
-    if isinstance(error, OSError) and error.filename and error.errno in _AWAY:
+    if isinstance(error, OSError) and error.filename and error.errno in disk.AWAY:
         return ExitCode.UNAVAILABLE
     if isinstance(error, OSError) and (error.filename or error.errno in _NAMELESS):
         return ExitCode.MACHINE
@@ -116,8 +106,8 @@ def in_one_line(error: BaseException) -> str:
     """Return what an error says; the system's own begin with the file, or with both of a rename."""
     if isinstance(error, OSError) and error.filename:
         names = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
-        advice = f" ({_ADVICE[error.errno]})" if error.errno in _ADVICE else ""
-        return visible(f"{names}: {error.strerror}{advice}")
+        said = disk.advice(error)
+        return visible(f"{names}: {error.strerror}" + (f" ({said})" if said else ""))
     if isinstance(error, OSError):
         return visible((error.strerror or str(error)).split("\n", 1)[0])
     # Other programs' messages may point at a place in the line above.

@@ -237,11 +237,12 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/disk/file")
+    told = "commitlog: /disk/file: No space left on device (free some space there)\n"
     answer = OSError("Generic S3 error: no credentials\nsource: many lines")
     descriptors = OSError(errno.EMFILE, "Too many open files")
     for error, code, shown in (
         (descriptors, ExitCode.MACHINE, "commitlog: Too many open files\n"),
-        (full, ExitCode.MACHINE, "commitlog: /disk/file: No space left on device\n"),
+        (full, ExitCode.MACHINE, told),
         (answer, ExitCode.UNAVAILABLE, "commitlog: Generic S3 error: no credentials\n"),
     ):
         failing = Mock(side_effect=error)

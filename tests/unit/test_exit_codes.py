@@ -51,7 +51,7 @@ def test_what_the_system_says_of_a_file_is_no_bug(number: int, code: ExitCode) -
     # A part that waits for its files is started again.
     assert is_final(code) is (code is ExitCode.MACHINE)
     assert in_one_line(error).startswith(f"/tables/a -> /tables/b: {os.strerror(number)}")
-    assert ("mount" in in_one_line(error)) is (code is ExitCode.UNAVAILABLE or number == errno.EIO)
+    assert ("mount" in in_one_line(error)) is (code is ExitCode.UNAVAILABLE)
     assert exit_code(OSError(errno.EBADF, os.strerror(errno.EBADF))) is ExitCode.BUG
 
 
