@@ -34,6 +34,8 @@ Check = Callable[[str, Any], None]
 
 _SHOWN_MAX = 80
 _CHECKED: set[Callable[..., Any]] = set()
+_OF_ARGUMENTS = ("Invalid user input", "Not supported", "Available fields: ")
+"""What Lance says in an OSError that is of arguments, not of storage."""
 _REFUSALS = (
     AttributeError,
     LookupError,
@@ -247,13 +249,19 @@ none here is checked by who uses it."""
 
 @contextlib.contextmanager
 def refused(message: str, field: str, value: object, advice: str) -> Iterator[None]:
-    """Make an InvalidTransaction of what a library says of wrong arguments."""
+    """Make an InvalidTransaction of what a library says of wrong arguments.
+
+    What a caller's function raises is the caller's own.
+    """
     try:
         yield
     except _REFUSALS as error:
         said = str(error.args[0] if error.args else error)
-        is_of_rows = "contains NULL values" in said
-        if isinstance(error, OSError) and ("Invalid user input" not in said or is_of_rows):
+        is_lances = isinstance(error, OSError)
+        is_of_arguments = any(words in said for words in _OF_ARGUMENTS)
+        if is_lances and (not is_of_arguments or "contains NULL values" in said):
+            raise
+        if callable(value) and not is_lances:
             raise
         raise InvalidTransaction(
             f"{message}: {without_build_paths(said).rstrip('. ')}",

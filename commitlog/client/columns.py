@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client.arguments import has_columns, refused
@@ -26,6 +26,31 @@ def is_reader(transforms: Any) -> bool:
     listed = transforms if isinstance(transforms, list) else [transforms]
     is_computed = isinstance(transforms, dict | pa.Schema) or callable(transforms)
     return not is_computed and not all(isinstance(one, pa.Field) for one in listed)
+
+
+@contextmanager
+def raising_its_own(reader: Any) -> Iterator[Any]:
+    """Give a reader's batches, and raise what it raised, of which Lance would tell in a text."""
+    import pyarrow as pa
+
+    if not isinstance(reader, pa.RecordBatchReader):
+        yield reader
+        return
+    raised: list[Exception] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    try:
+        yield pa.RecordBatchReader.from_batches(reader.schema, batches())
+    except Exception:
+        if raised:
+            raise raised[0] from None
+        raise
 
 
 def values_of_rows(message: str) -> InvalidTransaction:
@@ -68,12 +93,12 @@ class ChangesColumns(KeepsTables):
                 for name, sql in transforms.items()
             }
 
-        def change(dataset: lance.LanceDataset) -> None:
+        def change(dataset: lance.LanceDataset, values: Any) -> None:
             nonlocal is_taken
             if is_taken:
                 raise values_of_rows("rows were added meanwhile that the reader has no values for")
             is_taken = is_reader(transforms)
-            dataset.add_columns(transforms, **options)
+            dataset.add_columns(values, **options)
 
         bounds = (timeout, tries_max, properties)
         return self._change_columns(table_id, change, ("transforms", transforms), bounds)
@@ -93,7 +118,7 @@ class ChangesColumns(KeepsTables):
         """
         return self._change_columns(
             table_id,
-            lambda dataset: dataset.alter_columns(*alterations),
+            lambda dataset, given: dataset.alter_columns(*given),
             ("alterations", alterations),
             (timeout, tries_max, properties),
         )
@@ -110,7 +135,7 @@ class ChangesColumns(KeepsTables):
         """Drop columns, like pylance's `drop_columns`; their data stays in the files."""
         return self._change_columns(
             table_id,
-            lambda dataset: dataset.drop_columns(list(columns)),
+            lambda dataset, given: dataset.drop_columns(list(given)),
             ("columns", columns),
             (timeout, tries_max, properties),
         )
@@ -118,7 +143,7 @@ class ChangesColumns(KeepsTables):
     def _change_columns(
         self,
         table_id: TableName,
-        change: Callable[[lance.LanceDataset], None],
+        change: Callable[[lance.LanceDataset, Any], None],
         given: tuple[str, Any],
         bounds: tuple[float, int, Mapping[str, str] | None],
     ) -> Kept:
@@ -126,13 +151,9 @@ class ChangesColumns(KeepsTables):
         from commitlog.client.new_columns import NewColumns
 
         def checked(dataset: lance.LanceDataset) -> None:
-            # What a caller's function raises is the caller's own.
-            with (
-                nullcontext()
-                if callable(given[1])
-                else refused("the columns can't be changed", *given, has_columns(dataset))
-            ):
-                change(dataset)
+            what = "the columns can't be changed", *given, has_columns(dataset)
+            with raising_its_own(given[1]) as values, refused(*what):
+                change(dataset, values)
 
         columns = NewColumns(
             self.runtime(), lambda table: self.describe(table, fresh=True, readable=True), checked

@@ -14,8 +14,9 @@ from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
+from commitlog.client.arguments import has_columns, refused
 from commitlog.client.caller import Caller, acting_for, caller
-from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
+from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.opening import is_of_deleted_version
 from commitlog.client.read_only import Asked, SentDataset
@@ -121,8 +122,9 @@ class ManagedDataset(Asked):
                     f"the reader's values belong to the rows of version {self.version} of "
                     f"{format_table_id(self._table)}, and {newest} is the newest"
                 )
-            with _saying_why(self):
-                super().add_columns(transforms, read_columns, **options)
+            what = "the columns can't be changed", "transforms", transforms, has_columns(self)
+            with raising_its_own(transforms) as values, refused(*what), _saying_why(self):
+                super().add_columns(values, read_columns, **options)
             return
         self._change(
             lambda: self._log.add_columns(

@@ -410,6 +410,52 @@ def test_a_new_column_s_expression_with_something_behind_it_is_refused(
     assert client.table("a$t").version == 2
 
 
+@lance.batch_udf()
+def _other_v(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"v": pa.array([1] * batch.num_rows)})
+
+
+def _reader(name: str, count: int) -> pa.RecordBatchReader:
+    values = pa.record_batch({name: pa.array(range(count))})
+    return pa.RecordBatchReader.from_batches(values.schema, [values])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: _other_v, "Type conflicts between v"),
+        (lambda: _reader("v", 10), "Type conflicts between v"),
+        (lambda: _reader("w", 9), "before producing values for all rows"),
+        (lambda: _reader("w", 11), "more values than expected"),
+        (lambda: {"w": "nope"}, "'nope' not found"),
+        (lambda: {"w": "max(id)"}, r"logical expression AggregateFunction\. The columns"),
+    ],
+)
+def test_a_new_column_that_lance_refuses_is_an_invalid_transaction(
+    client: CommitLog, make: Callable[[], Any], says: str
+) -> None:
+    for add in (client.open("a$t").add_columns, partial(client.add_columns, "a$t")):
+        with pytest.raises(InvalidTransaction, match=says) as refused:
+            add(make())
+        assert ".rs:" not in str(refused.value)
+        assert "The columns are id, v." in str(refused.value)
+    assert client.table("a$t").version == 2
+
+
+def test_what_a_new_column_s_reader_raises_reaches_its_caller(client: CommitLog) -> None:
+    mine = KeyError("mine")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"w": [1]})
+        raise mine
+
+    for add in (client.open("a$t").add_columns, partial(client.add_columns, "a$t")):
+        schema = pa.schema([("w", pa.int64())])
+        with pytest.raises(KeyError) as raised:
+            add(pa.RecordBatchReader.from_batches(schema, batches()))
+        assert raised.value is mine
+
+
 def test_a_client_shows_its_log(client: CommitLog, log: MemoryLog) -> None:
     assert repr(client) == f"CommitLog({log!r})"
     client.close()

@@ -236,6 +236,13 @@ def test_a_predicate_with_something_behind_it_is_refused(tmp_path: Path, behind:
         scan(dataset, {"a": f"a + 1{behind}"}, None, info)
 
 
+@pytest.mark.parametrize("computed", ["max(a) > 1", "row_number() over () > 1"])
+def test_lances_own_values_are_no_part_of_a_refusal(tmp_path: Path, computed: str) -> None:
+    dataset = lance.write_dataset(pa.table({"id": [1, 5], "a": [1, 2]}), tmp_path / "t")
+    with pytest.raises(InvalidTransaction, match=r"logical expression \w+\. Use SQL over"):
+        scan(dataset, [], computed, info_of(dataset))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("has_stable_ids", [False, True], ids=["addresses", "stable_row_ids"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
