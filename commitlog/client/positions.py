@@ -124,12 +124,7 @@ def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
 def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) -> dict[int, int]:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if aware.timestamp() > time.time():
-        raise InvalidRequest(
-            f"{aware.isoformat()} is in the future: commits up to then aren't known yet",
-            field="position",
-            value=aware.isoformat(),
-            advice="Give a time that has passed",
-        )
+        raise of_the_future(aware, "position")
     time_ms = milliseconds_of(aware)
     found = {}
     for partition, head in _heads(runtime).items():
@@ -143,6 +138,16 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
             advice="Give a later time",
         )
     return found
+
+
+def of_the_future(moment: datetime, field: str) -> InvalidRequest:
+    """Return the refusal of a time for which the same question may get another answer later."""
+    return InvalidRequest(
+        f"{moment.isoformat()} is in the future: commits up to then aren't known yet",
+        field=field,
+        value=moment.isoformat(),
+        advice="Give a time that has passed",
+    )
 
 
 def milliseconds_of(moment: datetime) -> int:

@@ -7,15 +7,17 @@ newest that the table had once that outcome was decided.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.adapters.lance_refs import versions_with_files
+from commitlog.adapters.lance_refs import lance_tags, versions_with_files
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
+from commitlog.client.positions import milliseconds_of, of_the_future
 from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
@@ -135,8 +137,17 @@ class TableVersions:
         return self.info.version
 
     def at_time(self, time_ms: int) -> int:
-        """Return the newest version committed at or before a time."""
-        found, _ = self._around(time_ms)
+        """Return the newest version committed at or before a time; InvalidRequest if it's to come.
+
+        A version's own time is taken, also if this machine's clock is behind.
+        """
+        found, newer = self._around(time_ms)
+        if time_ms > time.time_ns() // 1_000_000 and newer > self.info.version:
+            # A zone may take a time behind all that a datetime has.
+            shown_ms = min(time_ms, milliseconds_of(datetime.max))
+            moment = datetime.fromtimestamp(shown_ms / 1000, UTC)
+            if not found or self.read(found).time_us // 1000 < time_ms:
+                raise of_the_future(moment, "timestampAsOf")
         if not found:
             raise NoSuchVersion(
                 f"{self.info.name} had no version at that time; its oldest is"
@@ -165,13 +176,12 @@ class TableVersions:
         return newest, found
 
     def _tagged(self, tag: str) -> int:
-        self.read(self.info.version)
-        tags = open_dataset(self.info.location, self.info.version).tags.list()
+        tags = lance_tags(self.info.location)
         if tag not in tags:
             raise NoSuchVersion(
                 f"{self.info.name} has no tag {tag!r}; it has {', '.join(sorted(tags)) or 'none'}"
             )
-        return int(tags[tag]["version"])
+        return tags[tag]
 
     def _at_position(self, position: int) -> int:
         partition = self._runtime.domains.partition(self.info.table_id)

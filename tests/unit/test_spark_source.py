@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ import lance
 import pytest
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
+from commitlog.adapters.lance_refs import GUARD_TAG, guard_from_cleanup
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DeclareTable
 from commitlog.spark.datasource import CommitLogDataSource
@@ -149,6 +151,34 @@ def test_a_position_in_the_future_is_an_error(world: Service) -> None:
     world.client.create_table(TABLE, SCHEMA)
     with pytest.raises(InvalidRequest, match="is in the future"):
         versions(world).resolve(VersionWanted(position=1000))
+
+
+def test_a_time_in_the_future_is_refused_unless_a_version_has_it(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    newest_ms = world.client.append(TABLE, rows(1)).time_ms
+    beyond_9999 = options(timestampAsOf="9999-12-31T23:59:59-12:00").version
+    for wanted in (VersionWanted(time_ms=time.time_ns() // 1_000_000 + 60_000), beyond_9999):
+        with pytest.raises(InvalidRequest, match="is in the future"):
+            versions(world).resolve(wanted)
+    found = versions(world)
+    monkeypatch.setattr("commitlog.spark.versions.time", SimpleNamespace(time_ns=lambda: 0))
+    assert found.resolve(VersionWanted(time_ms=newest_ms)) == 2
+    with pytest.raises(InvalidRequest, match="is in the future"):
+        found.resolve(VersionWanted(time_ms=newest_ms + 1))
+
+
+def test_the_guard_and_tags_of_branches_are_no_tags_of_a_table(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    location = world.client.table(TABLE).location
+    guard_from_cleanup(location, {"lance.auto_cleanup.interval": "1"})
+    dataset = lance.dataset(location)
+    dataset.create_branch("b")
+    dataset.tags.create("of_branch", ("b", 1))
+    for tag in ("x", GUARD_TAG, "of_branch"):
+        with pytest.raises(NoSuchVersion, match=f"has no tag '{tag}'; it has none"):
+            versions(world).resolve(VersionWanted(tag=tag))
 
 
 def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
