@@ -38,6 +38,7 @@ from commitlog.adapters.log_start import (
     check_shape,
     expect_beginning,
     expect_genesis,
+    expect_partitions,
     expect_same_log,
     expect_unchanged,
 )
@@ -130,17 +131,16 @@ class KafkaLog:
         """Make topics and first records where they are missing; return partition 0's Genesis."""
         check_shape(partitions, domains)
         factor = replication_factor or self.replication_factor()
+        where = f"log {self.name!r} at {self._settings.address}"
+        if begun := self._metadata().topics[self._topics[0]].partitions:
+            # A start that was killed may have made only this topic: the other must be like it.
+            expect_partitions(len(begun), partitions, where)
         overrides = (transactions_settings, outcomes_settings)
         for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
             config = {**settings_at_creation(base, factor), **(override or {})}
             self._create_topic(topic, partitions, factor, config)
         self._wait_until_known(partitions)
-        if (found := self.partitions()) != partitions:
-            raise WrongLog(
-                f"log {self.name!r} at {self._settings.address} has {found} partitions, not "
-                f"{partitions}: their number is fixed when a log is made. Use {found} partitions, "
-                "or another log name"
-            )
+        expect_partitions(self.partitions(), partitions, where)
         self.check_settings()
         begin_log(self, self._end_of, partitions, domains, tables_root, self.timeout_seconds)
         return expect_same_log(self.genesis(0), domains)

@@ -95,6 +95,16 @@ def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
             )
 
 
+def expect_partitions(found: int, asked: int, where: str) -> None:
+    """Raise WrongLog if a log has another number of partitions than it is to be made with."""
+    if found != asked:
+        raise WrongLog(
+            f"{where} has {found} partitions, not {asked}: their number is fixed when a log is"
+            f" made. Use {found} partitions (`commitlog init --partitions {found}` also completes"
+            " a start that was cut short), or another log name"
+        )
+
+
 def protocol_version(transaction_id: str, rules: Rules, lance_release: str = "") -> ProtocolVersion:
     """Return the record that puts rules in force, with another release of Lance if one is named."""
     return ProtocolVersion(

@@ -25,6 +25,7 @@ from commitlog.adapters.log_start import (
     check_shape,
     expect_beginning,
     expect_genesis,
+    expect_partitions,
     expect_same_log,
 )
 from commitlog.adapters.memory_cluster import (
@@ -283,11 +284,7 @@ class MemoryLog(NeverMoved):
                 settings = {**settings_at_creation(base, factor), **(override or {})}
                 empty = [Partition() for _ in range(partitions)]
                 self.cluster.topics.setdefault(topic, Topic(empty, settings))
-        if (found := self.partitions()) != partitions:
-            raise WrongLog(
-                f"log {self.name!r} has {found} partitions, not {partitions}: their number is"
-                " fixed when a log is made"
-            )
+        expect_partitions(self.partitions(), partitions, f"log {self.name!r}")
         self.check_settings()
         begin_log(self, self._end_of, partitions, domains, tables_root, 1.0)
         return expect_same_log(self.genesis(0), domains)

@@ -234,6 +234,28 @@ def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) ->
         world.close()
 
 
+def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, create = world.connect(), KafkaLog._create_topic
+
+    def create_one(self: KafkaLog, topic: str, *rest: Any) -> None:
+        if topic == outcomes_topic(world.log_name):
+            raise KeyboardInterrupt
+        create(self, topic, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaLog, "_create_topic", create_one)
+        with pytest.raises(KeyboardInterrupt):
+            killed.create(partitions=3)
+    with pytest.raises(WrongLog, match="has 3 partitions, not 1.*init --partitions 3"):
+        world.connect().create()
+    assert not world.has_topic(outcomes_topic(world.log_name)), "it would have fixed another number"
+    made = world.connect()
+    made.create(partitions=3)
+    assert made.partitions() == 3
+
+
 @pytest.mark.parametrize("has_producer", [False, True])
 def test_a_client_appends_nothing_to_another_log_of_its_logs_name(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, has_producer: bool
