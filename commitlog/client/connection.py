@@ -8,12 +8,11 @@ content.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -53,7 +52,8 @@ REFUSED_SECONDS = 60.0
 @dataclass(eq=False, slots=True)
 class _Request:
     frame: bytes
-    future: Future[Any]
+    answers: queue.SimpleQueue[tuple[Any, Exception | None]]
+    """No Future: Ctrl-C within its methods would leave its lock held, for whoever answers."""
 
 
 class LeaderConnection:
@@ -145,7 +145,7 @@ class LeaderConnection:
 
         Until it is known whether a leader greets, wait for `patience_seconds`.
         """
-        if (leader := self._socket).opened is None and not leader.was_tried.is_set():
+        if (leader := self._socket).opened is None and not leader.was_tried.is_open:
             leader.start()
             leader.was_tried.wait(patience_seconds)
         if time.monotonic() < leader.takes_records_from:
@@ -189,7 +189,7 @@ class LeaderConnection:
         """Send a request as `request` does; return a function that waits for the answer."""
         number = next(self._request_numbers)
         body = {"request": number, "method": method, "params": dict(params)}
-        entry = _Request(json_frame(FrameKind.REQUEST, body), Future())
+        entry = _Request(json_frame(FrameKind.REQUEST, body), queue.SimpleQueue())
         with self._lock:
             self._check_open()
             self._requests[number] = entry
@@ -199,24 +199,28 @@ class LeaderConnection:
         except BaseException:
             self._forget_request(number)
             raise
-        return partial(self._answer, number, entry.future, method, timeout)
+        return partial(self._answer, number, entry, method, timeout)
 
-    def _answer(self, number: int, future: Future[Any], method: str, timeout: float) -> Any:
-        deadline = time.monotonic() + timeout
+    def _answer(self, number: int, entry: _Request, method: str, timeout: float) -> Any:
+        deadline, is_known = time.monotonic() + timeout, lambda: not entry.answers.empty()
         try:
-            self.read_until(future.done, deadline)
-            if not future.done():
-                with self.attended(future.done):
-                    return future.result(max(0.0, deadline - time.monotonic()))
-            return future.result()
-        except TimeoutError as error:
+            if self.read_until(is_known, deadline):
+                found, error = entry.answers.get()
+            else:
+                with self.attended(is_known):
+                    seconds = max(0.0, deadline - time.monotonic())
+                    found, error = entry.answers.get(timeout=seconds)
+        except queue.Empty:
             raise Unavailable(
                 f"the leader of partition {self.partition} did not answer `{method}` within "
                 f"{timeout:.3g} s{self._why()}; make the same call again, or check that `commitlog "
                 "committer` is running"
-            ) from error
+            ) from None
         finally:
             self._forget_request(number)
+        if error is None:
+            return found
+        raise error
 
     def _forget_request(self, number: int) -> None:
         with self._lock:
@@ -236,8 +240,7 @@ class LeaderConnection:
             self._awaited.clear()
         self._socket.close()
         for request in requests:
-            with contextlib.suppress(Exception):
-                request.future.set_exception(LogClosed())
+            request.answers.put((None, LogClosed()))
         for one in awaited:
             known = one.watch.transaction_id
             one.fail(
@@ -331,7 +334,7 @@ class LeaderConnection:
             if isinstance(error, LogMoved):
                 self._awaited.clear()
         for request in requests:
-            request.future.set_exception(error)
+            request.answers.put((None, error))
         if isinstance(error, LogMoved):
             for one in awaited:
                 one.fail(error.about(one.watch.transaction_id))
@@ -348,9 +351,9 @@ class LeaderConnection:
         if request is None:
             return
         if "error" in reply:
-            request.future.set_exception(error_from(reply["error"]))
+            request.answers.put((None, error_from(reply["error"])))
         else:
-            request.future.set_result(reply.get("result"))
+            request.answers.put((reply.get("result"), None))
 
     def _on_rows(self, said: Mapping[str, Any]) -> None:
         """What came of rows comes just before the outcome."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from commitlog.adapters.places import heed
 from commitlog.client.leader_errors import error_from
 from commitlog.client.moved import Moving, where_moved
-from commitlog.client.socket_times import have_system_wait, is_readable
+from commitlog.client.socket_times import Gate, have_system_wait, is_readable
 from commitlog.errors import CommitLogError, CorruptLog, LogClosed, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
@@ -50,6 +50,7 @@ _UNATTENDED_SECONDS = 0.05
 """How often the thread polls for answers that no caller waits for; while callers read, it does so
 every `SILENCE_SECONDS`."""
 
+Frames = list[tuple[FrameKind, bytes]]
 _log = logging.getLogger("commitlog")
 
 
@@ -89,13 +90,12 @@ class LeaderSocket:
         self._log, self._partition = log, partition
         self._hello, self._listener = hello, listener
         self.disconnected_since = time.monotonic()
-        self.last_error = ""
-        self.knows_session = False
+        self.last_error, self.knows_session = "", False
         """Whether the leader that greeted sends a session its outcomes unasked."""
         self.takes_records_from = float("inf")
         """From when on it appends records for their senders, by the monotonic clock."""
-        self.was_tried = threading.Event()
-        """Set once it is known whether a leader greets."""
+        self.was_tried = Gate()
+        """Opens once it is known whether a leader greets."""
         self._make_locks()
         self.opened: socket.socket | None = None
         """On which the leader has greeted, while it stands."""
@@ -228,7 +228,7 @@ class LeaderSocket:
             with self._heeding_errors():
                 self._read(self._open())
             self._shut()
-            self.was_tried.set()
+            self.was_tried.open()
             if time.monotonic() - started > 1:
                 delay = BACKOFF_SECONDS[0]
             with self._waking:
@@ -238,8 +238,7 @@ class LeaderSocket:
 
     def _shut(self) -> None:
         with self._waking:
-            opened, self.opened = self.opened, None
-            self._broken = None
+            opened, self.opened, self._broken = self.opened, None, None
             if opened is None:
                 return
             self.disconnected_since = time.monotonic()
@@ -271,7 +270,7 @@ class LeaderSocket:
         self._heard = time.monotonic()
         # From here callers send what they register, so nothing that is awaited goes unsaid.
         self.opened = opened
-        self.was_tried.set()
+        self.was_tried.open()
         self.send(self._listener.open_frames())
         for kind, body in rest:
             self._listener.on_frame(kind, body)
@@ -279,12 +278,11 @@ class LeaderSocket:
 
     def _see_whether_it_moved(self) -> None:
         """Fail open requests if the log was moved to another cluster."""
-        moved = where_moved(self._log)
-        if moved is not None:
+        if (moved := where_moved(self._log)) is not None:
             self.last_error = str(moved)
             self._listener.on_refusal(moved)
 
-    def _find_leader(self) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
+    def _find_leader(self) -> tuple[socket.socket, Frames]:
         """Return a socket on which the leader has greeted, and the frames that came with that.
 
         The newest record names the leader, unless it is void: from a lost campaign, or sent late by
@@ -294,11 +292,10 @@ class LeaderSocket:
         for address in self._addresses():
             try:
                 found = self._greet(address)
-            except (OSError, CommitLogError) as error:
-                refusals.append(error)
-            else:
                 self._asked_in_vain = 0
                 return found
+            except (OSError, CommitLogError) as error:
+                refusals.append(error)
         self._asked_in_vain += 1
         raise refusals[0] if refusals else Unavailable("no leader has started yet")
 
@@ -314,10 +311,8 @@ class LeaderSocket:
                 nodes[host.strip("[]"), int(port)] = None
         return list(nodes)[:_WRITERS_ASKED_MAX]
 
-    def _greet(
-        self, address: tuple[str, int]
-    ) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
-        opened = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
+    def _greet(self, address: tuple[str, int]) -> tuple[socket.socket, Frames]:
+        opened = self._connect(address)
         self._buffer = FrameBuffer()
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -330,8 +325,13 @@ class LeaderSocket:
             opened.close()
             raise
 
-    def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[FrameKind, bytes]]:
-        frames: list[tuple[FrameKind, bytes]] = []
+    def _connect(self, address: tuple[str, int]) -> socket.socket:
+        return socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
+
+    _is_readable = staticmethod(is_readable)
+
+    def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> Frames:
+        frames: Frames = []
         while not frames:
             data = opened.recv(_RECEIVE_BYTES)
             if not data:
@@ -375,7 +375,7 @@ class LeaderSocket:
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Handle frames within a time (with `_reading` held); OSError when the socket ended."""
         # For a slice `recv` waits by itself, which saves a call to the system per answer.
-        is_due = timeout_seconds == _SLICE_SECONDS or is_readable(opened, timeout_seconds)
+        is_due = timeout_seconds == _SLICE_SECONDS or self._is_readable(opened, timeout_seconds)
         try:
             data = opened.recv(_RECEIVE_BYTES) if is_due else None
         except BlockingIOError:

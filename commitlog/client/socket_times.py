@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import threading
 
 
 def have_system_wait(opened: socket.socket, *, receive_seconds: float, send_seconds: float) -> None:
@@ -23,3 +24,25 @@ def is_readable(opened: socket.socket, timeout_seconds: float) -> bool:
 
 def _duration(seconds: float) -> bytes:
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+
+
+class Gate:
+    """Opens once, for all who wait.
+
+    Ctrl-C within `Event.wait` would leave the event's lock held, for which `set` then waits.
+    """
+
+    def __init__(self) -> None:
+        self.is_open, self._shut = False, threading.Lock()
+        self._shut.acquire()
+
+    def open(self) -> None:
+        """Let everybody through, from now on; called by one thread."""
+        if not self.is_open:
+            self.is_open = True
+            self._shut.release()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until it is open, or the time is over."""
+        if not self.is_open and self._shut.acquire(timeout=timeout_seconds):
+            self._shut.release()

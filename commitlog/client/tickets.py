@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -165,8 +166,8 @@ class Ticket:
         self._decided: Outcome | None = None
         self._readable: Outcome | None = None
         self._failure: CommitLogError | None = None
-        self._waiting: list[tuple[bool, Future[None]]] = []
-        """Futures of callers that wait without reading; True: for the readable version."""
+        self._waiting: list[tuple[bool, Callable[[], object]]] = []
+        """What tells callers that wait without reading; True: of the readable version."""
         self._asked = asked
         self.awaits_rows = False
         """Whether the leader holds the outcome back until its rows can be read."""
@@ -197,12 +198,14 @@ class Ticket:
         try:
             is_known = self._ask_for(wait)
             if not (is_known() if self._read is None else self._read(is_known, deadline)):
+                # No Future: Ctrl-C within its methods would leave its lock held, for whom it waits.
+                told: queue.SimpleQueue[None] = queue.SimpleQueue()
                 with (
-                    contextlib.suppress(TimeoutError),
+                    contextlib.suppress(queue.Empty),
                     self._attended(is_known),
-                    self._future(wait) as future,
+                    self._told(wait, partial(told.put, None)),
                 ):
-                    future.result(max(0.0, deadline - time.monotonic()))
+                    told.get(timeout=max(0.0, deadline - time.monotonic()))
         except LogClosed:
             raise self._unreachable() from None
         return self._found(timeout, wait)
@@ -222,7 +225,10 @@ class Ticket:
             is_known = self._ask_for(wait)
             if not is_known():
                 left = max(0.0, deadline - time.monotonic())
-                with self._attended(is_known), self._future(wait) as future:
+                future: Future[None] = Future()
+                # One awaiting task may be cancelled; the answer still belongs to the others.
+                future.set_running_or_notify_cancel()
+                with self._attended(is_known), self._told(wait, partial(future.set_result, None)):
                     await asyncio.wait({asyncio.wrap_future(future)}, timeout=left)
         except LogClosed:
             raise self._unreachable() from None
@@ -272,10 +278,10 @@ class Ticket:
         if not self._waiting:
             return
         with _lock:
-            due = [future for readable, future in self._waiting if self._knows(readable)]
+            due = [tell for readable, tell in self._waiting if self._knows(readable)]
             self._waiting = [each for each in self._waiting if each[1] not in due]
-        for future in due:
-            future.set_result(None)
+        for tell in due:
+            tell()
 
     def _knows(self, readable: bool) -> bool:
         known = self._readable if readable else self._decided
@@ -294,17 +300,14 @@ class Ticket:
         return partial(self._knows, readable)
 
     @contextlib.contextmanager
-    def _future(self, wait: Wait) -> Iterator[Future[None]]:
-        """Give a future that ends when the answer is there, to a caller that waits for it here."""
-        future: Future[None] = Future()
-        # One awaiting task may be cancelled; the answer still belongs to the others.
-        future.set_running_or_notify_cancel()
-        waiting = (wait == "readable", future)
+    def _told(self, wait: Wait, tell: Callable[[], object]) -> Iterator[None]:
+        """Have a caller that waits meanwhile be told when the answer is there."""
+        waiting = (wait == "readable", tell)
         with _lock:
             self._waiting.append(waiting)
         try:
             self._wake()
-            yield future
+            yield
         finally:
             with _lock:
                 self._waiting = [one for one in self._waiting if one is not waiting]

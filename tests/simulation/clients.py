@@ -109,7 +109,7 @@ class SimulatedLeaderSocket(LeaderSocket):
         super().__init__(log, *given)
         self._world, self._process = log.world, log.process
         self._again_at = 0.0
-        self.was_tried.set()
+        self.was_tried.open()
 
     def _begin(self) -> threading.Thread:
         self._world.scheduler.add(self._process, "socket", self._step, 0.15)

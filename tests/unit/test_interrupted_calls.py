@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 from unittest.mock import MagicMock
@@ -20,9 +21,15 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.leader_socket import LeaderSocket
+from commitlog.client.socket_times import Gate
+from commitlog.client.tickets import Ticket
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.wire import FrameKind, json_frame
 from tests.steered_leader import SCHEMA, SteeredLeader
+from tests.waiting import WAIT_SECONDS
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
@@ -82,6 +89,43 @@ def test_no_lock_stays_held(call: Callable[[LeaderSocket], object]) -> None:
         other.start()
         other.join()
         assert all(found), (at, found)
+    assert at > 2
+
+
+def for_a_ticket() -> tuple[Callable[[], object], Callable[[], object]]:
+    ticket = Ticket(Transaction("t", ()), lambda *_: None, asked=False)
+    outcome = Outcome(1, "t", 0, Status.REJECTED)
+    return lambda: ticket.result(0.001, "committed"), lambda: ticket.deliver(outcome, False)
+
+
+def for_a_request() -> tuple[Callable[[], object], Callable[[], object]]:
+    connection = LeaderConnection(MagicMock(), name="l", log_id="i", partition=0, token="")
+    connection._socket._thread = threading.current_thread()  # So none begins.
+    wait = connection.ask("table", {}, 0.001)
+    [number] = connection._requests
+    return wait, lambda: connection._on_reply({"request": number, "result": 1})
+
+
+def for_a_leader() -> tuple[Callable[[], object], Callable[[], object]]:
+    gate = Gate()
+    return lambda: gate.wait(0.001), gate.open
+
+
+@pytest.mark.parametrize("made", [for_a_ticket, for_a_request, for_a_leader])
+def test_who_answers_never_waits_for_a_caller_that_was_interrupted(
+    made: Callable[[], tuple[Callable[[], object], Callable[[], object]]],
+) -> None:
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        wait, answer = made()
+        with suppress(CommitLogError):
+            was_interrupted = False
+            was_interrupted = interrupted(wait, at)
+        other = threading.Thread(target=answer, daemon=True)
+        other.start()
+        other.join(WAIT_SECONDS)
+        assert not other.is_alive(), at
     assert at > 2
 
 
