@@ -105,6 +105,15 @@ def expect_partitions(found: int, asked: int, where: str) -> None:
         )
 
 
+def expect_begun(log: Log, partitions: int) -> None:
+    """Raise WrongLog if a log of several partitions lacks the first record: it has the domains."""
+    if partitions > 1 and not log.last_outcome_records(0):
+        raise WrongLog(
+            f"log {log.name!r} has {partitions} partitions and no first record: the `commitlog"
+            " init` that began it was cut short. Run that again, with its --partitions and --domain"
+        )
+
+
 def protocol_version(transaction_id: str, rules: Rules, lance_release: str = "") -> ProtocolVersion:
     """Return the record that puts rules in force, with another release of Lance if one is named."""
     return ProtocolVersion(

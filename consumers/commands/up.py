@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.log_start import expect_begun
 from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
@@ -182,6 +183,7 @@ class Supervisor:
                 partitions = 1
                 check_unused(self._root, config.log)
                 writable_tables_root(config)
+            expect_begun(log, partitions)
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)
                 find_roots(with_archive(log, self._root), self._root)

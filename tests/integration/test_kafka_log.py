@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import Producer
@@ -18,6 +19,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_io import KafkaReader
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaTransactionsWriter
+from commitlog.adapters.log_start import expect_begun
 from commitlog.client import sending
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
 from commitlog.model.records import Submitted, Transaction
@@ -252,8 +254,17 @@ def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
         world.connect().create()
     assert not world.has_topic(outcomes_topic(world.log_name)), "it would have fixed another number"
     made = world.connect()
-    made.create(partitions=3)
-    assert made.partitions() == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "commitlog.adapters.kafka.begin_log", MagicMock(side_effect=KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            made.create(partitions=3)
+    with pytest.raises(WrongLog, match="with its --partitions and --domain"):
+        expect_begun(made, made.partitions())  # `up` would begin it without its domains
+    made.create(partitions=3, domains={"a": 1})
+    expect_begun(made, made.partitions())
+    assert made.genesis().domains == (("a", 1),)
 
 
 @pytest.mark.parametrize("has_producer", [False, True])
