@@ -202,7 +202,8 @@ class LeaderConnection:
         return partial(self._answer, number, entry, method, timeout)
 
     def _answer(self, number: int, entry: _Request, method: str, timeout: float) -> Any:
-        deadline, is_known = time.monotonic() + timeout, lambda: not entry.answers.empty()
+        deadline = time.monotonic() + timeout
+        is_known: Any = entry.answers.qsize
         try:
             if self.read_until(is_known, deadline):
                 found, error = entry.answers.get()

@@ -23,7 +23,14 @@ from commitlog.client.awaited import SentRecord
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.moved import ASK_SECONDS, where_moved
 from commitlog.client.tickets import Ticket
-from commitlog.errors import CommitLogError, LogClosed, Overloaded, Unavailable, WrongLog
+from commitlog.errors import (
+    CommitLogError,
+    LogClosed,
+    LogMoved,
+    Overloaded,
+    Unavailable,
+    WrongLog,
+)
 from commitlog.model.records import Transaction
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import AppendFrame
@@ -174,12 +181,12 @@ class Sending:
         return writer
 
     def _check_log(self) -> None:
-        """Raise WrongLog if nothing may be appended: the log is elsewhere, or another has its name.
+        """Raise WrongLog if another log has this one's name, which a leader would say by itself.
 
-        A leader says so by itself; here nobody else would.
+        A log that was moved away takes no records, and its tickets say where it is.
         """
         self._checked = time.monotonic()
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, LogMoved):
             self._log.check_here(ASK_SECONDS)
 
     def _check_log_again(self) -> None:
