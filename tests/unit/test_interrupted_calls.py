@@ -6,6 +6,7 @@ acquired, too, and before the next statement. So each of these moments is interr
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 import threading
@@ -38,12 +39,14 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal moments
-        if event in ("call", "c_return"):
+        # Nobody gets what is raised when something is forgotten.
+        if event in ("call", "c_return") and "weakref" not in frame.f_code.co_filename:
             moments += 1
             if moments == at:
                 sys.setprofile(None)
                 raise KeyboardInterrupt
 
+    gc.disable()
     sys.setprofile(look)
     try:
         call()
@@ -51,6 +54,7 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False
 
 
