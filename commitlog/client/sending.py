@@ -171,11 +171,12 @@ class Sending:
     def _open_writer(self) -> TransactionsWriter:
         writer = self._writer
         if writer is None:
+            if not self._closed.is_set():
+                self._check_log()  # without the lock, which whoever takes acknowledgements needs
             with self._lock:
                 if self._closed.is_set():
                     raise LogClosed
                 if self._writer is None:
-                    self._check_log()
                     self._writer = self._log.transactions_writer()
                 writer = self._writer
         return writer
