@@ -91,6 +91,10 @@ class OffsetIndex:
         at = bisect_left(self._places, sequence, key=_by_sequence)
         return self._places[at - 1] if at else BEGINNING
 
+    def places(self) -> list[ChainPlace]:
+        """Return all places, in the log's order."""
+        return self._places.copy()
+
     def prepare(self) -> Callable[[], None]:
         """Return what puts into the folder what is new; any thread may call it."""
         changed, self._changed = self._changed, set()

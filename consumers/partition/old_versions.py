@@ -11,7 +11,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -19,7 +18,6 @@ from commitlog.adapters.lance_refs import versions_in
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
 from commitlog.client.transactions_by_offset import TransactionsByOffset
-from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -33,13 +31,12 @@ from commitlog.core.catalogue.catalogue_state import make_table
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.lance.versions import realize, recorded
-from commitlog.core.log.chain import ChainPlace
+from commitlog.core.log.chain import BEGINNING
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
-from commitlog.errors import CommitLogError, CorruptLog, NoSuchVersion, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, NoSuchVersion
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
     CreateTable,
@@ -53,30 +50,13 @@ from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
 from consumers.partition.events import Version, by_record
-from consumers.partition.offset_index import EVERY
+from consumers.partition.past_outcomes import PastOutcomes, ReadPlaces
 from consumers.partition.table_files import quarantined
 
-SEARCH_SECONDS = 60.0
 BLAME_SECONDS = 3.0
 OURS_MAX = 10_000
 
 logger = logging.getLogger(__name__)
-
-
-class ReadPlaces(Protocol):
-    """Where to begin to read."""
-
-    def before(self, sequence: int) -> ChainPlace:
-        """Return a place before an outcome, and near to it."""
-
-    def before_version(self, head: Head, version: int) -> ChainPlace:
-        """Return a place before a table's version was made."""
-
-    def made_by(self, head: Head, version: int) -> str:
-        """Return the id of the transaction that made a version, empty if that was forgotten."""
-
-    def came_by(self, places: list[ChainPlace]) -> None:
-        """Hear of places that were read on the way."""
 
 
 class OldVersions:
@@ -100,6 +80,7 @@ class OldVersions:
         self._partition = partition
         self._recordings = recordings
         self._places = places
+        self._past = PastOutcomes(log, partition, places, clock=clock)
         self.rules: Callable[[], Rules] = Rules
         """Return the rules in force, which know what older versions were made by; any thread."""
 
@@ -115,7 +96,7 @@ class OldVersions:
         return self._outcome_at(known.noted, transaction_id)
 
     def _outcome_at(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
-        for valid in self._outcomes_from(self._places.before(sequence)):
+        for valid in self._past.read_from(self._places.before(sequence)):
             if valid.outcome.sequence >= sequence:
                 is_it = valid.outcome.transaction_id == transaction_id
                 return (valid.outcome, valid.offset, valid.record) if is_it else None
@@ -185,7 +166,7 @@ class OldVersions:
         state = decode_manifest(store.read(there[base]))[0] if base else None
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
         began: int | None = None
-        for outcome, submitted in self._decided(head, base, last):
+        for outcome, submitted in self._past.decided(head, base, last, state):
             began = _registered_at(outcome, head) if began is None else began
             for change, now in self._made_by(table, outcome, submitted, last):
                 if change.version not in wanted:
@@ -218,7 +199,8 @@ class OldVersions:
         made_by = self._places.made_by(head, version)
         # The log says it, too, but one of years is read for hours.
         is_named = state.version == version and made_by and made_by in state.transaction_file
-        for outcome, submitted in () if is_named else self._decided(head, version - 1, version):
+        decided = () if is_named else self._past.decided(head, version - 1, version, state)
+        for outcome, submitted in decided:
             if not _may_have_made(outcome, submitted, known, state):
                 return False
             break
@@ -232,7 +214,8 @@ class OldVersions:
         transactions = TransactionsByOffset(self._log, self._partition)
         deadline = self._clock() + BLAME_SECONDS
         try:
-            for valid in self._outcomes_from(self._places.before_version(head, version)):
+            place = self._places.before_version(head, version) or BEGINNING
+            for valid in self._past.read_from(place):
                 if self._clock() > deadline:
                     break
                 outcome = valid.outcome
@@ -285,54 +268,6 @@ class OldVersions:
                 continue
             assert table.manifest is not None
             yield change, table.manifest
-
-    def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
-        """Yield the outcomes that made versions after `base`, with their transactions."""
-        transactions = TransactionsByOffset(self._log, self._partition)
-        try:
-            for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
-                outcome = valid.outcome
-                if not is_commit(outcome):
-                    continue
-                made = [r.version for r in outcome.results if r.incarnation == head.incarnation]
-                if max(made, default=0) > base:
-                    yield outcome, transactions.of(outcome)
-                if max(made, default=0) >= version:
-                    return
-        finally:
-            transactions.close()
-
-    def _outcomes_from(self, place: ChainPlace) -> Iterator[Valid]:
-        """Yield valid outcomes behind a place, to the present end of the topic."""
-        outcomes = ValidOutcomes(self._log, self._partition, place)
-        deadline = self._clock() + SEARCH_SECONDS
-        passed: list[ChainPlace] = []
-        try:
-            end = outcomes.end_offset()
-            while not outcomes.is_at(end):
-                for valid in outcomes.poll(timeout_seconds=1.0):
-                    if valid.place.sequence % EVERY == 0:
-                        passed.append(valid.place)
-                    yield valid
-                if self._clock() > deadline:
-                    raise Unavailable(
-                        f"searching the outcomes from {place.sequence} on took over "
-                        f"{SEARCH_SECONDS:.0f} s; ask again: the search continues where it stopped"
-                    )
-        finally:
-            outcomes.close()
-            if passed:
-                self._places.came_by(passed)
-
-
-def maker_of(machine: Machine, head: Head, version: int) -> str:
-    """Return the id of the transaction that made a version, empty if the state has forgotten it."""
-    table = machine.tables.get(head.table)
-    if table is None or table.incarnation != head.incarnation:
-        return ""
-    history = table.history
-    is_known = history.floor < version <= history.head
-    return history.committed(version).transaction_id if is_known else ""
 
 
 def _registered_at(outcome: Outcome, head: Head) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.chain import ChainPlace
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError
@@ -46,6 +46,7 @@ from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
 from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
 from consumers.partition.others import only_retained
+from consumers.partition.past_outcomes import maker_of
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
 
@@ -350,17 +351,12 @@ class Session:
         if done:
             self.on_readable(done)
 
-    def place_before_version(self, head: Head, version: int) -> ChainPlace:
-        """Return a place of the outcomes topic before a table's version was made."""
+    def place_before_version(self, head: Head, version: int) -> ChainPlace | None:
+        """Return a place of the outcomes topic before a table's version; None: it was forgotten."""
         machine = self.follower.machine
-        table = machine.tables.get(head.table)
-        if table is None or table.incarnation != head.incarnation:
-            return BEGINNING
-        history = table.history
-        if not history.floor < version <= history.head:
-            return BEGINNING
-        decided = machine.deduplication.get(history.committed(version).transaction_id)
-        return self.offset_index.before(decided.sequence) if decided is not None else BEGINNING
+        transaction_id = maker_of(machine, head, version)
+        known = machine.deduplication.get(transaction_id) if transaction_id else None
+        return None if known is None else self.offset_index.before(known.sequence)
 
     def tell_readable(self, versions: tuple[Version, ...], tell: Callable[..., None]) -> None:
         """Call `tell(readable=…)` now, and again once the versions have files if they haven't."""

@@ -40,7 +40,8 @@ from consumers.partition.leader import Leader
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import Loop
 from consumers.partition.observer import StoreObserver
-from consumers.partition.old_versions import OldVersions, maker_of
+from consumers.partition.old_versions import OldVersions
+from consumers.partition.past_outcomes import maker_of
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_followed, settle_roots
@@ -340,8 +341,11 @@ class _Places:
     def before(self, sequence: int) -> ChainPlace:
         return self._ask(lambda session: session.offset_index.before(sequence))
 
-    def before_version(self, head: Head, version: int) -> ChainPlace:
+    def before_version(self, head: Head, version: int) -> ChainPlace | None:
         return self._ask(lambda session: session.place_before_version(head, version))
+
+    def indexed(self) -> list[ChainPlace]:
+        return self._ask(lambda session: session.offset_index.places())
 
     def made_by(self, head: Head, version: int) -> str:
         return self._ask(lambda session: maker_of(session.follower.machine, head, version))

@@ -13,10 +13,16 @@ import pytest
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.valid_outcomes import Valid
-from commitlog.codecs.manifest_file import decode_manifest, manifest_name, transaction_path_in
+from commitlog.codecs.manifest_file import (
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    transaction_path_in,
+)
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import NoSuchVersion
-from consumers.partition.old_versions import OldVersions
+from consumers.partition import offset_index, past_outcomes, session
+from consumers.partition.past_outcomes import PastOutcomes
 from consumers.partition.repair import missing_versions, restore_transactions
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
@@ -247,13 +253,13 @@ def test_thinning_deletes_no_transaction_that_a_leader_would_put_back(
 def test_an_old_version_that_has_its_file_is_opened_without_reading_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, from_place = list[ChainPlace](), OldVersions._outcomes_from
+    read, from_place = list[ChainPlace](), PastOutcomes.read_from
 
-    def noting(old: OldVersions, place: ChainPlace) -> Iterator[Valid]:
+    def noting(past: PastOutcomes, place: ChainPlace) -> Iterator[Valid]:
         read.append(place)
-        return from_place(old, place)
+        return from_place(past, place)
 
-    monkeypatch.setattr(OldVersions, "_outcomes_from", noting)
+    monkeypatch.setattr(PastOutcomes, "read_from", noting)
     with service(tmp_path) as running:
         running.client.create_table("t", SCHEMA, policy="latest")
         for number in range(4):
@@ -270,6 +276,45 @@ def test_an_old_version_that_has_its_file_is_opened_without_reading_the_log(
         (place / manifest_name(4)).write_bytes((place / manifest_name(3)).read_bytes())
         assert running.client.open("t", version=4).count_rows() == 3
         assert read
+
+
+@pytest.mark.parametrize("of_the_writer", ["", "later", "earlier"])
+def test_a_version_whose_id_was_forgotten_is_found_by_the_time_of_the_manifest_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_writer: str
+) -> None:
+    for module in (offset_index, past_outcomes, session):
+        monkeypatch.setattr(module, "EVERY", 5)
+    began, from_place = list[int](), PastOutcomes.read_from
+
+    def noting(past: PastOutcomes, place: ChainPlace) -> Iterator[Valid]:
+        for valid in from_place(past, place):
+            began.append(valid.outcome.sequence)
+            yield valid
+
+    with service(tmp_path) as running:
+        client = running.client
+        for name in ("t", "other"):
+            client.create_table(name, SCHEMA, policy="latest")
+        for number in range(60):
+            client.append("other" if number % 4 else "t", rows(number))
+        versions = running.location("t") / "_versions"
+        for version in (10, 11, 12):
+            (versions / manifest_name(version)).unlink()
+        base = versions / manifest_name(9)
+        state, message = decode_manifest(base.read_bytes())
+        # A manifest that a writer staged has its writer's time.
+        days = {"": 0, "later": 1, "earlier": -1}[of_the_writer]
+        state.timestamp_nanos += days * 86_400 * 10**9
+        base.write_bytes(encode_manifest(state, message))
+        leading = running.running[0].committer._session
+        assert leading is not None
+        ids = leading.follower.machine.deduplication
+        monkeypatch.setattr(ids, "get", lambda transaction_id: None)  # it was days ago
+        monkeypatch.setattr(PastOutcomes, "read_from", noting)
+        assert ids_of(client.open("t", version=12)) == list(range(0, 44, 4))
+        if not of_the_writer:
+            assert 1 not in began, "it isn't read from the beginning"
+            assert len(began) < 30
 
 
 def test_verify_names_what_is_gone_with_the_versions_that_need_it_and_what_expired(

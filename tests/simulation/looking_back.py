@@ -15,7 +15,8 @@ from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, NoSuchVersion, Unavailable
 from consumers.partition.catalogue import Head
-from consumers.partition.old_versions import OldVersions, maker_of
+from consumers.partition.old_versions import OldVersions
+from consumers.partition.past_outcomes import maker_of
 from consumers.partition.session import Session
 from tests.simulation.log import SimulatedLog
 from tests.simulation.requests import ROOT
@@ -37,8 +38,11 @@ class _Places:
     def before(self, sequence: int) -> ChainPlace:
         return _of(self._session).offset_index.before(sequence)
 
-    def before_version(self, head: Head, version: int) -> ChainPlace:
+    def before_version(self, head: Head, version: int) -> ChainPlace | None:
         return _of(self._session).place_before_version(head, version)
+
+    def indexed(self) -> list[ChainPlace]:
+        return _of(self._session).offset_index.places()
 
     def made_by(self, head: Head, version: int) -> str:
         return maker_of(_of(self._session).follower.machine, head, version)

@@ -74,7 +74,7 @@ SETTLE_STEPS = 20
 SMALL: dict[str, float] = {
     "consumers.partition.offset_index.EVERY": 5,
     "consumers.partition.session.EVERY": 5,
-    "consumers.partition.old_versions.EVERY": 5,
+    "consumers.partition.past_outcomes.EVERY": 5,
     "consumers.partition.offset_index.PLACES_PER_FILE": 3,
     "consumers.partition.offset_index.PLACES_MAX": 12,
     "commitlog.core.log.deduplication.CHUNK_OUTCOMES": 16,
