@@ -28,6 +28,7 @@ from consumers.tools.bench import (
     readme,
     replay,
     report,
+    soak,
 )
 from consumers.tools.bench import rows as row_bench
 from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
@@ -362,6 +363,15 @@ def test_pictures_are_drawn_of_what_was_measured(tmp_path: Path) -> None:
     assert [path.name for path in drawn] == ["commits.svg", "latency.svg", "growth.svg"]
     assert "<svg" in drawn[0].read_text()
     assert pictures.draw({}, tmp_path) == []
+
+
+def test_the_page_of_a_soak_has_a_plot_of_each_figure() -> None:
+    samples = [{"minutes": float(n), "commits": n * 9.0, "disk MB, tables": 2.0} for n in range(9)]
+    found = {"seconds": 540.0, "failures": {"append 0": 0}, "verified": "ok", "samples": samples}
+    page = soak.page(found | {"summary": soak.summary(samples)})
+    assert "<h1>72 commits in 9 minutes</h1>" in page
+    assert page.count("<svg") == 2
+    assert "<td>disk MB, tables<td>2.00<td>2.00<td>1.00" in page
 
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from commitlog.errors import CommitLogError
-from consumers.tools.bench.environment import service_memory_bytes
+from consumers.tools.bench.environment import environment, service_memory_bytes
 from consumers.tools.bench.measure import Report
 from consumers.tools.bench.service import PROGRAM, maintaining
 
@@ -289,7 +289,7 @@ def page(found: Mapping[str, Any]) -> str:
         "margin:1em}</style>"
         f"<h1>{commits:,.0f} commits in {found['seconds'] / 60:,.0f} minutes</h1>"
         f"<p>verify --contents: {found['verified']}. Failed writes: {json.dumps(found['failures'])}"
-        f"<p>{json.dumps(found['machine'])}"
+        f"<p>{json.dumps(environment())}"
         "<table><tr><td>median of<td>second third<td>last third<td>ratio" + table + "</table>"
         f"{plots}"
     )
