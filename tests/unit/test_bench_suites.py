@@ -293,6 +293,19 @@ def test_aims_are_met_missed_or_unknown(replayed: dict[str, Any]) -> None:
     assert verdict("takeover") == SMALLER
 
 
+@pytest.mark.parametrize(("broker_ms", "found"), [(0.2, 8.0), (5.0, 1.6), (0.0, None)])
+def test_partitions_take_more_until_the_brokers_are_busy(
+    broker_ms: float, found: float | None
+) -> None:
+    rounds = [
+        {"system": LATEST, "writers": 1, "ms_per_commit": {"committer": 9.0, "broker": 0.1}},
+        {"system": LATEST, "writers": 64, "ms_per_commit": {"committer": 0.5, "broker": broker_ms}},
+    ]
+    [aim] = [one for one in judge({"commit": {"service_cpu": rounds}}) if "partitions" in one.text]
+    assert aim.verdict == (UNKNOWN if found is None else MET if found >= 7 else MISSED)
+    assert found is None or aim.figure == f"{found}"
+
+
 @pytest.mark.slow
 def test_the_page_says_where_a_peer_is_faster(replayed: dict[str, Any]) -> None:
     rows = [committed("pylance", 1, p50_ms=2.0), committed(LATEST, 1, p50_ms=3.0)]
