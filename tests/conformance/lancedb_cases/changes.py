@@ -110,6 +110,9 @@ def _merges_of_all_kinds(db: Any, new: str) -> Any:
         lambda m: m.when_not_matched_insert_all(),
         lambda m: m.when_matched_update_all().when_not_matched_by_source_delete("a < 2"),
         lambda m: m.when_matched_update_all().when_not_matched_by_source_delete(),
+        lambda m: m.when_not_matched_insert_all().when_not_matched_by_source_delete(),
+        lambda m: m.when_not_matched_by_source_delete("a < 2"),
+        lambda m: m.use_index(False).when_not_matched_insert_all(),
     )
     for build in builds:
         said = build(made.merge_insert("a")).execute(other, timeout=datetime.timedelta(seconds=60))

@@ -85,6 +85,7 @@ def _a_query_selects_and_filters(db: Any, new: str) -> Any:
     first = made.search([0, 0]).limit(1).select(["id", "vector"]).to_list()
     assert (first[0]["id"], list(first[0]["vector"])) == (1, [1, 2])
     assert ids(made.search([0, 0]).where("id = 2")) == [2]
+    assert is_refused(lambda: made.search([0, 0]).where("no_column = 1").to_list(), "no_column")
     return made.search([0, 0]).to_list()
 
 
@@ -468,6 +469,10 @@ def _words_in_lists_parts_of_words_and_words_with_slips(db: Any, new: str) -> An
     made.create_index("text", config=indices.FTS(base_tokenizer="ngram"))
     assert made.search(query.MatchQuery("wild", "tags")).to_arrow().num_rows == 1
     assert made.search(query.MatchQuery("raz", "text")).to_arrow().num_rows == 1
+    begins = indices.FTS(base_tokenizer="ngram", ngram_min_length=2, prefix_only=True)
+    made.create_index("text", config=begins)
+    counts = [made.search(one, query_type="fts").to_arrow().num_rows for one in ("cra", "raz")]
+    assert counts == [1, 0]
     made.create_index("text", config=indices.FTS())
     slips = query.MatchQuery("crazi", "text", fuzziness=2)
     assert made.search(slips).to_arrow().num_rows == 1

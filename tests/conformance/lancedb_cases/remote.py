@@ -150,7 +150,9 @@ def _indices_are_named_waited_for_and_dropped(world: World, new: str) -> None:
     vectors = index.IvfPq(distance_type="l2", num_partitions=1, num_sub_vectors=1)
     made.create_index("vector", config=vectors, name="vectors")
     made.wait_for_index(["scalar", "words", "vectors"], WAIT)
-    assert {one.name for one in made.list_indices()} == {"scalar", "words", "vectors"}
+    made.create_scalar_index("id", index_type="BITMAP", replace=True, name="scalar")
+    kinds = {"scalar": "Bitmap", "words": "FTS", "vectors": "IvfPq"}
+    assert {one.name: one.index_type for one in made.list_indices()} == kinds
     for config in (index.IvfRq(distance_type="l2", num_partitions=1), vectors):
         made.create_index("vector", config=config, name="vectors")
     for name in ("vectors", "scalar", "words"):

@@ -131,7 +131,8 @@ def _models_are_rows_and_come_back_as_such(db: Any, new: str) -> Any:
 @TABLES.named("test_add_overwrite_infers_vector_schema")
 def _rows_that_replace_all_have_vectors_as_well(db: Any, new: str) -> Any:
     made = items(db, new)
-    made.add([{"vector": [1.0, 2.0, 3.0], "item": "x"}], mode="overwrite")
+    added = made.add([{"vector": [1.0, 2.0, 3.0], "item": "x"}], mode="overwrite")
+    assert added.version == 2
     assert made.schema.field("vector").type == pa.list_(pa.float32(), 3)
 
 
@@ -163,6 +164,7 @@ def _versions_are_gone_back_to_and_restored(db: Any, new: str) -> Any:
     made.checkout(1)
     assert (made.version, made.count_rows()) == (1, 2)
     assert is_refused(lambda: made.add(row))
+    assert is_refused(lambda: made.checkout(99))
     made.checkout_latest()
     assert made.count_rows() == 3
     made.restore(1)
@@ -182,6 +184,7 @@ def _tags_name_versions(db: Any, new: str) -> Any:
     made.tags.create("first", 1)
     made.delete("price > 15")
     made.tags.create("second", 2)
+    assert is_refused(lambda: made.tags.create("first", 2), "exists")
     assert {name: tag["version"] for name, tag in made.tags.list().items()} == {
         "first": 1,
         "second": 2,
@@ -326,6 +329,7 @@ def _columns_are_added(db: Any, new: str) -> Any:
     assert made.add_columns({"none": "cast(null as bigint)"}).version == 3
     fields = [pa.field("x", pa.int64()), pa.field("vector", pa.list_(pa.float32(), 8))]
     assert made.add_columns(pa.schema(fields)).version == 4
+    assert made.add_columns([pa.field("y", pa.int64())]).version == 5
     return made.schema, all_rows(made, "id")
 
 
@@ -343,6 +347,7 @@ def _columns_are_altered_described_and_dropped(db: Any, new: str) -> Any:
     made.update_field_metadata({"path": "b", "metadata": {"from": "x", "pii": None}})
     assert made.schema.field("b").metadata == {b"unit": b"u", b"from": b"x"}
     assert made.drop_columns(["b"]).version == 6
+    assert is_refused(lambda: made.drop_columns(["b"]), "b")
     return made.schema, all_rows(made, "id")
 
 
