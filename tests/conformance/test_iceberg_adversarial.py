@@ -290,18 +290,6 @@ def test_names_of_more_than_one_level_are_others(server: IcebergServer, space: s
     assert commit(server, dotted).status in (400, 404)
 
 
-def test_updates_take_effect_in_their_order(server: IcebergServer, space: str) -> None:
-    remove = {"action": "remove-properties", "removals": ["x"]}
-    reply = commit(server, change(space, "a", [SET, remove]), change(space, "b", [remove, SET]))
-    assert reply.status == 200
-    assert "x" not in load(server, space, "a")["metadata"]["properties"]
-    assert load(server, space, "b")["metadata"]["properties"]["x"] == "1"
-    early = [ref(7), snapshot(7, 1)]
-    assert_error(commit(server, change(space, "a", early)), 400, "BadRequestException")
-    assert commit(server, change(space, "a", early[::-1])).status == 200
-    assert load(server, space)["metadata"]["current-snapshot-id"] == 7
-
-
 def test_a_snapshot_may_come_and_go_in_one_request(server: IcebergServer, space: str) -> None:
     gone = {"action": "remove-snapshots", "snapshot-ids": [8]}
     updates = [snapshot(8, 1), ref(8), ref(8, "kept", "tag"), gone]
@@ -310,17 +298,6 @@ def test_a_snapshot_may_come_and_go_in_one_request(server: IcebergServer, space:
     metadata = load(server, space)["metadata"]
     assert (metadata["snapshots"], metadata["refs"]) == ([], {})
     assert metadata.get("current-snapshot-id", -1) == -1
-
-
-def test_a_sequence_number_of_the_past_is_a_conflict_that_changes_nothing(
-    server: IcebergServer, space: str
-) -> None:
-    assert commit(server, change(space, "a", [snapshot(1, 1), ref(1)])).status == 200
-    before = load(server, space), load(server, space, "b")
-    stale = change(space, "a", [snapshot(2, 1, **{"parent-snapshot-id": 1}), ref(2)])
-    reply = commit(server, change(space, "b"), stale)
-    assert (reply.status, reply.error["type"]) == (409, "CommitFailedException")
-    assert (load(server, space), load(server, space, "b")) == before
 
 
 def test_both_names_of_a_partition_spec_are_one_update(server: IcebergServer, space: str) -> None:
@@ -354,33 +331,6 @@ def test_columns_of_a_later_table_are_not_those_of_an_earlier_one(
     assert len(load(server, space)["metadata"]["schemas"]) == 1
 
 
-def test_a_hundred_tables_commit_in_one_record_and_one_more_is_refused(
-    world: World, server: IcebergServer, space: str
-) -> None:
-    tables = [f"t{number}" for number in range(101)]
-    for table in tables:
-        body = {"name": table, "schema": SCHEMA}
-        assert server.ask("POST", f"/v1/namespaces/{space}/tables", body).status == 200
-    before = sequence(world)
-    changes = [change(space, table) for table in tables]
-    assert_error(commit(server, *changes), 400, "BadRequestException")
-    assert sequence(world) == before
-    reply = commit(server, *changes[:100])
-    assert [one["identifier"]["name"] for one in reply.json["results"]] == tables[:100]
-    assert sequence(world) == before + 1
-
-
-def test_a_thousand_updates_are_applied_and_one_more_is_refused(
-    server: IcebergServer, space: str
-) -> None:
-    updates = [{"action": "set-properties", "updates": {f"k{n}": "v"}} for n in range(1001)]
-    reply = commit(server, change(space, "b"), change(space, "a", updates))
-    assert_error(reply, 400, "BadRequestException")
-    assert "table-changes[1].updates" in reply.error["message"]
-    assert commit(server, change(space, "a", updates[:1000])).status == 200
-    assert load(server, space)["metadata"]["properties"]["k999"] == "v"
-
-
 def test_members_of_a_later_edition_are_passed_over(server: IcebergServer, space: str) -> None:
     body = {"table-changes": [{**change(space, "a"), "hint": 1}], "priority": "high"}
     assert server.ask("POST", COMMIT, body).status == 200
@@ -409,30 +359,6 @@ def test_a_key_that_is_none_is_refused(
     reply = commit(server, change(space, "a"), **{"Idempotency-Key": key})
     assert_error(reply, 400, "BadRequestException")
     assert sequence(world) == before
-
-
-def test_tables_are_made_and_changed_together(server: IcebergServer, space: str) -> None:
-    location = f"{Path(load(server, space)['metadata']['location']).parent}/made-here"
-    updates = [
-        {"action": "set-location", "location": location},
-        {"action": "add-schema", "schema": SCHEMA},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-partition-spec", "spec": {"fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-    ]
-    made = change(space, "made", updates, [{"type": "assert-create"}])
-    assert_error(commit(server, made, change(space, "gone")), 404, "NoSuchTableException")
-    reply = commit(server, made, change(space, "a"))
-    assert reply.status == 200, reply.data
-    assert load(server, space, "made")["metadata"]["format-version"] == 2
-    taken = commit(server, made)
-    assert_error(taken, 409, "CommitFailedException", has_list=True)
-    (failed,) = taken.error["failed-requirements"]
-    assert failed["requirement"] == {"type": "assert-create"}
-    elsewhere = {**made, "identifier": {"namespace": ["nowhere"], "name": "made"}}
-    assert_error(commit(server, elsewhere), 404, "NoSuchTableException")
 
 
 def test_a_namespace_that_is_not_there_cannot_be_dropped(server: IcebergServer) -> None:
