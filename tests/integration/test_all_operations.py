@@ -223,12 +223,6 @@ def test_reserve_fragments_keeps_ids_free(running: Service) -> None:
     assert opened(running).get_fragments()[-1].fragment_id == 8
 
 
-@pytest.mark.parametrize("operation", [True, False], ids=["shallow", "deep"])
-def test_clone_is_refused_on_a_table_that_exists(running: Service, operation: bool) -> None:
-    clone = LanceOperation.Clone(operation, None, 1, str(running.location(T)), None)
-    refused(running, clone, Code.UNSUPPORTED_OPERATION, "Clone creates a new table", "another name")
-
-
 def test_a_clone_by_pylance_is_registered(running: Service) -> None:
     target = running.root / "tables" / "cloned"
     opened(running).shallow_clone(str(target), reference=3)

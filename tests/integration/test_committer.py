@@ -12,14 +12,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lance
 import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster, Partition, Topic
+from commitlog.adapters.memory_cluster import Partition, Topic
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.opening import is_there
 from commitlog.codecs.avro import seal_outcome
@@ -31,7 +30,6 @@ from commitlog.errors import (
     RetryableConflict,
     TableAlreadyExists,
     TransactionRejected,
-    WrongLog,
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
 from commitlog.protocol import outcomes_topic, transactions_topic
@@ -112,30 +110,6 @@ def test_one_record_commits_two_tables_or_none(running: Service) -> None:
         both.append(a, rows(3))
         both.append(b, rows(4))
     assert (client.table(a).version, client.table(b).version) == (2, 2)
-
-
-def test_the_same_id_answers_the_first_commit_and_other_content_is_refused(
-    running: Service,
-) -> None:
-    t = table(running)
-    location = str(running.location(t))
-    [first] = lance.fragment.write_fragments(rows(1), location)
-    [other] = lance.fragment.write_fragments(rows(2), location)
-    transaction_id = str(uuid.uuid4())
-
-    def submit(fragment: Any) -> Outcome:
-        operation = lance.LanceOperation.Append([fragment])
-        ticket = running.client.submit(t, operation, read_version=1, transaction_id=transaction_id)
-        return ticket.result()
-
-    assert submit(first).version == 2
-    assert submit(first).version == 2
-    refused = submit(other)
-    assert (refused.status, refused.code) == (Status.REJECTED, Code.ID_REUSED)
-    assert ids_of(lance.dataset(location)) == [1]
-    found = running.client.outcome(transaction_id)
-    assert found is not None
-    assert found.version == 2
 
 
 def test_deletes_of_other_rows_in_one_fragment_are_rebased(running: Service) -> None:
@@ -328,15 +302,6 @@ def test_a_zombie_s_outcome_is_ignored_by_everybody(running: Service) -> None:
     follower = running.running[0].committer._follower
     assert follower is not None
     assert follower.replica.chain.sequence != forged.sequence
-
-
-def test_a_checkpoint_of_another_log_is_refused_by_name(running: Service) -> None:
-    table(running)
-    running.running[0].stop()
-    other = MemoryLog(MemoryCluster())
-    genesis = other.create(tables_root=str(running.root / "tables"))
-    with pytest.raises(WrongLog, match="cluster_id"):
-        Checkpoints(running.root, other.identity(), genesis).load()
 
 
 @pytest.mark.parametrize("made_again", [transactions_topic, outcomes_topic])

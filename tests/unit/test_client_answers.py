@@ -278,26 +278,6 @@ def test_the_same_transaction_twice_is_one(client: CommitLog) -> None:
     assert client.open("a$t").count_rows() == 1
 
 
-def test_the_same_id_with_other_content_is_refused(client: CommitLog) -> None:
-    operation = _append(client, 1)
-    other = _append(client, 2)
-    used = "11111111-1111-4111-8111-111111111111"
-    first = client.submit("a$t", lance.Transaction(1, operation, uuid=used))
-    assert first.result(120).version == 2
-
-    second = client.submit("a$t", lance.Transaction(1, other, uuid=used)).result(120)
-    assert (second.status, second.code) == (Status.REJECTED, Code.ID_REUSED)
-    assert client.table("a$t").version == 2
-
-
-def test_an_append_repeated_under_its_id_is_answered_by_the_first(client: CommitLog) -> None:
-    rows = {"id": [1], "v": ["x"]}
-    first = client.append("a$t", rows, transaction_id="my-id")
-    again = client.append("a$t", rows, transaction_id="my-id")
-    assert first.version == again.version == 2
-    assert client.open("a$t").count_rows() == 1
-
-
 def test_a_delivery_that_fails_is_repeated_under_the_same_id(
     client: CommitLog, log: MemoryLog
 ) -> None:
