@@ -20,7 +20,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.spark import compact, compaction
 from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
-from tests.spark_world import led_log
+from tests.spark_world import log_world
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 FRAGMENTS, ROWS = 24, 500
@@ -72,17 +72,16 @@ def run(spark: SparkSession, bootstrap_servers: str) -> None:
     """Compact tables in all these ways, and print what came of it."""
     with (
         tempfile.TemporaryDirectory(prefix="commitlog-compaction-") as folder,
-        led_log(Path(folder), bootstrap_servers) as name,
-        CommitLog.connect(bootstrap_servers, log=name) as log,
+        log_world(Path(folder), bootstrap_servers) as world,
     ):
-        options = {"kafka.bootstrap.servers": bootstrap_servers, "log": name}
+        log, options = world.client, world.options
         _as_pylance_alone(spark, log, options, stable_row_ids=False)
         compaction._rewrite = fails_at_first
         try:
             _as_pylance_alone(spark, log, options, stable_row_ids=True)
         finally:
             compaction._rewrite = rewritten
-        raw = KafkaLog.connect(bootstrap_servers, log=name)
+        raw = KafkaLog.connect(bootstrap_servers, log=world.log)
         try:
             _leftovers(raw, log)
         finally:

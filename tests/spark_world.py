@@ -38,35 +38,18 @@ ON_SPARK = [
 
 
 @dataclass
-class SparkWorld:
-    """A session, a log of its own, and a client."""
+class LogWorld:
+    """A log of its own, and a client."""
 
     root: Path
     bootstrap_servers: str
     log: str
     client: CommitLog
-    spark: SparkSession
 
     @property
     def options(self) -> dict[str, str]:
         """Return the options that reach the log."""
         return {"kafka.bootstrap.servers": self.bootstrap_servers, "log": self.log}
-
-    def read(self, table: str, **options: Any) -> DataFrame:
-        """Read a table."""
-        reader = self.spark.read.format("commitlog").options(**self.options, table=table)
-        return reader.options(**options).load()
-
-    def files(self, name: str, *contents: list[dict[str, Any]]) -> DataFrame:
-        """Return a stream of files, one per micro-batch, each with these rows."""
-        folder = self.root / name
-        folder.mkdir(exist_ok=True)
-        for position, rows in enumerate(contents):
-            path = folder / f"{position}.json"
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            os.utime(path, (1_600_000_000 + position,) * 2)
-        source = self.spark.readStream.schema("id long, name string, op string")
-        return source.option("maxFilesPerTrigger", 1).json(str(folder))
 
     def checkpoint(self, name: str) -> Path:
         """Return a checkpoint's folder."""
@@ -86,9 +69,37 @@ class SparkWorld:
         rows: list[dict[str, Any]] = [row for batch in found for row in batch.to_pylist()]
         return [row for row in rows if any(op["table"] == table for op in row["operations"])]
 
+    def batches(self, table: str) -> list[int | None]:
+        """Return the sequences of an application's commits to a table; None for other commits."""
+        _, *made = (row for row in self.log_rows(table) if row["answers"] is None)
+        return [row["application_sequence"] for row in made]
+
     def create(self, table: str, schema: pa.Schema, **options: Any) -> None:
         """Make a table."""
         self.client.create_table(table, schema, **options)
+
+
+@dataclass
+class SparkWorld(LogWorld):
+    """A session over it."""
+
+    spark: SparkSession
+
+    def read(self, table: str, **options: Any) -> DataFrame:
+        """Read a table."""
+        reader = self.spark.read.format("commitlog").options(**self.options, table=table)
+        return reader.options(**options).load()
+
+    def files(self, name: str, *contents: list[dict[str, Any]]) -> DataFrame:
+        """Return a stream of files, one per micro-batch, each with these rows."""
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        for position, rows in enumerate(contents):
+            path = folder / f"{position}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(path, (1_600_000_000 + position,) * 2)
+        source = self.spark.readStream.schema("id long, name string, op string")
+        return source.option("maxFilesPerTrigger", 1).json(str(folder))
 
 
 def finish(query: Any) -> None:
@@ -97,29 +108,23 @@ def finish(query: Any) -> None:
 
 
 @contextmanager
-def led_log(root: Path, bootstrap_servers: str) -> Iterator[str]:
-    """Make a log with a leader in this process; yield its name."""
+def log_world(root: Path, bootstrap_servers: str) -> Iterator[LogWorld]:
+    """Make a log with a leader in this process."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
     with closing(KafkaLog.connect(bootstrap_servers, log=name)) as log:
         log.create(tables_root=str(root / "tables"), replication_factor=1)
-        with leading(log, root):
-            yield name
+        with leading(log, root), CommitLog.connect(bootstrap_servers, log=name) as client:
+            yield LogWorld(root, bootstrap_servers, name, client)
 
 
 @contextmanager
 def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
     """Run a service and a session for as long as a module's tests need them."""
-    spark: SparkSession | None = None
-    client: CommitLog | None = None
-    with led_log(root, bootstrap_servers) as name:
+    with log_world(root, bootstrap_servers) as made:
+        conf = {"spark.sql.session.timeZone": "America/New_York"}
+        spark = local_session("tests", conf={**conf, "spark.sql.timeType.enabled": "true"})
         try:
-            conf = {"spark.sql.session.timeZone": "America/New_York"}
-            spark = local_session("tests", conf={**conf, "spark.sql.timeType.enabled": "true"})
             spark.dataSource.register(CommitLogDataSource)
-            client = CommitLog.connect(bootstrap_servers, log=name)
-            yield SparkWorld(root, bootstrap_servers, name, client, spark)
+            yield SparkWorld(**vars(made), spark=spark)
         finally:
-            if spark is not None:
-                spark.stop()
-            if client is not None:
-                client.close()
+            spark.stop()

@@ -14,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
 from consumers.broker import JarsUnavailable
 from infra import environments
 from tests.child import lines_of
-from tests.spark_world import led_log
+from tests.spark_world import log_world
 
 pytestmark = [
     pytest.mark.broker,
@@ -38,12 +37,11 @@ def test_a_client_of_spark_connect_writes_reads_and_audits(broker: Any, tmp_path
         environments.fetch(PINS)
     except JarsUnavailable as error:
         pytest.skip(f"no registry has what Spark Connect's client needs: {error}")
-    with led_log(tmp_path, broker.bootstrap_servers) as name:
-        with CommitLog.connect(broker.bootstrap_servers, log=name) as client:
-            client.create_table("s$log", SCHEMA)
-            client.create_table("s$t", SCHEMA, primary_key="id")
+    with log_world(tmp_path, broker.bootstrap_servers) as world:
+        world.create("s$log", SCHEMA)
+        world.create("s$t", SCHEMA, primary_key="id")
         path = os.pathsep.join([str(environments.packages(PINS)), str(REPOSITORY)])
-        command = [sys.executable, str(CHILD), broker.bootstrap_servers, name, str(tmp_path)]
+        command = [sys.executable, str(CHILD), broker.bootstrap_servers, world.log, str(tmp_path)]
         environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
         lines = lines_of(command, cwd=tmp_path, env=environment, seconds=SECONDS)
     found = json.loads(lines[-1])

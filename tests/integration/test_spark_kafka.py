@@ -14,10 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
 from infra import spark_kafka
 from tests.child import lines_of
-from tests.spark_world import led_log
+from tests.spark_world import log_world
 
 pytestmark = [
     pytest.mark.broker,
@@ -56,13 +55,12 @@ spark.stop()
 
 def test_the_connector_reads_the_logs_topics_and_feeds_tables(broker: Any, tmp_path: Path) -> None:
     jars = spark_kafka.fetch()
-    with led_log(tmp_path, broker.bootstrap_servers) as name:
-        with CommitLog.connect(broker.bootstrap_servers, log=name) as client:
-            client.create_table("s$visits", SCHEMA)
-            for number in range(3):
-                client.append("s$visits", pa.table({"id": [number]}, schema=SCHEMA))
-            client.create_table("shop$readings", _readings())
-        arguments = [broker.bootstrap_servers, name, jars, str(tmp_path)]
+    with log_world(tmp_path, broker.bootstrap_servers) as world:
+        world.create("s$visits", SCHEMA)
+        for number in range(3):
+            world.client.append("s$visits", pa.table({"id": [number]}, schema=SCHEMA))
+        world.create("shop$readings", _readings())
+        arguments = [broker.bootstrap_servers, world.log, jars, str(tmp_path)]
         places = [str(REPOSITORY), str(REPOSITORY / "infra" / "examples")]
         lines = lines_of(
             [sys.executable, "-c", PROGRAM, *arguments],
@@ -72,11 +70,11 @@ def test_the_connector_reads_the_logs_topics_and_feeds_tables(broker: Any, tmp_p
         )
     found = json.loads(lines[-1])
     assert [(r["topic"], r["kind"], r["status"], r["count"]) for r in found["raw"]] == [
-        (f"{name}.outcomes", "Genesis", None, 1),
-        (f"{name}.outcomes", "LeaderStarted", None, 1),
-        (f"{name}.outcomes", "Outcome", "committed", 6),
-        (f"{name}.transactions", "ProtocolVersion", None, 1),
-        (f"{name}.transactions", "Transaction", None, 5),
+        (f"{world.log}.outcomes", "Genesis", None, 1),
+        (f"{world.log}.outcomes", "LeaderStarted", None, 1),
+        (f"{world.log}.outcomes", "Outcome", "committed", 6),
+        (f"{world.log}.transactions", "ProtocolVersion", None, 1),
+        (f"{world.log}.transactions", "Transaction", None, 5),
     ]
     assert found["copied"] == 7
 

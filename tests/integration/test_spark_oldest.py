@@ -14,12 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
 from consumers.broker import JarsUnavailable
 from infra import oldest_spark
 from tests import spark_start
 from tests.child import lines_of
-from tests.spark_world import led_log
+from tests.spark_world import log_world
 
 pytestmark = [
     pytest.mark.broker,
@@ -45,12 +44,11 @@ def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
         oldest_spark.fetch()
     except JarsUnavailable as error:
         pytest.skip(f"no registry has PySpark 4.1, or Delta's and Iceberg's jars: {error}")
-    with led_log(tmp_path, broker.bootstrap_servers) as name:
-        with CommitLog.connect(broker.bootstrap_servers, log=name) as client:
-            client.create_table("s$old", WIDE, stable_row_ids=True)
-            client.create_table("s$copy", COPY)
-            client.create_table("s$t", SCHEMA)
-        given = [broker.bootstrap_servers, name, oldest_spark.jars(), str(tmp_path)]
+    with log_world(tmp_path, broker.bootstrap_servers) as world:
+        world.create("s$old", WIDE, stable_row_ids=True)
+        world.create("s$copy", COPY)
+        world.create("s$t", SCHEMA)
+        given = [broker.bootstrap_servers, world.log, oldest_spark.jars(), str(tmp_path)]
         path = os.pathsep.join([str(oldest_spark.packages()), str(REPOSITORY)])
         command = [sys.executable, str(CHILD), *given]
         environment = {"PYTHONPATH": path, **spark_start.AS_USERS_DO}

@@ -1,4 +1,4 @@
-"""The Spark sink and source on a real Spark, over a stand-in for the log."""
+"""The Spark sink and source on a real Spark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.fakes.spark_log import FakeDataSource, FakeLog
-from tests.spark_world import ON_SPARK, QUERY_SECONDS, SparkWorld
+from tests.spark_world import ON_SPARK, QUERY_SECONDS, LogWorld, SparkWorld
 
 pytestmark = ON_SPARK
 
@@ -34,51 +33,28 @@ COLUMNS = [
 ]
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> FakeLog:
-    made = FakeLog(tmp_path)
-    made.create_table(TABLE, SCHEMA)
-    return made
-
-
-@pytest.fixture
-def spark(world: SparkWorld) -> SparkSession:
-    """A session of its own, whose format `commitlog` is over the stand-in."""
-    session = world.spark.newSession()
-    session.dataSource.register(FakeDataSource)
-    return session
-
-
-def put_files(log: FakeLog, *contents: range) -> None:
-    folder = log.root / "input"
-    folder.mkdir(exist_ok=True)
+def put_files(folder: Path, *contents: range) -> None:
+    folder.mkdir()
     for position, ids in enumerate(contents):
         path = folder / f"{position}.json"
         path.write_text("".join(json.dumps({"id": i}) + "\n" for i in ids))
         os.utime(path, (1_600_000_000 + position,) * 2)
 
 
-def ids(log: FakeLog) -> list[int]:
-    return sorted(log.open(TABLE).to_table(columns=["id"])["id"].to_pylist())
+def ids(world: LogWorld, table: str) -> list[int]:
+    return [row["id"] for row in world.rows(table)]
 
 
-def keys(log: FakeLog) -> list[Any]:
-    return [entry["key"] for entry in log.journal()]
-
-
-def reach(root: Path) -> dict[str, str]:
-    return {"table": TABLE, "kafka.bootstrap.servers": str(root)}
-
-
-def batches(spark: SparkSession, root: Path) -> dict[str, Any]:
-    """Append, overwrite and read; return what came of it."""
+def batches(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
+    """Append, overwrite and read the table `batches`; return what came of it."""
+    options = {**options, "table": "batches"}
     frame = spark.range(100).repartition(3).selectExpr(*COLUMNS)
 
     def write(mode: str, **more: str) -> None:
-        frame.write.format("commitlog").options(**reach(root), **more).mode(mode).save()
+        frame.write.format("commitlog").options(**options, **more).mode(mode).save()
 
     def read(**more: str) -> DataFrame:
-        return spark.read.format("commitlog").options(**reach(root), **more).load()
+        return spark.read.format("commitlog").options(**options, **more).load()
 
     write("append")
     write("append", txnAppId="job", txnVersion="7")
@@ -96,23 +72,26 @@ def batches(spark: SparkSession, root: Path) -> dict[str, Any]:
     }
 
 
-def check_batches(told: dict[str, Any], log: FakeLog) -> None:
+def check_batches(told: dict[str, Any], world: LogWorld) -> None:
     assert (told["after"], told["now"], told["old"]) == (200, 100, 100)
     assert told["rows"] == [[0, 0.0, [0.0, 1.0], None], [1, 1.0, [1.0, 1.0], None]]
     assert told["narrow"] == ["id", "note"]
     assert told["workers"] == pyspark.__file__, "an archive without bytecode is slower to import"
-    assert keys(log) == [None, [TABLE, "job", 7], None]
-    assert len(log.open(TABLE).get_fragments()) >= 10
-    assert ids(log) == list(range(100))
+    assert world.batches("batches") == [None, 7, None]
+    assert len(world.client.open("batches").get_fragments()) >= 10
+    assert ids(world, "batches") == list(range(100))
 
 
-def test_batches_append_overwrite_and_read(spark: SparkSession, log: FakeLog) -> None:
-    check_batches(batches(spark, log.root), log)
+def test_batches_append_overwrite_and_read(world: SparkWorld) -> None:
+    world.create("batches", SCHEMA)
+    check_batches(batches(world.spark, world.options), world)
 
 
 def test_what_cannot_work_fails_before_an_executor_starts(
-    spark: SparkSession, log: FakeLog
+    world: SparkWorld, tmp_path: Path
 ) -> None:
+    world.create(TABLE, SCHEMA)
+    spark, reach = world.spark, {**world.options, "table": TABLE}
     frame = spark.range(3).selectExpr(*COLUMNS)
 
     def fails(says: str, action: Callable[[], object]) -> None:
@@ -121,14 +100,14 @@ def test_what_cannot_work_fails_before_an_executor_starts(
         assert says in str(caught.value), str(caught.value)[-500:]
 
     def save(frame: DataFrame, **more: str) -> Callable[[], None]:
-        options = {**reach(log.root), **more}
+        options = {**reach, **more}
         return lambda: frame.write.format("commitlog").options(**options).mode("append").save()
 
     def update() -> None:
-        put_files(log, range(3))
-        source = spark.readStream.schema("id long").json(str(log.root / "input"))
-        sink = source.writeStream.format("commitlog").options(**reach(log.root))
-        sink = sink.outputMode("update").option("checkpointLocation", str(log.root / "c"))
+        put_files(tmp_path / "input", range(3))
+        source = spark.readStream.schema("id long").json(str(tmp_path / "input"))
+        sink = source.writeStream.format("commitlog").options(**reach)
+        sink = sink.outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
         sink.start().awaitTermination(int(QUERY_SECONDS))
 
     fails("Rename it to 'at'", save(frame.selectExpr("id", "at AS att")))
@@ -141,5 +120,5 @@ def test_what_cannot_work_fails_before_an_executor_starts(
     fails("cannot name a table", save(frame, table="nyc$"))
     fails("it may not be null", save(frame.selectExpr("nullif(id, 1) AS id", "at")))
     fails("pdate", update)
-    assert log.journal() == []
-    assert ids(log) == []
+    assert world.batches(TABLE) == []
+    assert ids(world, TABLE) == []
