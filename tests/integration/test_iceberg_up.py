@@ -174,31 +174,6 @@ def test_both_formats_commit_in_one_record(up: Up) -> None:
     assert loaded["metadata"]["properties"]["lance"] == "2"
 
 
-def test_a_key_gets_the_same_answer_again(up: Up) -> None:
-    server = up.server
-    assert server.ask("POST", "/v1/namespaces", {"namespace": ["keys"]}).status == 200
-    body = {"name": "t", "schema": {"type": "struct", "fields": []}}
-    key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000a"}
-    first = server.ask("POST", "/v1/namespaces/keys/tables", body, key)
-    again = server.ask("POST", "/v1/namespaces/keys/tables", body, key)
-    assert first.status == again.status == 200, (first.data, again.data)
-    assert first.data == again.data
-    changes = {
-        "table-changes": [
-            {
-                "identifier": {"namespace": ["keys"], "name": "t"},
-                "requirements": [{"type": "assert-table-uuid", "uuid": str(uuid.uuid4())}],
-                "updates": [],
-            }
-        ]
-    }
-    key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000b"}
-    answers = [server.ask("POST", "/v1/transactions/commit", changes, key) for _ in range(2)]
-    assert answers[0].status == 409
-    assert answers[0].error["failed-requirements"]
-    assert answers[0].data == answers[1].data
-
-
 def test_files_elsewhere_are_nobodys_business(up: Up, tmp_path: Path) -> None:
     server = up.server
     assert server.ask("POST", "/v1/namespaces", {"namespace": ["places"]}).status == 200

@@ -132,21 +132,6 @@ def test_the_id_of_a_request_without_a_key_is_its_key(server: IcebergServer, tab
     assert (first.status, again.data) == (200, first.data)
 
 
-def test_a_refusal_is_repeated_under_its_key_too(server: IcebergServer, table: str) -> None:
-    key = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000dead"}
-    wish = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 4}
-    first = _commit(server, _change(table, requirements=[wish]), headers=key)
-    assert first.status == 409
-    assert first.error["failed-requirements"] == [
-        {
-            "identifier": {"namespace": ["analytics"], "name": table},
-            "requirement": wish,
-            "actual": {"snapshot-id": None},
-        }
-    ]
-    assert _commit(server, _change(table, requirements=[wish]), headers=key).data == first.data
-
-
 def test_a_create_may_be_repeated_under_its_key(server: IcebergServer) -> None:
     key = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000cafe"}
     body = {"name": "made_once", "schema": schema("id")}
