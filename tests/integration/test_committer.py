@@ -16,15 +16,12 @@ from pathlib import Path
 import lance
 import pytest
 
-from commitlog import CommitLog
-from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Partition, Topic
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.opening import is_there
 from commitlog.codecs.avro import seal_outcome
 from commitlog.errors import (
     CorruptLog,
-    IncompatibleConflict,
     NoSuchTable,
     OutcomeUnknown,
     RetryableConflict,
@@ -110,52 +107,6 @@ def test_one_record_commits_two_tables_or_none(running: Service) -> None:
         both.append(a, rows(3))
         both.append(b, rows(4))
     assert (client.table(a).version, client.table(b).version) == (2, 2)
-
-
-def test_deletes_of_other_rows_in_one_fragment_are_rebased(running: Service) -> None:
-    t = table(running)
-    running.client.append(t, rows(*range(10)))
-    clients = [CommitLog(lambda: MemoryLog(running.cluster)) for _ in range(4)]
-    done: list[Outcome] = []
-
-    def delete(client: CommitLog, number: int) -> None:
-        done.append(client.delete(t, f"id = {number}"))
-
-    threads = [
-        threading.Thread(target=delete, args=(client, number))
-        for number, client in enumerate(clients)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread, client in zip(threads, clients, strict=True):
-        thread.join(120)
-        client.close()
-    assert ids_of(lance.dataset(str(running.location(t)))) == list(range(4, 10))
-    assert [outcome.status for outcome in done] == [Status.COMMITTED] * 4
-
-
-def test_a_conflict_names_the_winner_and_what_to_do(running: Service) -> None:
-    t = table(running)
-    running.client.append(t, rows(1, 2, 3))
-    dataset = lance.dataset(str(running.location(t)))
-    image = dataset.get_fragments()[0].delete("id = 1")
-    assert image is not None
-    operation = lance.LanceOperation.Delete([image], [], "id = 1")
-    winner = running.client.delete(t, "id = 1")
-    outcome = running.client.submit(t, operation, read_version=2).result()
-    assert outcome.status is Status.RETRYABLE
-    assert outcome.conflict is not None
-    assert outcome.conflict.transaction_id == winner.transaction_id
-    assert (outcome.conflict.version, outcome.conflict.operation) == (3, "Delete")
-    assert outcome.conflict.advice
-    with pytest.raises(RetryableConflict, match="retryable"):
-        outcome.raise_for_conflict()
-    running.client.submit(
-        t, lance.LanceOperation.Overwrite(dataset.schema, []), read_version=3
-    ).result().raise_for_conflict()
-    late = running.client.submit(t, operation, read_version=2).result()
-    with pytest.raises((RetryableConflict, IncompatibleConflict)):
-        late.raise_for_conflict()
 
 
 def test_expectations_are_checked_where_the_order_is_made(running: Service) -> None:

@@ -112,23 +112,6 @@ def test_pylance_changes_schema_indices_and_files_through_the_log(world: World) 
     assert opened.version == world.log.table("pylance$schema").version
 
 
-def test_writers_on_stale_handles_are_rebased(world: World) -> None:
-    table = ["pylance", "stale"]
-    world.write(table, numbers(0, 10))
-    one, two = world.open(table), world.open(table)
-    one.insert(numbers(10, 20))
-    two.insert(numbers(20, 30))
-    one, two = world.open(table), world.open(table)
-    one.delete("id = 1")
-    two.delete("id = 2")
-    one, two = world.open(table), world.open(table)
-    one.update({"x": "1.0"}, "id = 5")
-    two.update({"x": "2.0"}, "id = 5")
-    opened = world.open(table)
-    assert (opened.version, opened.count_rows()) == (7, 28)
-    assert opened.to_table(filter="id = 5")["x"].to_pylist() == [2.0]
-
-
 def test_the_namespace_client_lists_and_drops(world: World) -> None:
     client = world.namespace
     client.create_namespace(CreateNamespaceRequest(id=["plain"], properties={"a": "b"}))
@@ -172,16 +155,6 @@ def test_lancedb_works_on_tables_of_the_log(world: World) -> None:
     assert connection.open_table("u", namespace_path=["db"]).count_rows() == 10
     connection.drop_table("u", namespace_path=["db"])
     connection.drop_namespace(["db"])
-
-
-@pytest.mark.parametrize("answer", ["lost", "500", "503"])
-def test_a_lost_answer_leaves_no_duplicate(world: World, answer: str) -> None:
-    table = ["faults", f"t_{answer}"]
-    dataset = world.write(table, numbers(0, 10))
-    world.faults.path, world.faults.answers = "/version/create", [answer]
-    dataset.insert(numbers(10, 20))
-    assert world.open(table).count_rows() == 20
-    assert world.log.table(table).version == 2
 
 
 @pytest.mark.slow

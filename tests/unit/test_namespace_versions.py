@@ -138,8 +138,12 @@ def test_writers_that_conflict_are_rebased_by_lance(world: World, table: list[st
     two = world.open(table)
     one.delete("id = 1")
     two.delete("id = 2")
+    one, two = world.open(table), world.open(table)
+    one.update({"x": "1.0"}, "id = 5")
+    two.update({"x": "2.0"}, "id = 5")
     opened = world.open(table)
-    assert (opened.version, opened.count_rows()) == (5, 28)
+    assert (opened.version, opened.count_rows()) == (7, 28)
+    assert opened.to_table(filter="id = 5")["x"].to_pylist() == [2.0]
 
 
 def test_an_overwrite_that_won_refuses_an_update(world: World, table: list[str]) -> None:
