@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import shutil
-import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +14,6 @@ import lance
 import pytest
 
 from commitlog.adapters.memory_cluster import Partition, Topic
-from commitlog.adapters.storage import LocalStore
 from commitlog.client.opening import is_there
 from commitlog.codecs.avro import seal_outcome
 from commitlog.errors import (
@@ -156,15 +152,6 @@ def test_an_existing_dataset_is_taken_over_and_dropped(running: Service, tmp_pat
         running.client.table("ns$mine")
 
 
-def test_after_a_restart_everything_goes_on(running: Service) -> None:
-    t = table(running)
-    running.client.append(t, rows(1))
-    running.running[0].stop()
-    running.start().await_leading()
-    assert running.client.append(t, rows(2)).version == 3
-    assert ids_of(lance.dataset(str(running.location(t)))) == [1, 2]
-
-
 def test_without_its_checkpoint_the_committer_reads_the_log_to_the_same_state(
     running: Service,
 ) -> None:
@@ -196,44 +183,6 @@ def test_a_standby_takes_over_and_nothing_is_lost(running: Service, tmp_path: Pa
         running.client.append(t, rows(number))
     assert ids_of(lance.dataset(str(running.location(t)))) == list(range(10))
     assert running.client.table(t).version == 11
-
-
-def test_a_manifest_written_around_the_log_is_moved_away(running: Service) -> None:
-    t = table(running)
-    running.client.append(t, rows(1))
-    location = running.location(t)
-    lance.write_dataset(rows(666), str(location), mode="append")
-    running.client.append(t, rows(2))
-    assert ids_of(lance.dataset(str(location))) == [1, 2]
-    assert len(list((location / "_quarantine").iterdir())) == 1
-
-
-def test_a_table_whose_files_cannot_be_written_waits_alone(
-    running: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad, good = table(running, "ns$bad"), table(running, "ns$good")
-    location = str(running.location(bad))
-    full = threading.Event()
-    full.set()
-    create = LocalStore.create
-
-    def failing(self: LocalStore, path: str, data: bytes) -> bool:
-        if full.is_set() and self._root == location:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return create(self, path, data)
-
-    [fragment] = lance.fragment.write_fragments(rows(1), location)
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "create", failing)
-        operation = lance.LanceOperation.Append([fragment])
-        ticket = running.client.submit(bad, operation, read_version=1)
-        assert ticket.result(timeout=120, wait="committed").version == 2
-        with pytest.raises(OutcomeUnknown):
-            ticket.result(timeout=0.3)
-        assert running.client.append(good, rows(1)).version == 2
-        full.clear()
-        assert ticket.result(timeout=120).version == 2
-    assert ids_of(lance.dataset(location)) == [1]
 
 
 def test_a_zombie_s_outcome_is_ignored_by_everybody(running: Service) -> None:

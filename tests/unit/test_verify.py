@@ -100,33 +100,6 @@ def test_what_a_deposed_leader_writes_is_void_and_harmless(hand: Hand) -> None:
     assert (verdict.outcomes, verdict.voids) == (1, 1)
 
 
-def test_a_changed_byte_is_found(hand: Hand) -> None:
-    offset = first(hand)
-    made = hand.submit(3)
-    hand.lead(1)
-    hand.decide(hand.outcome(made[0], offset))
-    sealed, record = seal_outcome(
-        hand.outcome(made[1], offset + 1), previous_hash=hand.hash, epoch=1, node="here:1"
-    )
-    broken = record.replace(made[1].transaction_id.encode(), made[2].transaction_id.encode())
-    assert broken != record
-    hand.append("1/2", broken)
-    hand.sequence, hand.hash = 2, sealed.hash
-    hand.decide(hand.outcome(made[2], offset + 2))
-    verdict = check(hand)
-    assert (verdict.first_bad_sequence, verdict.outcomes) == (2, 1)
-    assert verdict.problems[0].offset is not None
-
-
-def test_a_missing_outcome_is_found(hand: Hand) -> None:
-    offset = first(hand)
-    made = hand.submit(2)
-    hand.lead(1)
-    hand.sequence = 1
-    hand.decide(hand.outcome(made[1], offset + 1))
-    assert check(hand).first_bad_sequence == 1
-
-
 def test_an_answer_to_other_content_is_found(hand: Hand) -> None:
     offset = first(hand)
     made = hand.submit(1)
@@ -135,13 +108,3 @@ def test_an_answer_to_other_content_is_found(hand: Hand) -> None:
     verdict = check(hand)
     assert verdict.first_bad_sequence == 1
     assert "other content" in verdict.problem
-
-
-def test_an_answer_to_a_lost_transaction_is_found(hand: Hand) -> None:
-    offset = first(hand)
-    made = hand.submit(1)
-    hand.lead(1)
-    hand.decide(hand.outcome(made[0], offset + 100))
-    verdict = check(hand)
-    assert verdict.first_bad_sequence == 1
-    assert "missing" in verdict.problem
