@@ -56,7 +56,9 @@ _READ_ONLY = "x-commitlog-read-only"
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
 _VIEW = "/v1/namespaces/{namespace}/views/{view}"
-_METHODS = {"GET", "HEAD", "POST", "DELETE"}
+_CONFIG = "/v1/config"
+_READING = ("GET", "HEAD")
+_METHODS = {*_READING, "POST", "DELETE"}
 _UNSUPPORTED = (
     "/v1/oauth/tokens",
     f"{_NAMESPACE}/functions",
@@ -128,30 +130,19 @@ def _past_routes(
 ) -> list[Route]:
     """Return the routes of the catalogue as of a position: reads, and refusals of all else."""
     start = f"/v1/{PREFIX}{{position}}"
-    namespace, table = (path.removeprefix("/v1") for path in (_NAMESPACE, _TABLE))
-    reads: list[tuple[set[str], str, Callable[[_Routes], Handler]]] = [
-        ({"GET"}, "/namespaces", lambda routes: routes.list_namespaces),
-        ({"HEAD"}, namespace, lambda routes: routes.namespace_exists),
-        ({"GET"}, namespace, lambda routes: routes.load_namespace),
-        ({"GET"}, f"{namespace}/tables", lambda routes: routes.list_tables),
-        ({"HEAD"}, table, lambda routes: routes.table_exists),
-        ({"GET"}, table, lambda routes: routes.load_table),
-        ({"POST"}, f"{table}/metrics", lambda routes: routes.metrics),
-        ({"GET"}, f"{table}/credentials", lambda routes: routes.credentials),
-        ({"POST"}, f"{table}/sign", lambda routes: routes.sign),
-        ({"GET"}, f"{namespace}/views", lambda routes: routes.list_views),
-        ({"HEAD"}, f"{namespace}/views/{{view}}", lambda routes: routes.view_exists),
-        ({"GET"}, f"{namespace}/views/{{view}}", lambda routes: routes.load_view),
-    ]
 
-    def handler(read: Callable[[_Routes], Handler]) -> Handler:
-        return lambda request, body: read(at(request))(request, body)
+    def handler(read: _Work) -> Handler:
+        return lambda request, body: read(at(request), request, body)
 
     def refused(request: Request, body: bytes) -> Response:
         refuse(request.path_params["position"])
 
     route = partial(_route, settings, large)
-    served = [route(on, f"{start}{path}", handler(read)) for on, path, read in reads]
+    served = [
+        route({method}, f"{start}{path.removeprefix('/v1')}", handler(read))
+        for method, path, read in ROUTES
+        if path != _CONFIG and (method in _READING or read in _READ_BY_POST)
+    ]
     return [*served, route(_METHODS, f"{start}/{{rest:path}}", refused)]
 
 
@@ -169,44 +160,13 @@ def iceberg_routes(
     they may name.
     """
     routes = _Routes(service, settings, positioned, access)
-    table: list[tuple[str, str, Handler]] = [
-        ("GET", "/v1/config", routes.config),
-        ("POST", "/v1/transactions/commit", routes.commit_transaction),
-        ("GET", "/v1/namespaces", routes.list_namespaces),
-        ("POST", "/v1/namespaces", routes.create_namespace),
-        ("HEAD", _NAMESPACE, routes.namespace_exists),
-        ("GET", _NAMESPACE, routes.load_namespace),
-        ("DELETE", _NAMESPACE, routes.drop_namespace),
-        ("POST", f"{_NAMESPACE}/properties", routes.update_namespace),
-        ("GET", f"{_NAMESPACE}/tables", routes.list_tables),
-        ("POST", f"{_NAMESPACE}/tables", routes.create_table),
-        ("POST", f"{_NAMESPACE}/register", routes.register_table),
-        ("HEAD", _TABLE, routes.table_exists),
-        ("GET", _TABLE, routes.load_table),
-        ("POST", _TABLE, routes.commit_table),
-        ("DELETE", _TABLE, routes.drop_table),
-        ("POST", f"{_TABLE}/metrics", routes.metrics),
-        ("GET", f"{_TABLE}/credentials", routes.credentials),
-        ("POST", f"{_TABLE}/sign", routes.sign),
-        ("POST", "/v1/tables/rename", routes.rename_table),
-        ("GET", f"{_NAMESPACE}/views", routes.list_views),
-        ("POST", f"{_NAMESPACE}/views", routes.create_view),
-        ("POST", f"{_NAMESPACE}/register-view", routes.register_view),
-        ("HEAD", _VIEW, routes.view_exists),
-        ("GET", _VIEW, routes.load_view),
-        ("POST", _VIEW, routes.commit_view),
-        ("DELETE", _VIEW, routes.drop_view),
-        ("POST", "/v1/views/rename", routes.rename_view),
-    ]
-    routes.endpoints = [
-        f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
-        for method, path, _ in table
-        if path != "/v1/config"
-    ]
-    if reach is not None:
-        table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
     route = partial(_route, settings, large or LargeBodies(tells_clients_apart=reach is not None))
-    served = [route({method}, path, handler) for method, path, handler in table]
+
+    def handler(method: str, path: str, work: _Work) -> Handler:
+        bare = partial(work, routes)
+        return bare if reach is None else reach.before(method, path, bare)
+
+    served = [route({method}, path, handler(method, path, work)) for method, path, work in ROUTES]
     others = [route(_METHODS, path, routes.unsupported) for path in _UNSUPPORTED]
     return [*served, *others]
 
@@ -259,19 +219,18 @@ class _Routes:
         self._catalog = IcebergCatalog(service, settings)
         self._namespaces = IcebergNamespaces(self._catalog)
         self._views = IcebergViews(self._catalog)
-        self.endpoints: list[str] = []
 
     def config(self, request: Request, body: bytes) -> Response:
         position = self._positioned(request.query_params.get("warehouse", ""))
         if position:
             overrides = {"prefix": f"{PREFIX}{position}", "commitlog.position": position}
-            reads = [one for one in self.endpoints if one.startswith(("GET ", "HEAD "))]
+            reads = [one for one in _ENDPOINTS if one.startswith(_READING)]
             return json_reply({"defaults": {}, "overrides": overrides, "endpoints": reads})
         return json_reply(
             {
                 "defaults": {},
                 "overrides": {},
-                "endpoints": self.endpoints,
+                "endpoints": _ENDPOINTS,
                 "idempotency-key-lifetime": KEY_LIFETIME,
             }
         )
@@ -394,3 +353,43 @@ class _Routes:
 
     def rename_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.rename_table(requester_of(request), body)
+
+
+_Work = Callable[[_Routes, Request, bytes], Response]
+
+ROUTES: tuple[tuple[str, str, _Work], ...] = (
+    ("GET", _CONFIG, _Routes.config),
+    ("POST", "/v1/transactions/commit", _Routes.commit_transaction),
+    ("GET", "/v1/namespaces", _Routes.list_namespaces),
+    ("POST", "/v1/namespaces", _Routes.create_namespace),
+    ("HEAD", _NAMESPACE, _Routes.namespace_exists),
+    ("GET", _NAMESPACE, _Routes.load_namespace),
+    ("DELETE", _NAMESPACE, _Routes.drop_namespace),
+    ("POST", f"{_NAMESPACE}/properties", _Routes.update_namespace),
+    ("GET", f"{_NAMESPACE}/tables", _Routes.list_tables),
+    ("POST", f"{_NAMESPACE}/tables", _Routes.create_table),
+    ("POST", f"{_NAMESPACE}/register", _Routes.register_table),
+    ("HEAD", _TABLE, _Routes.table_exists),
+    ("GET", _TABLE, _Routes.load_table),
+    ("POST", _TABLE, _Routes.commit_table),
+    ("DELETE", _TABLE, _Routes.drop_table),
+    ("POST", f"{_TABLE}/metrics", _Routes.metrics),
+    ("GET", f"{_TABLE}/credentials", _Routes.credentials),
+    ("POST", f"{_TABLE}/sign", _Routes.sign),
+    ("POST", "/v1/tables/rename", _Routes.rename_table),
+    ("GET", f"{_NAMESPACE}/views", _Routes.list_views),
+    ("POST", f"{_NAMESPACE}/views", _Routes.create_view),
+    ("POST", f"{_NAMESPACE}/register-view", _Routes.register_view),
+    ("HEAD", _VIEW, _Routes.view_exists),
+    ("GET", _VIEW, _Routes.load_view),
+    ("POST", _VIEW, _Routes.commit_view),
+    ("DELETE", _VIEW, _Routes.drop_view),
+    ("POST", "/v1/views/rename", _Routes.rename_view),
+)
+_ENDPOINTS = [
+    f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
+    for method, path, _ in ROUTES
+    if path != _CONFIG
+]
+_READ_BY_POST = (_Routes.metrics, _Routes.sign)
+"""What a client of a past catalogue asks as well; the rest of it reads by GET and HEAD."""
