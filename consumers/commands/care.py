@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from commitlog.model.limits import GRACE_DAYS
 from consumers.commands import output
@@ -24,6 +25,9 @@ from consumers.commands.options import (
     connect_to_files,
 )
 
+if TYPE_CHECKING:
+    from consumers.views.health import Check
+
 
 def doctor(*, where: Where = HERE, strict: Flag = False, as_json: AsJson = False) -> ExitCode:
     """Check everything that the service depends on, with advice for each problem.
@@ -36,18 +40,24 @@ def doctor(*, where: Where = HERE, strict: Flag = False, as_json: AsJson = False
     strict
         Exit with 1 for warnings too.
     """
-    from consumers.tools.doctor import run
-    from consumers.views.health import Check, Level, is_whole
+    from consumers.tools.doctor import doctor as look
+    from consumers.views.health import Level, is_whole
 
-    def show(check: Check) -> None:
-        if not as_json:
-            output.print_check(check.name, check.level, check.message, check.advice)
-
-    found = run(where.load(), show, output.note)
-    if as_json:
-        output.print_json([check.to_json() for check in found])
+    found = _shown(look(where.load(), output.note), as_json=as_json)
     is_good = is_whole(found) and not (strict and any(one.level is Level.WARN for one in found))
     return ExitCode.OK if is_good else ExitCode.REFUSED
+
+
+def _shown(checks: Iterable[Check], *, as_json: bool) -> tuple[Check, ...]:
+    """Show each finding as it comes, or all of them at the end as JSON."""
+    found = []
+    for one in checks:
+        found.append(one)
+        if not as_json:
+            output.print_check(one.name, one.level, one.message, one.advice)
+    if as_json:
+        output.print_json([one.to_json() for one in found])
+    return tuple(found)
 
 
 def orphans(
@@ -183,13 +193,7 @@ def upgrade(*, check: Flag = False, where: Where = HERE, as_json: AsJson = False
         )
     config = where.load()
     with closing(connect(config)) as log:
-        found = []
-        for one in check_upgrade(log, config.root, config.token):
-            found.append(one)
-            if not as_json:
-                output.print_check(one.name, one.level, one.message, one.advice)
-    if as_json:
-        output.print_json([one.to_json() for one in found])
+        found = _shown(check_upgrade(log, config.root, config.token), as_json=as_json)
     return ExitCode.OK if all(one.level is Level.OK for one in found) else ExitCode.REFUSED
 
 

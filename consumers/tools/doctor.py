@@ -381,14 +381,3 @@ def _index(root: Path, health: Health) -> Check:
         if found.level is Level.OK or time.monotonic() > deadline:
             return found
         time.sleep(0.2)
-
-
-def run(
-    config: Config, show: Callable[[Check], None], say: Callable[[str], None] = lambda text: None
-) -> tuple[Check, ...]:
-    """Look at everything, showing each finding as it comes."""
-    found = []
-    for check in doctor(config, say):
-        show(check)
-        found.append(check)
-    return tuple(found)
