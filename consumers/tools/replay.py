@@ -13,7 +13,6 @@ bytes, so it is compared by its fields.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -46,7 +45,7 @@ from consumers.tools.verify.findings import (
 )
 from consumers.tools.verify.iceberg import is_same_metadata
 from consumers.tools.verify.rebuilt_index import RebuiltIndex
-from consumers.tools.verify.state import State
+from consumers.tools.verify.state import SAVE_SECONDS, State
 from consumers.tools.verify.versions import LifeManifests, Versions, manifest_paths
 from consumers.tools.verify.walk import Walk, new_replica
 
@@ -55,8 +54,6 @@ INDEX = "index.duckdb"
 ROWS = "rows"
 BUILT = frozenset({STATE, INDEX, "index", "tables", "elsewhere", ROWS})
 """What a folder has that was built in."""
-SAVE_SECONDS = 15.0
-SAVE_SHARE = 10.0
 
 OnProgress = Callable[[int, int], None]
 
@@ -163,7 +160,8 @@ class _Replay:
             "rows": options.rows,
             "program": package_version("lance-commitlog"),
         }
-        self._state = State(options.into / STATE, log, self._genesis, wanted)
+        folder, seconds = options.into / STATE, options.save_seconds
+        self._state = State(folder, log, self._genesis, wanted, seconds)
         self._places = RebuiltPlaces(self._genesis.tables_root, options.into, options.against)
         self._result = Replayed(partition)
         self._machine = Machine(self._genesis)
@@ -194,7 +192,6 @@ class _Replay:
         sequence, recordings = replica.chain.sequence, self._recordings.of
         self._index = RebuiltIndex(options.into, partition, sequence, recordings, identity)
         self._walk = Walk(log, partition, replica)
-        self._save_at = time.monotonic() + options.save_seconds
 
     def run(self) -> Replayed:
         """Read, build, compare."""
@@ -205,11 +202,11 @@ class _Replay:
             self._index.take(batch, walk.terms, walk.replica)
             walk.terms.clear()
             self._on_progress(walk.replica.outcomes_position, walk.end)
-            if time.monotonic() >= self._save_at and walk.is_settled:
-                self._save()
+            if self._state.is_due and walk.is_settled:
+                self._state.save(self._reached)
         walk.check()
         if walk.is_settled:
-            self._save()  # what comes now may take as long as the walk
+            self._state.save(self._reached)  # what comes now may take as long as the walk
         self._finish()
         return self._result
 
@@ -270,17 +267,7 @@ class _Replay:
         else:
             text = f"{place} isn't what the log says"
             name = format_table_id(change.table)
-            self._result.found(
-                [
-                    Problem(
-                        kind=ProblemKind.MANIFEST,
-                        message=text,
-                        sequence=sequence,
-                        offset=None,
-                        table=name,
-                    )
-                ]
-            )
+            self._result.found([Problem(ProblemKind.MANIFEST, text, sequence, table=name)])
 
     def _finish(self) -> None:
         """Write the heads of tables under `latest`, remove deleted versions, compare."""
@@ -343,8 +330,8 @@ class _Replay:
             if parsed is not None and is_in(parsed.version, life.deleted):
                 store.delete(f"{VERSIONS_DIRECTORY}/{name}")
 
-    def _save(self) -> None:
-        started = time.monotonic()
+    def _reached(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """Return how far this came, and what was built."""
         self._index.flush(self._walk.replica)
         self._count()
         found = {
@@ -353,9 +340,7 @@ class _Replay:
             "files": self._files.to_json() if self._files is not None else [],
             "empty": [[name, *empty] for name, empty in self._empty.items()],
         }
-        self._state.save(Checkpoint.of(self._machine, self._walk.replica), found)
-        now = time.monotonic()
-        self._save_at = now + max(self._options.save_seconds, (now - started) * SAVE_SHARE)
+        return Checkpoint.of(self._machine, self._walk.replica), found
 
     def _count(self) -> None:
         result = self._result

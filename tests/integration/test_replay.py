@@ -20,7 +20,7 @@ from consumers import history
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.tools import replay as module
 from consumers.tools.replay import ReplayOptions, replay
-from consumers.tools.verify import ProblemKind, walk
+from consumers.tools.verify import ProblemKind, state, walk
 from tests.disks import small_disk
 from tests.service import Service
 from tests.tampering import Copy
@@ -147,7 +147,7 @@ def test_an_interrupted_replay_goes_on(
     made: Service, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(walk, "RECORDS_PER_POLL", 3)
-    monkeypatch.setattr(module, "SAVE_SHARE", 0)
+    monkeypatch.setattr(state, "SAVE_SHARE", 0)
     whole = replay(made.log, 0, ReplayOptions(tmp_path / "whole", against=hidden))
     options = ReplayOptions(tmp_path / "new", against=hidden, save_seconds=0)
     for stop_at in (7, 12, 18):

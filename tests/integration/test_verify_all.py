@@ -26,7 +26,7 @@ from consumers.tools.verify import (
     PartitionFindings,
     ProblemKind,
     VerifyOptions,
-    check,
+    state,
     verify,
     walk,
 )
@@ -392,7 +392,7 @@ class Interrupted(Exception):
 def save_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a position saved every few records."""
     monkeypatch.setattr(walk, "RECORDS_PER_POLL", 4)
-    monkeypatch.setattr(check, "SAVE_SHARE", 0)
+    monkeypatch.setattr(state, "SAVE_SHARE", 0)
 
 
 def test_an_interrupted_run_goes_on_and_comes_to_the_same(

@@ -5,7 +5,6 @@ An interrupted run continues at its last saved position, with what it had found.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
@@ -43,8 +42,6 @@ from consumers.tools.verify.witnesses import Witness, check_root, check_table, h
 if TYPE_CHECKING:
     from consumers.tools.verify.rebuilt_index import RebuiltIndex
 
-SAVE_SHARE = 10.0
-"""After a save, wait at least so many times what it took."""
 INDEX = "index"
 
 OnProgress = Callable[[int, int], None]
@@ -93,7 +90,6 @@ class _Check:
         self._voids_before = self._verdict.voids
         self._counted = (self._verdict.versions, self._verdict.files)
         self._walk = self._new_walk(replica)
-        self._save_at = time.monotonic() + options.save_seconds
         self._witnesses = list(witnesses(options.root, partition))
         for move in log.moves():
             known = move.partitions[partition]
@@ -106,7 +102,9 @@ class _Check:
         """Take an interrupted run up, or begin one; return where it stands."""
         options, replica, found = self._options, new_replica(), None
         if options.state is not None:
-            self._state = State(options.state, self._log, self._genesis, options.wanted())
+            self._state = State(
+                options.state, self._log, self._genesis, options.wanted(), options.save_seconds
+            )
             found = self._state.load()
             if found is None:
                 self._state.clear()
@@ -221,8 +219,8 @@ class _Check:
                 self._index.take(batch, terms, walk.replica)
             terms.clear()
             self._on_progress(walk.replica.outcomes_position, walk.end)
-            if time.monotonic() >= self._save_at and walk.is_settled:
-                self._save()
+            if self._state is not None and self._state.is_due and walk.is_settled:
+                self._state.save(self._reached)
 
     def _take_run(self, run: PlainRun) -> None:
         """Count outcomes without findings."""
@@ -362,24 +360,20 @@ class _Check:
         tables = [one for name, one in self._machine.tables.items() if name in of_shown]
         yield from self._rows.compare(self._log, self._partition, tables, rebuilt)
 
-    def _save(self) -> None:
-        """Remember how far this came."""
-        started = time.monotonic()
-        if self._state is not None:
-            if self._index is not None:
-                self._index.flush(self._walk.replica)
-            self._count()
-            found: dict[str, Any] = {
-                "verdict": self._verdict.to_json(),
-                "given_up": self._given_up.to_json(),
-                "rows": self._rows.to_json(),
-            }
-            if self._files is not None:
-                found["files"] = self._files.to_json()
-                found["versions"] = self._files.versions.to_json()
-            self._state.save(Checkpoint.of(self._machine, self._walk.replica), found)
-        now = time.monotonic()
-        self._save_at = now + max(self._options.save_seconds, (now - started) * SAVE_SHARE)
+    def _reached(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """Return how far this came, and what was found."""
+        if self._index is not None:
+            self._index.flush(self._walk.replica)
+        self._count()
+        found: dict[str, Any] = {
+            "verdict": self._verdict.to_json(),
+            "given_up": self._given_up.to_json(),
+            "rows": self._rows.to_json(),
+        }
+        if self._files is not None:
+            found["files"] = self._files.to_json()
+            found["versions"] = self._files.versions.to_json()
+        return Checkpoint.of(self._machine, self._walk.replica), found
 
     def _count(self) -> None:
         """Put into the verdict what others counted."""

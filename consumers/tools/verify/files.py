@@ -267,15 +267,8 @@ class PartitionFiles:
             text = f"{text}: versions {hurts} can't be read without it"
         elif kind is ProblemKind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):
             text = f"{text}; a leader makes it again from the log"
-        return Problem(
-            kind=kind,
-            message=text,
-            sequence=missing.sequence,
-            offset=None,
-            table=name,
-            version=missing.version,
-            hurts=hurts,
-        )
+        version = missing.version
+        return Problem(kind, text, missing.sequence, table=name, version=version, hurts=hurts)
 
     def _head(self, life: LifeManifests, deadline: float, *, is_noted: bool) -> Iterator[Problem]:
         """Look at a table's newest version, and for versions that the log doesn't know."""
@@ -325,12 +318,5 @@ def _differs_in_content(data: bytes, made: Made) -> str:
 
 
 def _problem(kind: ProblemKind, made: Made, message: str) -> Problem:
-    name = format_table_id(made.life.table)
-    return Problem(
-        kind=kind,
-        message=message,
-        sequence=made.sequence,
-        offset=None,
-        table=name,
-        version=made.change.version,
-    )
+    name, version = format_table_id(made.life.table), made.change.version
+    return Problem(kind, message, made.sequence, table=name, version=version)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
+from consumers.tools.verify.state import SAVE_SECONDS
 from consumers.tools.verify.witnesses import Witness
-
-SAVE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
