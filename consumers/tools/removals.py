@@ -78,9 +78,11 @@ class Removals:
         self._keeps_notes = True
         """Whether the times that a look notices are kept for later processes."""
         self._stop = threading.Event()
-        self._iceberg: tuple[Log, IcebergPurges] | None = None
+        self._whole: Log | None = None
+        """The whole log, while it is open."""
+        self._purges: IcebergPurges | None = None
         self._expiry: IcebergExpiry | None = None
-        self._known: tuple[Log, list[Leftovers]] | None = None
+        self._known: list[Leftovers] = []
         """What was read of the log, by its partitions."""
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
@@ -104,29 +106,27 @@ class Removals:
 
     def close(self) -> None:
         """Stop reading the log."""
-        if self._iceberg is not None:
-            log, purges = self._iceberg
-            self._iceberg = None
-            purges.close()
-            log.close()
-        if self._known is not None:
-            log, known = self._known
-            self._known = None
-            for leftovers in known:
-                leftovers.close()
+        log, reading = self._whole, self._reading()
+        self._whole, self._purges, self._known = None, None, []
+        for one in reading:
+            one.close()
+        if log is not None:
             log.close()
 
     def rest(self) -> None:
         """Let go of all connections until the next look; what was read stays known."""
-        if self._iceberg is not None:
-            log, purges = self._iceberg
-            purges.rest()
-            log.close()
-        if self._known is not None:
-            log, known = self._known
-            for leftovers in known:
-                leftovers.rest()
-            log.close()
+        for one in self._reading():
+            one.rest()
+        if self._whole is not None:
+            self._whole.close()
+
+    def _reading(self) -> list[IcebergPurges | Leftovers]:
+        """Return what reads the log."""
+        return [*([] if self._purges is None else [self._purges]), *self._known]
+
+    def _opened(self) -> Log:
+        self._whole = self._whole or self._open_log()
+        return self._whole
 
     def look(self, *, dry_run: bool = False) -> list[Act]:
         """Purge Iceberg tables and, if it is time, remove unneeded files; return it."""
@@ -157,15 +157,14 @@ class Removals:
     def _purge(self, *, dry_run: bool) -> list[Act]:
         """Purge Iceberg tables."""
         try:
-            if self._iceberg is None:
-                log = self._open_log()
+            if self._purges is None:
+                log = self._opened()
                 if not log.genesis().tables_root:
-                    log.close()
                     return []
-                self._iceberg = (log, IcebergPurges(log, self._log))
+                self._purges = IcebergPurges(log, self._log)
                 files = IcebergFiles(log.genesis().tables_root)
                 self._expiry = self._expiry or IcebergExpiry(self._log, files, self._policies)
-            return done(self._iceberg[1].due(), self._on_act, dry_run=dry_run)
+            return done(self._purges.due(), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError, Invalid) as error:
             self._left("files of Iceberg tables", error)
             return []
@@ -198,11 +197,11 @@ class Removals:
 
     def _due_of_iceberg(self) -> Iterator[Act]:
         """Yield what removes unneeded files of Iceberg tables."""
-        if self._iceberg is None:
+        if self._purges is None:
             return
-        log, purges = self._iceberg
-        purges.orphans.keeps_notes = self._keeps_notes
-        leftovers, now_ms = IcebergLeftovers(log, purges.orphans), time.time_ns() // 1_000_000
+        orphans, now_ms = self._purges.orphans, time.time_ns() // 1_000_000
+        orphans.keeps_notes = self._keeps_notes
+        leftovers = IcebergLeftovers(self._opened(), orphans)
         wrong: dict[str, None] = {}
 
         def is_due(one: Leftover, orphan: Orphan) -> bool:
@@ -263,9 +262,7 @@ class Removals:
 
     def _read(self) -> Iterator[Leftovers]:
         """Yield what is known of each partition, read from the log's start at the first time."""
-        if self._known is None:
-            self._known = (self._open_log(), [])
-        log, known = self._known
+        log, known = self._opened(), self._known
         for partition in range(log.partitions()):
             if partition == len(known):
                 known.append(Leftovers(log, partition))
