@@ -117,29 +117,20 @@ class RowWriter:
     def drain(self, stop: threading.Event) -> None:
         """Apply what waits now in all partitions, and what comes meanwhile."""
         for partition in range(self._log.runtime().partitions):
-            tail = Tail(self._log.runtime().log, partition)
-            busy: dict[str, Future[None]] = {}
-            try:
-                while not stop.is_set():
-                    try:
-                        if not self._cycle(partition, tail, busy, 0.0):
-                            break
-                    except CommitLogError as error:
-                        logger.warning("partition %d: %s", partition, error)
-                        stop.wait(PAUSE_SECONDS)
-                    self._gather(busy, stop)
-            finally:
-                tail.close()
+            self._follow(partition, stop, drains=True)
         self._conditions.close()
 
-    def _follow(self, partition: int, stop: threading.Event) -> None:
+    def _follow(self, partition: int, stop: threading.Event, *, drains: bool = False) -> None:
+        """Apply what is accepted until `stop`, or (`drains`) until nothing waits."""
         tail = Tail(self._log.runtime().log, partition)
         busy: dict[str, Future[None]] = {}
         warned = ""
         try:
             while not stop.is_set():
                 try:
-                    self._cycle(partition, tail, busy, ASK_SECONDS)
+                    waits = self._cycle(partition, tail, busy, 0.0 if drains else ASK_SECONDS)
+                    if drains and not waits:
+                        break
                 except CommitLogError as error:
                     # A client that is closed at the end is no trouble; another may last for hours.
                     if str(error) != warned and not stop.is_set():
