@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -16,6 +16,8 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+
+Key = TypeVar("Key", str, tuple[str, str])
 
 Statuses = Callable[[], Mapping[int, Mapping[str, Any]]]
 """Each partition's leader as it described itself last."""
@@ -141,16 +143,13 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
             (f"{kind}s", "outcomes", f"Transactions decided, by {kind} and kind.", "status"),
             (f"{kind}_rules", "refusals", f"Attempts refused, by {kind} and rule or code.", "rule"),
         ):
-            counts: defaultdict[tuple[str, str], float] = defaultdict(float)
-            for one in found:
-                for first, second, count in one.get(what, ()):
-                    counts[first, second] += count
+            counts = _summed({(a, b): count for a, b, count in one.get(what, ())} for one in found)
             yield _family(
                 CounterMetricFamily,
                 f"commitlog_{kind}_{name}",
                 text,
                 [kind, label],
-                ((list(key), count) for key, count in sorted(counts.items())),
+                ((list(key), count) for key, count in counts),
             )
         yield _durations(
             found,
@@ -161,22 +160,15 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         )
         yield _steps_by(kind, found)
         for fact, name, text in _BY_NAME:
-            sums: defaultdict[str, float] = defaultdict(float)
             what = fact if kind == "table" else f"{kind}_{fact}"
-            for key, count in chain.from_iterable(one.get(what, {}).items() for one in found):
-                sums[key] += count
-            pairs = (([key], count) for key, count in sorted(sums.items()))
+            pairs = (([key], count) for key, count in _summed(one.get(what, {}) for one in found))
             yield _family(CounterMetricFamily, f"commitlog_{kind}_{name}", text, [kind], pairs)
-    rules: defaultdict[str, float] = defaultdict(float)
-    for one in found:
-        for rule, count in one.get("rules", {}).items():
-            rules[rule] += count
     yield _family(
         CounterMetricFamily,
         "commitlog_refusals",
         "Attempts refused, by rule or code.",
         ["rule"],
-        (([rule], count) for rule, count in sorted(rules.items())),
+        (([rule], count) for rule, count in _summed(one.get("rules", {}) for one in found)),
     )
     sizes = {table: size for one in found for table, size in one.get("sizes", {}).items()}
     for fact, name, text in _SIZES:
@@ -192,6 +184,14 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         " Beside them, index (from the log until the version index shows them).",
         "step",
     )
+
+
+def _summed(found: Iterable[Mapping[Key, float]]) -> list[tuple[Key, float]]:
+    """Return the sums of what each leader counted, in order."""
+    sums: defaultdict[Key, float] = defaultdict(float)
+    for key, count in chain.from_iterable(one.items() for one in found):
+        sums[key] += count
+    return sorted(sums.items())
 
 
 def _durations(found: list[Mapping[str, Any]], what: str, name: str, text: str, by: str) -> Metric:
