@@ -14,7 +14,8 @@ COUNT = 2500
 
 
 def test_the_made_up_log_is_valid() -> None:
-    genesis, protocol = index._beginning()
+    beginning, protocol = index._beginning()
+    genesis = beginning.genesis()
     log = TableLog(genesis, protocol)
     replica = Replica()
     replica.receive_answered(Answered(0, 0, 0, genesis))

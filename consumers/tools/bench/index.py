@@ -13,25 +13,15 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
-from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import NeverMoved, Unconnected
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Decided
-from commitlog.model.records import (
-    Answered,
-    Genesis,
-    LeaderStarted,
-    ProtocolVersion,
-    Submitted,
-    Transaction,
-)
-from commitlog.ports import Log, LogIdentity
-from commitlog.protocol import transaction_key
+from commitlog.model.records import LeaderStarted, ProtocolVersion, Transaction
+from commitlog.protocol import outcomes_topic, transaction_key, transactions_topic
 from consumers import history
 from consumers.tools.bench.index_log import NODE, TableLog
 from consumers.tools.bench.measure import Report, quantiles
@@ -54,8 +44,6 @@ FRESH_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 LOOK_SECONDS = 0.01
 
-Record = TypeVar("Record", Submitted, Answered)
-
 
 def run(
     *,
@@ -65,8 +53,8 @@ def run(
     report: Report = print,
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report: `costs` and `questions` by size, and `freshness`."""
-    genesis, protocol = _beginning()
-    log = TableLog(genesis, protocol)
+    live, protocol = _beginning()
+    log = TableLog(live.genesis(), protocol)
     costs, questions = [], []
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         root = Path(folder)
@@ -87,7 +75,7 @@ def run(
                 questions += answers
                 report(_line(costs[-1], answers))
             report(f"{rate} commits/s for {seconds:.0f} s, a reader opening all the time")
-            freshness = _freshness(index, log, genesis, root, rate, seconds)
+            freshness = _freshness(index, log, live, root, rate, seconds)
     return {"costs": costs, "questions": questions, "freshness": freshness}
 
 
@@ -101,12 +89,12 @@ def _line(costs: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _beginning() -> tuple[Genesis, ProtocolVersion]:
+def _beginning() -> tuple[MemoryLog, ProtocolVersion]:
     memory = MemoryLog()
-    genesis = memory.create()
+    memory.create()
     (first,) = memory.read_transactions(0).poll()
     assert isinstance(first.record, ProtocolVersion)
-    return genesis, first.record
+    return memory, first.record
 
 
 def _apply(index: VersionIndex, log: TableLog, batch: list[Decided]) -> None:
@@ -224,24 +212,32 @@ def _times(work: Callable[[], object]) -> list[float]:
 
 
 def _freshness(
-    index: VersionIndex, log: TableLog, genesis: Genesis, root: Path, rate: int, seconds: float
+    index: VersionIndex, log: TableLog, live: MemoryLog, root: Path, rate: int, seconds: float
 ) -> dict[str, Any]:
-    live = _LiveLog(genesis, log.sequence)
-    records = list(live.encoded(log, int(rate * seconds)))
+    transactions, outcomes = transactions_topic(live.name), outcomes_topic(live.name)
+    # What the index has already is none of this log's records: it continues at their end.
+    live.cluster.partition(transactions, 0).end = log.sequence
+    live.cluster.partition(outcomes, 0).end = log.sequence + 2
+    records = [
+        (transaction_key(record.transaction_id), avro.encode_transaction(record), outcome)
+        for record, _, outcome in log.sealed(int(rate * seconds))
+        if isinstance(record, Transaction)
+    ]
     context = multiprocessing.get_context("spawn")
     seen: Any = context.Queue()
     watcher = context.Process(target=_watch, args=(root, log.sequence, seen), daemon=True)
     watcher.start()
     assert seen.get(timeout=60) == "ready"
     stop = threading.Event()
-    keeper = threading.Thread(target=follow, args=(cast(Log, live), index), kwargs={"stop": stop})
+    keeper = threading.Thread(target=follow, args=(live, index), kwargs={"stop": stop})
     keeper.start()
     time.sleep(SETTLE_SECONDS)
     appended: dict[int, float] = {}
     first = log.sequence - len(records) + 1
     used, own, started = time.process_time(), time.thread_time(), time.monotonic()
-    for number, record in enumerate(records):
-        live.append(record)
+    for number, (key, transaction, outcome) in enumerate(records):
+        live.cluster.append(transactions, 0, key, transaction)
+        live.cluster.append(outcomes, 0, b"", outcome)
         appended[first + number] = time.monotonic()
         time.sleep(max(started + (number + 1) / rate - time.monotonic(), 0))
     lasted = time.monotonic() - started
@@ -274,88 +270,3 @@ def _watch(root: Path, last: int, seen: Any) -> None:
             before = sequence
             seen.put((sequence, time.monotonic()))
     seen.put(None)
-
-
-class _LiveLog(NeverMoved):
-    """The reading half of a log that continues from a sequence: only what comes after is there."""
-
-    name = "bench"
-
-    def __init__(self, genesis: Genesis, sequence: int) -> None:
-        self._genesis = genesis
-        self._transactions: list[tuple[bytes | None, bytes | None]] = []
-        self._outcomes: list[tuple[bytes | None, bytes | None]] = []
-        self._first = sequence
-        self._changed = threading.Condition()
-
-    def encoded(self, log: TableLog, count: int) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the next transactions' keys and values with the values of their outcomes."""
-        for record, _, outcome in log.sealed(count):
-            assert isinstance(record, Transaction)
-            key = transaction_key(record.transaction_id)
-            yield key, avro.encode_transaction(record), outcome
-
-    def append(self, record: tuple[bytes, bytes, bytes]) -> None:
-        """Show one more transaction with its outcome."""
-        key, transaction, outcome = record
-        with self._changed:
-            self._transactions.append((key, transaction))
-            self._outcomes.append((b"", outcome))
-            self._changed.notify_all()
-
-    def genesis(self, partition: int = 0) -> Genesis:
-        return self._genesis
-
-    def partitions(self) -> int:
-        return 1
-
-    def identity(self) -> LogIdentity:
-        return LogIdentity("bench", "transactions", "outcomes", self.name)
-
-    def read_transactions(
-        self, partition: int, offset: int = 0, *, patient: float = 0.0
-    ) -> _LiveReader[Submitted]:
-        decode = cast(Callable[..., Submitted], to_submitted)
-        return _LiveReader(self._transactions, self._changed, self._first, offset, decode)
-
-    def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: float = 0.0
-    ) -> _LiveReader[Answered]:
-        return _LiveReader(self._outcomes, self._changed, self._first + 2, offset, to_answered)
-
-
-class _LiveReader(Unconnected, Generic[Record]):
-    def __init__(
-        self,
-        records: list[tuple[bytes | None, bytes | None]],
-        changed: threading.Condition,
-        first: int,
-        offset: int,
-        decode: Callable[..., Record],
-    ) -> None:
-        self._records, self._changed, self._first = records, changed, first
-        self._next = offset
-        self._decode: Callable[..., Record] = decode
-
-    def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._next - self._first < len(self._records), timeout_seconds
-            )
-            start = self._next - self._first
-            found = self._records[start : start + records_max]
-        decoded = [
-            self._decode(0, self._next + number, 0, key, value)
-            for number, (key, value) in enumerate(found)
-        ]
-        self._next += len(found)
-        return decoded
-
-    def position(self) -> int:
-        return self._next
-
-    def end_offset(self, timeout_seconds: float = 10) -> int:
-        return self._first + len(self._records)
-
-    def close(self) -> None:
-        """Do nothing."""
