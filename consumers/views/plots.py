@@ -86,14 +86,15 @@ def plot(
     return path
 
 
-def _figure(rows: int = 1) -> tuple[Figure, list[Axes]]:
+def figure_of(rows: int = 1, *, width: float = 10) -> tuple[Figure, list[Axes]]:
+    """Return an empty picture of so many axes below each other."""
     import matplotlib
 
     # No window, and no state shared with other drawings of this process.
     from matplotlib.figure import Figure
 
     matplotlib.rcParams["svg.hashsalt"] = "commitlog"
-    figure = Figure(figsize=(10, 3.2 * rows + 0.8), layout="constrained")
+    figure = Figure(figsize=(width, 3.2 * rows + 0.8), layout="constrained")
     found = figure.subplots(rows, 1, sharex=True, squeeze=False)
     axes = [one for (one,) in found]
     for one in axes:
@@ -115,7 +116,7 @@ def _commits(root: str | os.PathLike[str], table: str | None) -> Figure:
     counts: Mapping[str, dict[int, int]] = defaultdict(dict)
     for row in rows:
         counts[str(row["status"])][int(str(row["bucket"]))] = int(str(row["n"]))
-    figure, axes = _figure(2)
+    figure, axes = figure_of(2)
     places = [_moment(low + width * (n + 0.5)) for n in range(BUCKETS)]
     for axis, names in ((axes[0], ["committed"]), (axes[1], [*COLORS][1:])):
         below = [0] * BUCKETS
@@ -143,7 +144,7 @@ def _growth(root: str | os.PathLike[str], table: str | None) -> Figure:
     rows = history.growth(root, table, points=GROWTH_POINTS)
     if not rows:
         raise NothingToPlot(f"{table} has no data yet")
-    figure, axes = _figure(3)
+    figure, axes = figure_of(3)
     times: list[Any] = [datetime.fromisoformat(str(row["time"])) for row in rows]
     for axis, name in zip(axes, ("rows", "files", "bytes"), strict=True):
         values = [float(str(row[name] or 0)) for row in rows]

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumers.tools.bench.aims import PIPELINED, Suites, rows_of
+from consumers.views.plots import figure_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WIDTH = 8
 OURS, OTHERS = ("#2f7d4f", "#7fb894"), ("#2b5d8c", "#d9902f", "#7a5aa6", "#8a8a8a")
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw what there is to draw into a folder; return the files."""
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "commitlog"  # the same figures give the same bytes
     folder.mkdir(parents=True, exist_ok=True)
     suites: Suites = found.get("suites", {})
     made = []
@@ -42,20 +40,9 @@ def _figures(suites: Suites) -> Iterator[tuple[str, Figure]]:
         yield "growth", _growth(suites)
 
 
-def _figure() -> tuple[Figure, Axes]:
-    # No window, and no state shared with other drawings of this process.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
-    return figure, axes
-
-
 def _by_writers(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Figure:
     """Draw a bar for each system at each number of writers, on a scale of powers of ten."""
-    figure, axes = _figure()
+    figure, [axes] = figure_of(width=WIDTH)
     counts = sorted({row["writers"] for row in rows})
     systems = list(dict.fromkeys(row["system"] for row in rows))
     colors = _colors(systems)
@@ -74,7 +61,7 @@ def _by_writers(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Figu
 
 
 def _growth(suites: Suites) -> Figure:
-    figure, axes = _figure()
+    figure, [axes] = figure_of(width=WIDTH)
     points = rows_of(suites, "growth", "points", curve="fragments")
     at = [point["at"] for point in points]
     for key, color in (("committed_p50_ms", OURS[0]), ("readable_p50_ms", OURS[1])):
