@@ -21,7 +21,7 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavailable, WrongLog
 from commitlog.ports import Move
 from consumers.runtime.patience import told_if_slow
-from consumers.tools.backup.writer import batches
+from consumers.tools.backup.writer import records_of
 from consumers.tools.moved_proof import Side, end_of_topic, prove
 
 ROUNDS_MAX = 20
@@ -158,13 +158,8 @@ def _copy(
                     f"the new cluster has more of partition {partition} than the old one: it isn't"
                     " a copy. Delete its topics, and run this again"
                 )
-            found = batches(source, partition, start, is_transactions=is_transactions)
-            end = topics.put(
-                partition,
-                (one for batch in found for one in batch),
-                is_transactions=is_transactions,
-                start=start,
-            )
+            found = records_of(source, partition, start, is_transactions=is_transactions)
+            end = topics.put(partition, found, is_transactions=is_transactions, start=start)
             count += end - start
             on_progress("records", end)
     return count

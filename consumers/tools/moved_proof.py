@@ -27,7 +27,7 @@ from commitlog.ports import ArchivableLog, LogIdentity, MovedPartition, RawRecor
 from consumers.partition.checkpoint import Checkpoints
 from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
-from consumers.tools.backup.writer import batches
+from consumers.tools.backup.writer import records_of
 from consumers.tools.verify.walk import Walk, new_replica
 
 ADVICE = "Delete the new cluster's topics, and run this again"
@@ -122,9 +122,10 @@ def _common(
 ) -> Iterator[RawRecord]:
     """Yield what both sides have; CorruptLog if one lacks what compaction may not remove."""
     end, alone = ends[is_transactions], dict[bytes | None, int]()
-    sides = [
-        _records(log, partition, end, is_transactions=is_transactions) for log in (source, target)
-    ]
+    topics = (
+        records_of(log, partition, is_transactions=is_transactions) for log in (source, target)
+    )
+    sides = [(one for one in topic if one.offset < end) for topic in topics]
     for offset, group in groupby(merge(*sides, key=attrgetter("offset")), attrgetter("offset")):
         found = list(group)
         kept = [one for one in found if not is_transactions or one.value is not None]
@@ -142,13 +143,6 @@ def _common(
             f"partition {partition}: {len(alone)} records are on one of both clusters only, the"
             f" first at offset {min(alone.values())}. {ADVICE}"
         )
-
-
-def _records(
-    log: KafkaLog, partition: int, end: int, *, is_transactions: bool
-) -> Iterator[RawRecord]:
-    for batch in batches(log, partition, 0, is_transactions=is_transactions):
-        yield from (one for one in batch if one.offset < end)
 
 
 def _follow(

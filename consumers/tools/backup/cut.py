@@ -14,7 +14,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.model.table import format_table_id
 from commitlog.ports import RawRecord
-from consumers.tools.backup.saved import Backup, SavedPartition, Store, read_chunk
+from consumers.tools.backup.saved import Backup, SavedPartition, Store, follows, read_chunk
 
 
 @dataclass(slots=True)
@@ -134,9 +134,7 @@ def follow(
     found = RestorePoint()
     for raw in outcomes:
         record = to_answered(partition, *raw).record
-        is_next = isinstance(record, Outcome) and record.sequence == found.sequence + 1
-        is_valid = is_next and (not found.hash or record.previous_hash.hex() == found.hash)  # type: ignore[union-attr]
-        if isinstance(record, Outcome) and is_valid:
+        if follows(record, found.sequence, found.hash):
             is_beyond = sequence is not None and record.sequence > sequence
             if is_beyond or (until_ms is not None and record.time_ms > until_ms):
                 found.is_whole = False

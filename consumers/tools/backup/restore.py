@@ -51,7 +51,7 @@ from consumers.tools.backup.saved import (
     need_backup,
     part,
 )
-from consumers.tools.backup.writer import batches
+from consumers.tools.backup.writer import records_of
 from consumers.tools.moved_proof import end_of_topic, state_at
 
 OnProgress = Callable[[str, int], None]
@@ -323,8 +323,7 @@ def _put(
             pass
         again = _Digest(
             one
-            for batch in batches(log, saved.partition, 0, is_transactions=is_transactions)
-            for one in batch
+            for one in records_of(log, saved.partition, is_transactions=is_transactions)
             if not (is_transactions and one.value is None and one.offset not in sent.empty)
         )
         for _ in again:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow.parquet as pq
 
@@ -17,6 +17,7 @@ from commitlog.adapters.disk import TEMPORARY
 from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.model.records import Outcome
 from commitlog.ports import RawRecord
 from consumers.runtime.roots import is_alive
 from consumers.tools.archive.files import records_in, table_of
@@ -61,6 +62,13 @@ class SavedPartition:
             name: [Chunk(**one) for one in found[name]] for name in ("transactions", "outcomes")
         }
         return cls(**{**found, **chunks})
+
+
+def follows(record: object, sequence: int, head: str) -> TypeGuard[Outcome]:
+    """Return True if a record is the outcome after a position; not if it is a deposed leader's."""
+    if not isinstance(record, Outcome) or record.sequence != sequence + 1:
+        return False
+    return head in ("", record.previous_hash.hex())
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ from commitlog.adapters.places import named_here, plain
 from commitlog.adapters.reading import read_to, record_at
 from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.errors import CorruptLog
-from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.runtime.places import is_in_place
 from consumers.tools.archive.proof import PROOF
@@ -35,6 +34,7 @@ from consumers.tools.backup.saved import (
     Store,
     digest,
     files_of,
+    follows,
     leftovers,
     part,
     read_chunk,
@@ -187,14 +187,12 @@ def _outcomes(
     start = saved.outcomes[-1].end_offset if saved.outcomes else 0
     below = f"{plain(tables_root)}/"
     count = 0
-    for records in batches(log, saved.partition, start, is_transactions=False):
+    for records in _batches(log, saved.partition, start, is_transactions=False):
         saved.outcomes.append(write_chunk(store, f"log/{saved.partition}/outcomes", records))
         for raw in records:
             record = to_answered(saved.partition, *raw).record
-            if not isinstance(record, Outcome) or record.sequence != saved.sequence + 1:
+            if not follows(record, saved.sequence, saved.hash):
                 continue
-            if saved.hash and record.previous_hash.hex() != saved.hash:
-                continue  # a deposed leader's
             saved.sequence, saved.hash = record.sequence, record.hash.hex()
             saved.time_ms = record.time_ms
             count += 1
@@ -206,7 +204,7 @@ def _outcomes(
 def _transactions(log: ArchivableLog, store: Store, saved: SavedPartition) -> int:
     start = saved.transactions[-1].end_offset if saved.transactions else 0
     count = 0
-    for records in batches(log, saved.partition, start, is_transactions=True):
+    for records in _batches(log, saved.partition, start, is_transactions=True):
         saved.transactions.append(
             write_chunk(store, f"log/{saved.partition}/transactions", records)
         )
@@ -214,14 +212,21 @@ def _transactions(log: ArchivableLog, store: Store, saved: SavedPartition) -> in
     return count
 
 
-def batches(
+def records_of(
+    log: ArchivableLog, partition: int, start: int = 0, *, is_transactions: bool
+) -> Iterator[RawRecord]:
+    """Yield what a topic has from an offset to its present end."""
+    reader = log.read_raw(partition, start, is_transactions=is_transactions)
+    return read_to(reader, silence_seconds=READ_SECONDS)
+
+
+def _batches(
     log: ArchivableLog, partition: int, start: int, *, is_transactions: bool
 ) -> Iterator[list[RawRecord]]:
     """Yield what a topic has from an offset to its present end, some at a time."""
-    reader = log.read_raw(partition, start, is_transactions=is_transactions)
     batch: list[RawRecord] = []
     size = 0
-    for one in read_to(reader, silence_seconds=READ_SECONDS):
+    for one in records_of(log, partition, start, is_transactions=is_transactions):
         batch.append(one)
         size += len(one.value or b"")
         if len(batch) >= CHUNK_RECORDS or size >= CHUNK_BYTES:
