@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from urllib.parse import unquote
-from uuid import UUID
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
@@ -20,7 +19,7 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from consumers.tools.file_ledger import LifeFiles
-from consumers.tools.named_files import INDICES, paths_in
+from consumers.tools.named_files import INDICES, index_folder, paths_in
 
 TREE = "tree/"
 FOLDERS = (VERSIONS_DIRECTORY, TRANSACTIONS_DIRECTORY, "data", "_deletions", INDICES)
@@ -63,5 +62,4 @@ def needed_by_branches(life: LifeFiles) -> Iterator[str]:
             for encoded in state.fragments.values():
                 yield from paths_in(at, DataFragment.FromString(encoded))
             for index in IndexSection.FromString(state.index_section or b"").indices:
-                base = index.base_id if index.HasField("base_id") else None
-                yield at.place(str(UUID(bytes=index.uuid.uuid)), base, INDICES)
+                yield from index_folder(at, index)
