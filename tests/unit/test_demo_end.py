@@ -9,12 +9,11 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog import CommitLog
+from consumers.tools.bench import measure
 from consumers.tools.demo import rates, report
 from consumers.tools.demo.children import ChildFailed, DemoService
 from consumers.tools.demo.stage import keep_open
-from tests.namespace_world import World
 
 ADDRESS = "http://127.0.0.1:4321"
 
@@ -69,16 +68,21 @@ def test_writers_are_measured_beside_lance_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates, "SECONDS", 0.2)
-    cluster = MemoryCluster()
-    world = World(tmp_path / "root", lambda: MemoryLog(cluster))
-    try:
-        alone, ours = rates.measure(world.log, tmp_path)
-        rows = world.log.open(rates.TABLE).count_rows()
-    finally:
-        world.close()
-    assert (alone.system, ours.system) == ("Lance alone", "through the log")
-    # Each writer tries at least once, and what it counted is in the table.
-    assert alone.commits + alone.failed >= rates.WRITERS
-    assert ours.failed == 0
-    assert ours.commits >= rates.WRITERS
-    assert rows == ours.commits * rates.ROWS.num_rows
+    monkeypatch.setattr(rates, "WRITERS", 2)
+    monkeypatch.setattr(measure, "PRELOAD", [])
+    asked = []
+
+    def ours(log: CommitLog, *how: object) -> measure.Round:
+        asked.append(how)
+        return measure.Round("commitlog latest", 2, commits_per_second=1234.0)
+
+    monkeypatch.setattr(rates, "run_ours", ours)
+    found = rates.measure(cast("CommitLog", None), ADDRESS, tmp_path)
+    assert asked == [((ADDRESS, "commitlog"), "latest", 2, 0.2)]
+    assert found[0].is_right
+    assert found[0].landed + found[0].failures >= 2
+    console = Console(file=io.StringIO(), width=200)
+    report.rates(console, found)
+    shown = cast("io.StringIO", console.file).getvalue()
+    assert "Lance alone" in shown
+    assert "1,234" in shown.partition("through the log")[2]

@@ -91,7 +91,7 @@ def run(
 
     target = (bootstrap_servers, log_name)
     if warm_up_seconds := warm_up / WARM_UP_SHARE:
-        _ours(log, target, "latest", max(writers), warm_up_seconds)
+        run_ours(log, target, "latest", max(writers), warm_up_seconds)
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         for count in writers:
             for number in range(rounds):
@@ -103,7 +103,7 @@ def run(
                         location = f"{folder}/{peer.name}-{count}-{number}"
                         take(lambda: run_peer(peer, location, count, seconds), is_ours=False)  # noqa: B023
                 for policy in policies:
-                    take(lambda: _ours(log, target, policy, count, seconds), is_ours=True)  # noqa: B023
+                    take(lambda: run_ours(log, target, policy, count, seconds), is_ours=True)  # noqa: B023
         for _ in range(rounds):
             take(lambda: _pipelined(log, target, seconds), is_ours=True)
     fsyncs.sort()
@@ -152,9 +152,10 @@ def _warm_up(log: CommitLog, commits: int, report: Report) -> None:
     log.drop_table(table)
 
 
-def _ours(
+def run_ours(
     log: CommitLog, target: tuple[str, str], policy: str, writers: int, seconds: float
 ) -> Round:
+    """Run one round of writers, each with one commit in flight; `target` reaches the log."""
     return _round(log, target, f"commitlog {policy}", policy, 1, writers, seconds)
 
 

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from consumers.tools.bench.measure import Round
 from consumers.tools.demo import check
 from consumers.tools.demo.check import REBASES_MIN, REFUSALS_MIN, Compared, OutcomeCounts
 from consumers.tools.demo.desks import AIRPORTS, WEATHER
 from consumers.tools.demo.flights import TABLE
-from consumers.tools.demo.rates import WRITERS, Rate
+from consumers.tools.demo.rates import WRITERS
 
 TIMELINE_ROWS = 15
 MOMENT_ROWS = 10
@@ -155,13 +156,13 @@ def problems(compared: list[Compared], counts: OutcomeCounts) -> list[str]:
     return found
 
 
-def rates(console: Console, measured: list[Rate]) -> None:
+def rates(console: Console, measured: list[Round]) -> None:
     """Print how fast writers are, beside Lance alone."""
     table = _table(f"{WRITERS} writers append to one table, just now", "writers")
     for name in ("commits/s", "failed", "slowest, ms"):
         table.add_column(name, justify="right")
     for rate in measured:
-        numbers = (f"{rate.per_second:,.0f}", str(rate.failed), f"{rate.slowest_ms:,.0f}")
+        numbers = (f"{rate.commits_per_second:,.0f}", str(rate.failures), f"{rate.max_ms:,.0f}")
         table.add_row(rate.system, *numbers)
     console.print(table)
 

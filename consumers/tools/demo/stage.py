@@ -86,7 +86,7 @@ def run_demo(root: Path, *, stay: bool) -> int:
             is_good = not report.problems(compared, counts)
             if is_good:
                 run.finished()
-                report.rates(console, rates.measure(log, run.folder))
+                report.rates(console, rates.measure(log, service.kafka, run.folder))
                 took = time.monotonic() - started
                 console.print(f"\n[green]All as it must be[/], after {took:.0f} s.")
             report.page(console, root, service.http, stays=stay)
