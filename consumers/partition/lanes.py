@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from math import inf
 from typing import Any
 
 from consumers.partition.mailbox import Displaced, Reply
+from consumers.runtime.newest import Newest
 
 WORKERS = 16
 WORKERS_MAX = 256
@@ -76,7 +77,7 @@ class Lanes:
         self._for_workers: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._workers = 0
         self._tick_at = 0.0
-        self._quick: OrderedDict[Hashable, None] = OrderedDict()
+        self._quick: Newest[Hashable, None] = Newest(QUICK_MAX)
         """Lanes whose last job took next to no time."""
 
     def submit(
@@ -137,8 +138,6 @@ class Lanes:
         self._quick.pop(lane, None)
         if took_seconds <= quick_seconds:
             self._quick[lane] = None
-            if len(self._quick) > QUICK_MAX:
-                self._quick.popitem(last=False)
 
     def forget(self, lane: Hashable) -> None:
         """Keep nothing of a lane that nothing more is done in."""

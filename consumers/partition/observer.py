@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -45,6 +44,7 @@ from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.manifest_lists import ManifestLists
 from consumers.partition.obstacles import Obstacle, put
+from consumers.runtime.newest import Newest
 
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000
@@ -131,8 +131,8 @@ class StoreObserver:
         self._root = tables_root
         self._places = places
         self._write_version = write_version
-        self._stores: dict[str, ObjectStore] = {}
-        self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
+        self._stores: Newest[str, ObjectStore] = Newest(STORES_MAX)
+        self._vectors: Newest[tuple[str, str], Found] = Newest(VECTORS_MAX)
         self._lists = ManifestLists()
         self._lock = threading.Lock()
 
@@ -222,8 +222,6 @@ class StoreObserver:
         """Keep a deletion vector."""
         if isinstance(wanted, VectorWanted) and found.observation.size >= 0:
             self._vectors[wanted.location, wanted.path] = found
-            if len(self._vectors) > VECTORS_MAX:
-                self._vectors.popitem(last=False)
 
     def wrote(self, decision: Decision) -> None:
         """Keep the deletion vectors that a decision wrote."""
@@ -270,8 +268,6 @@ class StoreObserver:
             store = self._open_store(location)
             with self._lock:
                 self._stores[location] = store
-                if len(self._stores) > STORES_MAX:
-                    del self._stores[next(iter(self._stores))]
         return store
 
     def forget(self, location: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from google.protobuf.message import DecodeError
@@ -52,6 +51,7 @@ from consumers.partition.catalogue import Head
 from consumers.partition.events import Version, by_record
 from consumers.partition.past_outcomes import PastOutcomes, ReadPlaces
 from consumers.partition.table_files import quarantined
+from consumers.runtime.newest import Newest
 
 BLAME_SECONDS = 3.0
 OURS_MAX = 10_000
@@ -74,7 +74,7 @@ class OldVersions:
     ) -> None:
         """Search this partition of the log."""
         self._open_store, self._clock = open_store, clock
-        self._ours: OrderedDict[Version, None] = OrderedDict()
+        self._ours: Newest[Version, None] = Newest(OURS_MAX)
         """Versions under `latest` whose files were seen to be the log's."""
         self._log = log
         self._partition = partition
@@ -205,8 +205,6 @@ class OldVersions:
                 return False
             break
         self._ours[known] = None
-        if len(self._ours) > OURS_MAX:
-            self._ours.popitem(last=False)
         return True
 
     def _by_whom(self, head: Head, version: int) -> str:

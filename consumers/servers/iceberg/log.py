@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -45,6 +44,7 @@ from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.words import say
 from consumers.partition.iceberg_files import IcebergFiles
+from consumers.runtime.newest import Newest
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
@@ -69,7 +69,7 @@ class LogIcebergService:
         """Serve this log, and Lance's tables in it as `names` says."""
         self._log = log
         self._lance = Service(log, names, security)
-        self._kept: OrderedDict[str, IcebergTable] = OrderedDict()
+        self._kept: Newest[str, IcebergTable] = Newest(_TABLES_KEPT)
         self._lock = threading.Lock()
 
     @cached_property
@@ -320,8 +320,6 @@ class LogIcebergService:
             return read_any(load_json(head.metadata, location), location)
         with self._lock:
             self._kept[location] = table
-            if len(self._kept) > _TABLES_KEPT:
-                self._kept.popitem(last=False)
         return table
 
 

@@ -7,7 +7,6 @@ consistent cut: of a transaction that changed two tables, it has both changes or
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from commitlog.client.positions import sequences_text, text_sequences
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
 from consumers.partition.iceberg_files import IcebergFiles
+from consumers.runtime.newest import Newest
 from consumers.servers.iceberg.log import LogIcebergService, OnDemand
 from consumers.servers.iceberg.replies import Failure
 from consumers.servers.iceberg.service import CatalogView
@@ -44,7 +44,7 @@ class PastCatalogues:
     def __init__(self, log: CommitLog, files: IcebergFiles) -> None:
         self._log = log
         self._files = files
-        self._kept: OrderedDict[str, CatalogView] = OrderedDict()
+        self._kept: Newest[str, CatalogView] = Newest(_VIEWS_KEPT)
         self._lock = threading.Lock()
 
     def view(self, position: str, timeout_seconds: float) -> CatalogView:
@@ -58,9 +58,6 @@ class PastCatalogues:
             known = self._made(wanted, timeout_seconds)
         with self._lock:
             self._kept[position] = known
-            self._kept.move_to_end(position)
-            if len(self._kept) > _VIEWS_KEPT:
-                self._kept.popitem(last=False)
         return known
 
     def _made(self, wanted: Mapping[int, int], timeout_seconds: float) -> CatalogView:

@@ -46,6 +46,7 @@ from typing import Any
 from lance_namespace.errors import ErrorCode
 
 from commitlog.adapters.storage import store_for
+from consumers.runtime.newest import Newest
 from consumers.servers.namespace.status import HttpError
 from consumers.servers.server_heads import REQUESTS
 
@@ -139,10 +140,10 @@ class Landings:
         """Begin without commits."""
         self._lock = threading.Lock()
         self._is_told = threading.Condition(self._lock)
-        self._known: OrderedDict[str, Landing] = OrderedDict()
+        self._known: Newest[str, Landing] = Newest(LANDINGS_MAX)
         self._due: OrderedDict[_Asked, list[Landing]] = OrderedDict()
         """Those that their clients don't know yet, by the version that they ask for."""
-        self._tokens: OrderedDict[str, Landing] = OrderedDict()
+        self._tokens: Newest[str, Landing] = Newest(LANDINGS_MAX)
         """Those whose tokens clients haven't shown yet."""
         self._waiting = 0
         """Connections that wait in `_of_unknown`."""
@@ -163,8 +164,6 @@ class Landings:
                 client = _join(connection, before.client)
             landing.client = client
             self._known[landing.transaction_id] = landing
-            if len(self._known) > LANDINGS_MAX:
-                self._known.popitem(last=False)
             self._give_token(landing)
             landing.expires = time.monotonic() + ASKS_WITHIN_SECONDS
             client.landings[:] = [one for one in client.landings if one.is_due]
@@ -192,8 +191,6 @@ class Landings:
     def _give_token(self, landing: Landing) -> None:
         landing.token = secrets.token_hex(16)
         self._tokens[landing.token] = landing
-        if len(self._tokens) > LANDINGS_MAX:
-            self._tokens.popitem(last=False)
 
     def awaited(
         self, connection: MutableMapping[str, Any] | None, asked: int | None

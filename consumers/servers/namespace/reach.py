@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import Gate
 from commitlog.adapters.storage import local_path
 from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
+from consumers.runtime.newest import Newest
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 
@@ -47,7 +47,7 @@ class Reach:
         self._log = log
         self._places = places
         self._security = security
-        self._folders: OrderedDict[str, _Folder] = OrderedDict()
+        self._folders: Newest[str, _Folder] = Newest(_FOLDERS_REMEMBERED_MAX)
         self._lock = threading.Lock()
 
     def gate(self, principal: Principal) -> Gate:
@@ -104,8 +104,6 @@ class Reach:
             found = _list(folder, changed_at)
             with self._lock:
                 self._folders[folder] = found
-                if len(self._folders) > _FOLDERS_REMEMBERED_MAX:
-                    self._folders.popitem(last=False)
         return found
 
 

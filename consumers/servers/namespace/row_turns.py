@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TypeVar
 
 from commitlog.errors import Unavailable
+from consumers.runtime.newest import Newest
 from consumers.servers.row_processes import WorkLost
 from consumers.servers.security.budgets import LARGE_BYTES
 
@@ -54,9 +55,9 @@ class RowTurns:
         self._clock = clock
         self._running: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
-        self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._known: Newest[str, tuple[float, float]] = Newest(_REMEMBERED_MAX)
         """How long the last long piece of each client's work took, and when it ended."""
-        self._lost: OrderedDict[str, float] = OrderedDict()
+        self._lost: Newest[str, float] = Newest(_REMEMBERED_MAX)
         """When each client's work last ended its process."""
 
     @asynccontextmanager
@@ -112,10 +113,10 @@ class RowTurns:
     def _note(self, client: str, seconds: float) -> None:
         before = self._known.get(client, (0.0, 0.0))
         now = (seconds, self._clock())
-        _remember(self._known, client, now if seconds > LONG_SECONDS else before)
+        self._known[client] = now if seconds > LONG_SECONDS else before
 
     def _note_lost(self, client: str) -> None:
-        _remember(self._lost, client, self._clock())
+        self._lost[client] = self._clock()
         asyncio.get_running_loop().call_later(LOST_PAUSE_SECONDS, self._go_on)
 
     def _is_ready(self, waiting: _Waiting) -> bool:
@@ -150,14 +151,6 @@ class RowTurns:
         """Return how long a client's work took if it was long lately, else 0."""
         seconds, ended = self._known.get(client, (0.0, 0.0))
         return seconds if self._clock() - ended < LONG_REMEMBERED_SECONDS else 0.0
-
-
-def _remember(known: OrderedDict[str, T], client: str, what: T) -> None:
-    """Note something of a client, and forget whom nothing was noted of for the longest time."""
-    known[client] = what
-    known.move_to_end(client)
-    if len(known) > _REMEMBERED_MAX:
-        known.popitem(last=False)
 
 
 class LargeBodies:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +39,7 @@ from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.allowed_places import AllowedPlaces
+from consumers.runtime.newest import Newest
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings
@@ -55,6 +55,7 @@ BODY_HASH = "http.body_sha256"
 """A property of transactions made under an Idempotency-Key: one key is one request."""
 ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
+PASTS_KEPT = 32
 LAST_ASK_SECONDS = 1.0
 
 
@@ -101,12 +102,12 @@ class Service:
         self.table_places = TablePlaces(log, self.security, locations)
         self.vendor = Vendor(log, vending, self.security, locations)
         self.metrics = metrics or Metrics()
-        self.attempts: OrderedDict[str, int] = OrderedDict()
+        self.attempts: Newest[str, int] = Newest(ATTEMPTS_REMEMBERED_MAX)
         """The last attempt of ids whose tries came through this process: saves asking."""
         self.landings = Landings()
         self.turns = KeyedLocks()
         """Of those who want to make one version."""
-        self.pasts: OrderedDict[str, Service] = OrderedDict()
+        self.pasts: Newest[str, Service] = Newest(PASTS_KEPT)
         """What existed at the positions that were asked for last, by their names."""
         self.versions = KnownVersions()
         self.lock = threading.Lock()
@@ -277,8 +278,6 @@ class Service:
         """Remember an id's last attempt for a while."""
         with self.lock:
             self.attempts[transaction_id] = attempt
-            if len(self.attempts) > ATTEMPTS_REMEMBERED_MAX:
-                self.attempts.popitem(last=False)
 
     def incarnation(self, call: Call, number: int = 0) -> str:
         """Return a new table's uuid; the same for a repeated request."""

@@ -31,7 +31,6 @@ position at which it is asked."""
 AHEAD_SECONDS = 10.0
 """How long a question waits for a position that the log isn't at yet."""
 _PAUSE_SECONDS = 0.02
-_KEPT = 32
 
 
 def as_of(now: Service, call: Call) -> Service:
@@ -47,8 +46,6 @@ def as_of(now: Service, call: Call) -> Service:
         if is_fixed and named != NOW:
             with now.lock:
                 now.pasts[named] = known
-                if len(now.pasts) > _KEPT:
-                    now.pasts.popitem(last=False)
     return known
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.decisions import Noted
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.records import Outcome
+from consumers.runtime.newest import Newest
 
 REMEMBERED_MAX = 100_000
 COUNTED_BYTES_MAX = 128 * 1024
@@ -60,8 +60,8 @@ class KnownVersions:
     def __init__(self) -> None:
         """Know nothing."""
         self._lock = threading.Lock()
-        self._facts: OrderedDict[tuple[str, int], VersionFacts] = OrderedDict()
-        self._rows: OrderedDict[tuple[str, int], int | None] = OrderedDict()
+        self._facts: Newest[tuple[str, int], VersionFacts] = Newest(REMEMBERED_MAX)
+        self._rows: Newest[tuple[str, int], int | None] = Newest(REMEMBERED_MAX)
 
     def get(self, incarnation: str, version: int) -> VersionFacts | None:
         """Return what is known of a version."""
@@ -128,16 +128,12 @@ class KnownVersions:
             counted = _counted(info.location, path)
             with self._lock:
                 self._rows[key] = counted
-                if len(self._rows) > REMEMBERED_MAX:
-                    self._rows.popitem(last=False)
             return counted
         return self._rows.get(key)
 
     def _remember(self, key: tuple[str, int], facts: VersionFacts) -> VersionFacts:
         with self._lock:
             self._facts[key] = facts
-            if len(self._facts) > REMEMBERED_MAX:
-                self._facts.popitem(last=False)
         return facts
 
 

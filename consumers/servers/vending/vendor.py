@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
 from commitlog.model.table import TableId
 from consumers.runtime.config import ConfigurationError
+from consumers.runtime.newest import Newest
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
@@ -67,9 +67,9 @@ class Vendor:
         self._settings = settings
         self._places = TablePlaces(log, security, locations)
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[tuple[Scope, Access, str], GrantSession] = OrderedDict()
-        self._reached: OrderedDict[tuple[Principal, Subject], tuple[float, Access | None]]
-        self._reached = OrderedDict()
+        self._sessions: Newest[tuple[Scope, Access, str], GrantSession] = Newest(_SESSIONS_KEPT)
+        self._reached: Newest[tuple[Principal, Subject], tuple[float, Access | None]]
+        self._reached = Newest(_SESSIONS_KEPT)
 
     def scope(self, subject: Subject) -> Scope | None:
         """Return a table's objects, None if nothing is handed out for its place."""
@@ -97,8 +97,6 @@ class Vendor:
             most = self._most(principal, subject)
             with self._lock:
                 self._reached[principal, subject] = now, most
-                if len(self._reached) > _SESSIONS_KEPT:
-                    self._reached.popitem(last=False)
         # Grants are looked at each time: they may have been taken back.
         for access in (Access.WRITE, Access.READ):
             if most and access <= most and self._is_granted(principal, access, subject):
@@ -126,9 +124,6 @@ class Vendor:
         session = assume(role, scope.policy(access), principal.name, address, now)
         with self._lock:
             self._sessions[key] = session
-            self._sessions.move_to_end(key)
-            if len(self._sessions) > _SESSIONS_KEPT:
-                self._sessions.popitem(last=False)
         return session
 
     def _of(self, subject: Subject) -> Mapping[str, str]:
