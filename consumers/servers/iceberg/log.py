@@ -34,7 +34,6 @@ from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.messages import (
     DecidedRecords,
     IcebergDescription,
-    NamespaceDescription,
     TableDescription,
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
@@ -84,13 +83,11 @@ class LogIcebergService:
 
     def view(self, *, within: TableId | None = None, timeout_seconds: float) -> CatalogView:
         """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
-        names = partial(self._names, within)
+        names, namespaces = partial(self._names, within), self._lance.namespaces
         return CatalogView(
             OnDemand(names, self._table),
             OnDemand(partial(self._others, within), self._other),
-            OnDemand(
-                partial(self._namespaces, within), lambda name: self._namespaces(name).get(name)
-            ),
+            OnDemand(partial(namespaces, within), lambda name: namespaces(name).get(name)),
             OnDemand(partial(names, is_view=True), lambda name: self._table(name, True)),
             heads=OnDemand(names, self._place),
         )
@@ -271,13 +268,6 @@ class LogIcebergService:
         found = map(TableDescription.from_json, self._ask_all("tables", within))
         views = {entry.table: entry.uuid for entry in self._all_tables(within) if entry.is_view}
         return {**views, **{entry.table_id: entry.incarnation for entry in found}}
-
-    def _namespaces(self, within: TableId | None) -> dict[TableId, Mapping[str, str]]:
-        found: dict[TableId, Mapping[str, str]] = {}
-        for entry in map(NamespaceDescription.from_json, self._ask_all("namespaces", within)):
-            found[entry.namespace] = {**found.get(entry.namespace, {}), **entry.properties}
-        found.pop((), None)  # the log's own properties
-        return found
 
     def _head(self, name: TableId, **asked: bool) -> IcebergDescription | None:
         runtime = self._log.runtime()
