@@ -176,11 +176,7 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
         )
         return {**body, "num_inserted_rows": rows.num_rows}
     outcome, counts = _carried_out(service, call, lambda made: made.append(call.rows()))
-    return {
-        "transaction_id": outcome.transaction_id,
-        "version": outcome.version,
-        "num_inserted_rows": counts.get("inserted", 0),
-    }
+    return _told(outcome, num_inserted_rows=counts.get("inserted", 0))
 
 
 @as_it_is
@@ -227,13 +223,12 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
     outcome, counts = _carried_out(
         service, call, lambda made: made.merge_insert(call.rows(), on, options), timeout
     )
-    return {
-        "transaction_id": outcome.transaction_id,
-        "num_updated_rows": counts.get("updated", 0),
-        "num_inserted_rows": counts.get("inserted", 0),
-        "num_deleted_rows": counts.get("deleted", 0),
-        "version": outcome.version,
-    }
+    return _told(
+        outcome,
+        num_updated_rows=counts.get("updated", 0),
+        num_inserted_rows=counts.get("inserted", 0),
+        num_deleted_rows=counts.get("deleted", 0),
+    )
 
 
 def _first_merge(
@@ -277,11 +272,7 @@ def update(service: Service, call: Call) -> dict[str, Any]:
         )
         return {**answered(dataset), "updated_rows": int(found["num_rows_updated"])}
     outcome, counts = _carried_out(service, call, lambda made: made.update(values, where))
-    return {
-        "transaction_id": outcome.transaction_id,
-        "updated_rows": counts.get("updated", 0),
-        "version": outcome.version,
-    }
+    return _told(outcome, updated_rows=counts.get("updated", 0))
 
 
 def delete(service: Service, call: Call) -> dict[str, Any]:
@@ -295,11 +286,7 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
         )
         return {**answered(dataset), "num_deleted_rows": int(found["num_deleted_rows"])}
     outcome, counts = _carried_out(service, call, lambda made: made.delete(request.predicate))
-    return {
-        "transaction_id": outcome.transaction_id,
-        "version": outcome.version,
-        "num_deleted_rows": counts.get("deleted", 0),
-    }
+    return _told(outcome, num_deleted_rows=counts.get("deleted", 0))
 
 
 class NeedsRows(BaseException):
@@ -371,6 +358,10 @@ def _carried_out(
     if outcome.status is Status.COMMITTED:
         call.committed = outcome.transaction_id
     return outcome.raise_for_conflict(), counts
+
+
+def _told(outcome: Outcome, **counts: int) -> dict[str, Any]:
+    return {"transaction_id": outcome.transaction_id, "version": outcome.version, **counts}
 
 
 def _counts_of(transaction: Transaction) -> Mapping[str, int]:
