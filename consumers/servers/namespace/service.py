@@ -301,10 +301,7 @@ class Service:
 
     def readable(self, info: TableInfo, version: int) -> str:
         """Return the canonical path of a version once it can be read, relative to the location."""
-        if not 1 <= version <= info.version:
-            raise TableVersionNotFoundError(
-                f"{info.name} has no version {version}; its newest is {info.version}"
-            )
+        need_version(info, version)
         # The leader says who deleted it.
         path = None if is_in(version, info.deleted) else written(info, version)
         if path is not None:
@@ -381,6 +378,14 @@ class Service:
         """Open a table's head for native writes, which go through the log."""
         self.open(info)
         return self.log.open(info.table_id)
+
+
+def need_version(info: TableInfo, version: int) -> None:
+    """Raise TableVersionNotFoundError unless a table has got as far as a version."""
+    if not 1 <= version <= info.version:
+        raise TableVersionNotFoundError(
+            f"{info.name} has no version {version}; its newest is {info.version}"
+        )
 
 
 def keyed(call: Call) -> list[tuple[str, str]]:

@@ -16,7 +16,6 @@ from lance_namespace import (
     RenameTableRequest,
     TableExistsRequest,
     TableTagNotFoundError,
-    TableVersionNotFoundError,
 )
 from starlette.responses import Response
 
@@ -38,7 +37,7 @@ from consumers.servers.namespace.arrow_json import schema_json
 from consumers.servers.namespace.branch_rows import open_branch
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
-from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.service import Service, need_version
 from consumers.servers.namespace.transactions import visible
 from consumers.servers.namespace.vended import vended_options
 from consumers.servers.security.grants import Access
@@ -146,10 +145,8 @@ def _wanted_version(service: Service, info: TableInfo, request: DescribeTableReq
         if request.tag not in tags:
             raise TableTagNotFoundError(f"{info.name} has no tag {request.tag!r}")
         version = int(tags[request.tag]["version"])
-    if version is not None and not 1 <= version <= info.version:
-        raise TableVersionNotFoundError(
-            f"{info.name} has no version {version}; its newest is {info.version}"
-        )
+    if version is not None:
+        need_version(info, version)
     return version
 
 
@@ -157,10 +154,8 @@ def table_exists(service: Service, call: Call) -> Response:
     """Say whether a table, and a version of it, exists, by the status."""
     request = call.read(TableExistsRequest, {"version"})
     info = service.info(call.table)
-    if request.version is not None and not 1 <= request.version <= info.version:
-        raise TableVersionNotFoundError(
-            f"{info.name} has no version {request.version}; its newest is {info.version}"
-        )
+    if request.version is not None:
+        need_version(info, request.version)
     return Response()
 
 
