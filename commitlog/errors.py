@@ -46,13 +46,16 @@ _BUILD_PATH = re.compile(
     """,
     re.VERBOSE,
 )
-_DUMP = re.compile(r"(does not support logical expression \w+)\(.*[})]\)", re.DOTALL)
-"""How pylance names what it can't compute: with all that it knows of it."""
+_DUMP = re.compile(
+    r"(does not support logical expression \w+)\(.*[})]\)|(in dataset schema): Schema \{.*\}",
+    re.DOTALL,
+)
+"""How pylance names what it can't compute, or doesn't have: with all that it knows of it."""
 
 
 def without_build_paths(text: str) -> str:
     """Remove the places in pylance's own sources, and its own values, that its errors end with."""
-    return _DUMP.sub(r"\1", _BUILD_PATH.sub("", text) if ".rs" in text else text)
+    return _DUMP.sub(r"\1\2", _BUILD_PATH.sub("", text) if ".rs" in text else text)
 
 
 class CommitLogError(Exception):

@@ -264,11 +264,16 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         if callable(value) and not is_lances:
             raise
         raise InvalidTransaction(
-            f"{message}: {without_build_paths(said).rstrip('. ')}",
+            f"{message}: {lances_words(said)}",
             field=field,
             value=value,
             advice=advice,
         ) from error
+
+
+def lances_words(error: object) -> str:
+    """Return what Lance said, without its sources' places, for a sentence that goes on."""
+    return without_build_paths(str(error)).rstrip(". ")
 
 
 def heed_interrupt(error: Exception) -> None:

@@ -33,20 +33,21 @@ def raising_its_own(reader: Any) -> Iterator[Any]:
     """Give a reader's batches, and raise what it raised, of which Lance would tell in a text."""
     import pyarrow as pa
 
-    if not isinstance(reader, pa.RecordBatchReader):
-        yield reader
-        return
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from reader
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             raised.append(error)
             raise
 
+    if isinstance(reader, pa.RecordBatchReader):
+        given: Any = pa.RecordBatchReader.from_batches(reader.schema, batches())
+    else:
+        given = batches() if isinstance(reader, Iterator) else reader
     try:
-        yield pa.RecordBatchReader.from_batches(reader.schema, batches())
+        yield given
     except Exception:
         if raised:
             raise raised[0] from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -14,7 +14,7 @@ from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
-from commitlog.client.arguments import has_columns, refused
+from commitlog.client.arguments import has_columns, lances_words, refused
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
@@ -38,6 +38,8 @@ _WRITES = (
     *("update_field_metadata", "update_metadata", "update_schema_metadata"),
 )
 """Methods of Lance's dataset that commit a version."""
+_OF_ARGUMENTS = ("Append with different schema", "Invalid user input", "Not supported")
+"""What Lance's error of a call's arguments begins with."""
 _LOOKS = ("checkout_latest", "checkout_version")
 """Methods that ask the log for a version."""
 
@@ -50,19 +52,35 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
         with saying_why(dataset), naming_full_storage(name, dataset.uri):
             yield
     except (OSError, ValueError) as error:
-        if not is_of_deleted_version(error, dataset.version):
-            raise
-        raise NoSuchVersion(
-            f"version {dataset.version} of {name} was deleted since it was opened; check out the"
-            " newest (checkout_latest) and write again"
-        ) from error
+        if is_of_deleted_version(error, dataset.version):
+            raise NoSuchVersion(
+                f"version {dataset.version} of {name} was deleted since it was opened; check out"
+                " the newest (checkout_latest) and write again"
+            ) from error
+        if str(error).startswith(_OF_ARGUMENTS):
+            raise InvalidTransaction(
+                f"Lance can't write to {name}: {lances_words(error)}",
+                field="arguments",
+                advice=has_columns(dataset),
+            ) from error
+        raise
+
+
+def _carried_out(
+    dataset: lance.LanceDataset, write: Callable[..., Any], /, *arguments: Any, **options: Any
+) -> Any:
+    """Call what writes, and say why not; what a reader among its arguments raises is its own."""
+    with ExitStack() as stack:
+        given = [stack.enter_context(raising_its_own(one)) for one in arguments]
+        named = {key: stack.enter_context(raising_its_own(one)) for key, one in options.items()}
+        stack.enter_context(_saying_why(dataset))
+        return write(*given, **named)
 
 
 def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def refusable(self: lance.LanceDataset, *arguments: Any, **options: Any) -> Any:
-        with _saying_why(self):
-            return write(self, *arguments, **options)
+        return _carried_out(self, functools.partial(write, self), *arguments, **options)
 
     return refusable
 
@@ -72,8 +90,7 @@ class _Merge(MergeInsertBuilder):
 
     def execute(self, *arguments: Any, **options: Any) -> Any:
         """Carry the merge out, and say why if the log refuses it."""
-        with _saying_why(self.dataset):
-            return super().execute(*arguments, **options)
+        return _carried_out(self.dataset, super().execute, *arguments, **options)
 
 
 class ManagedDataset(Asked):
@@ -102,7 +119,8 @@ class ManagedDataset(Asked):
 
     def merge_insert(self, on: Any = None) -> MergeInsertBuilder:
         """Return what merges rows, as Lance's own does."""
-        merge = _Merge(self._ds, on)
+        with _saying_why(self):
+            merge = _Merge(self._ds, on)
         merge.dataset = self
         return merge
 
@@ -231,8 +249,7 @@ class ManagedDataset(Asked):
                 value=True,
                 advice="Leave it out, or open the location with pylance for one outside the log",
             )
-        with _saying_why(self):
-            made = commit()
+        made = _carried_out(self, commit.func, *commit.args, **commit.keywords)
         opened = made.get("dataset") if isinstance(made, dict) else made
         if type(opened) is lance.LanceDataset:
             opened.__dict__.update({**vars(self), "_ds": opened._ds})

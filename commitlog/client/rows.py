@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
-from commitlog.client.arguments import heed_interrupt
+from commitlog.client.arguments import heed_interrupt, lances_words
 from commitlog.client.contents import contents
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
@@ -241,7 +241,7 @@ def scan(
         asked += [sql for name, sql in computed if sql != f"`{name}`"]
         raise InvalidTransaction(
             f"Lance can't evaluate {' and '.join(map(repr, asked))} over {info.name}: "
-            f"{str(error).rstrip('. ')}",
+            f"{lances_words(error)}",
             field="values" if predicate is None else "predicate",
             value=asked[0] if asked else None,
             advice=f"Use SQL over the columns {', '.join(info.schema.names)}",

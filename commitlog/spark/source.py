@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.client.arguments import lances_words
 from commitlog.client.rows import whole
 from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
@@ -117,7 +118,7 @@ def predicate_of(options: ReadOptions, dataset: lance.LanceDataset) -> str | Non
     except (ValueError, OSError, RuntimeError) as error:
         raise InvalidRequest(
             f"Lance can't evaluate {options.predicate!r} over {options.table}:"
-            f" {str(error).rstrip('. ')}", field="filter", value=options.predicate,
+            f" {lances_words(error)}", field="filter", value=options.predicate,
             advice=f"Use SQL over the columns {', '.join(dataset.schema.names)}",
         ) from error  # fmt: skip
     return predicate

@@ -12,6 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
+from lance_namespace import InvalidInputError, UnsupportedOperationError
 
 from commitlog import (
     CommitLog,
@@ -32,6 +33,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
+from consumers.servers.namespace.native import refused_commit
 from tests.steered_leader import SCHEMA, SteeredLeader, blank, once_before_sending
 
 
@@ -195,6 +197,72 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
             opened.checkout_version(version)
     read = [transaction.read_version for transaction in opened.get_transactions(9)]
     assert read == [2, 1, 0]
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an aggregate": (lambda d: d.delete("max(id) > 1"), "AggregateFunction"),
+    "no column": (lambda d: d.update({"w": "1"}), "'w' does not exist"),
+    "no key": (lambda d: d.merge_insert("w").when_matched_delete(), "'w' does not exist"),
+    "keys twice": (
+        lambda d: d.merge_insert("id").when_matched_update_all().execute(_rows(id=[1, 1])),
+        "Ambiguous merge inserts",
+    ),
+    "a type": (lambda d: d.insert(_rows(id=["x"])), "should have type int64"),
+    "a column": (lambda d: lance.write_dataset(_rows(w=[1]), d, mode="append"), "unexpected=.w"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_native_write_of_wrong_arguments_is_refused_in_the_log_s_words(
+    client: CommitLog, name: str
+) -> None:
+    write, said = WRONG[name]
+    handle = client.open("a$t")
+    with pytest.raises(InvalidTransaction, match=rf"a\$t.*{said}") as refused:
+        write(handle)
+    assert str(refused.value).endswith(". The columns are id, v.")
+    assert ".rs" not in str(refused.value)
+    assert "{" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("an aggregate", UnsupportedOperationError), ("no column", InvalidInputError)],
+)
+def test_what_lance_refuses_of_a_handle_s_write_keeps_its_status_over_http(
+    client: CommitLog, name: str, kind: type[Exception]
+) -> None:
+    handle = client.open("a$t")
+    with pytest.raises(InvalidTransaction) as refused:
+        WRONG[name][0](handle)
+    assert isinstance(refused_commit(handle, refused.value), kind)
+
+
+READ: dict[str, Callable[[Any, Any], Any]] = {
+    "insert": lambda d, rows: d.insert(rows, schema=SCHEMA),
+    "write_dataset": lambda d, rows: lance.write_dataset(rows, d, SCHEMA, mode="append"),
+    "merge_insert": lambda d, rows: (
+        d.merge_insert("id").when_not_matched_insert_all().execute(rows, schema=SCHEMA)
+    ),
+}
+
+
+@pytest.mark.parametrize("raised", [KeyError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("as_reader", [True, False])
+@pytest.mark.parametrize("name", READ)
+def test_what_a_reader_raises_in_a_native_write_is_the_caller_s_own(
+    client: CommitLog, name: str, as_reader: bool, raised: BaseException
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [70], "v": ["q"]}, schema=SCHEMA)
+        raise raised
+
+    rows = pa.RecordBatchReader.from_batches(SCHEMA, batches()) if as_reader else batches()
+    handle = client.open("a$t")
+    with pytest.raises(type(raised)) as caught:
+        READ[name](handle, rows)
+    assert caught.value is raised
+    assert client.open("a$t").count_rows() == 10
 
 
 def _refuses_what_is_given_it(handle: lance.LanceDataset) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import lance
 import pyarrow as pa
@@ -16,7 +16,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import acting_for
-from commitlog.errors import OutcomeUnknown, without_build_paths
+from commitlog.errors import InvalidTransaction, OutcomeUnknown, without_build_paths
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
@@ -67,6 +67,8 @@ def commit_natively(
 
 def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:
     """Return why the log refused what pylance offered it, or else pylance's own reason."""
+    if isinstance(error, InvalidTransaction) and error.field == "arguments":
+        error = cast(Exception, error.__cause__)  # pylance's, by which a status is chosen
     return refusal_of(dataset) or of_pylance(error)
 
 
