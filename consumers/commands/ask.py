@@ -21,7 +21,7 @@ from consumers.commands.options import (
     Limit,
     Where,
     connect,
-    is_number,
+    id_of,
     partitions_of,
 )
 from consumers.commands.output import Column, Row, clock, day_and_time
@@ -37,7 +37,6 @@ SELECT table_name, version, changed_at, changed_by, policy, primary_key, commits
        metadata_location
 FROM tables WHERE ended_by IS NULL ORDER BY table_name
 """
-AT = "SELECT transaction_id FROM transaction_at(?, of_partition := ?)"
 
 
 def history(
@@ -194,12 +193,8 @@ def _print_attempts(
     as_json: bool,
 ) -> ExitCode:
     """Print what there is of each attempt of a transaction, named by its id or its sequence."""
-    from consumers import history as index
-
     root = where.index_root()
-    if is_number(transaction):
-        found = index.query(root, AT, [int(transaction), partition])
-        transaction = str(found[0]["transaction_id"]) if found else transaction
+    transaction = id_of(root, transaction, partition)
     attempts = attempts_of(root, transaction) or attempts_of(root, transaction.removeprefix("txn-"))
     if as_json:
         output.print_json(attempts)

@@ -54,6 +54,7 @@ AsCsv = Annotated[
     bool, Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV.")
 ]
 LIMIT_MAX = 2**31
+_AT = "SELECT transaction_id FROM transaction_at(?, of_partition := ?)"
 
 
 def _folder(_: object, tokens: Sequence[Token]) -> Path:
@@ -170,6 +171,8 @@ def _check_root(config: Config) -> None:
     """Raise WrongLog if the root is that of another log than the settings name."""
     if config.root is None:
         return
+    if config.root.exists() and not config.root.is_dir():
+        raise ConfigurationError(f"root {config.root} is not a folder: name a folder")
     kept = read_endpoints(config.root).get("log", config.log)
     if kept != config.log:
         raise WrongLog(
@@ -270,8 +273,24 @@ def partitions_of(log: Log, only: int | None) -> Sequence[int]:
     count = log.partitions()
     if only is None:
         return range(count)
+    _check_partition(only, count)
+    return [only]
+
+
+def id_of(root: Path, transaction: str, partition: int) -> str:
+    """Return the id of a transaction that is named by it, or by a position of a partition."""
+    if not is_number(transaction):
+        return transaction
+    from consumers.history import query
+
+    if found := query(root, _AT, [int(transaction), partition]):
+        return str(found[0]["transaction_id"])
+    _check_partition(partition, len(query(root, "FROM index_status")))
+    return transaction
+
+
+def _check_partition(only: int, count: int) -> None:
     if not 0 <= only < count:
         raise ConfigurationError(
             f"--partition {only} does not exist: the log has partitions 0 to {count - 1}"
         )
-    return [only]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from commitlog.errors import NoSuchTable
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
@@ -76,6 +77,4 @@ def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
     from commitlog.client.names import like_known  # brings the log's records in
 
     known = [format_table_id(one.namespace) for one in log.namespaces() if one.namespace]
-    raise ConfigurationError(
-        f"the log has no namespace {name!r}. {like_known(name, known, 'namespaces')}"
-    )
+    raise NoSuchTable(f"the log has no namespace {name!r}. {like_known(name, known, 'namespaces')}")

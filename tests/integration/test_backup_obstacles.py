@@ -15,7 +15,7 @@ from commitlog.adapters.storage import store_for
 from commitlog.errors import Unavailable
 from consumers.broker.errors import DiskFull
 from consumers.broker.home import Home
-from consumers.runtime.config import load
+from consumers.runtime.config import ConfigurationError, load
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import restore
 from consumers.tools.backup.cut import Heads, cut
@@ -58,6 +58,8 @@ def test_remains_that_cannot_be_listed_are_named_and_the_others_looked_at(
     found = look_at(str(tmp_path), Heads(), {}, "/was/here")
     assert [one.table for one in found.lost] == ["b"]
     assert found.unread == [f"{tmp_path}/a/metadata: Permission denied"]
+    with pytest.raises(ConfigurationError, match="--remains .*nowhere has nothing"):
+        look_at(str(tmp_path / "nowhere"), Heads(), {}, "/was/here")
 
 
 def test_tables_that_are_not_mounted_are_not_taken_for_none(made: Service, tmp_path: Path) -> None:

@@ -493,6 +493,22 @@ def test_a_digit_that_is_no_number_names_no_position(
     assert "has no transaction" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_a_position_of_a_partition_that_the_log_lacks_is_refused(
+    root: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "1", "--partition", "9", "--root", root) == ExitCode.USAGE
+    assert "--partition 9 does not exist: the log has partitions 0 to 0" in capsys.readouterr().err
+
+
+def test_a_root_that_is_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").touch()
+    assert run("tables", "--root", tmp_path / "notes") == ExitCode.USAGE
+    assert "notes is not a folder: name a folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_a_commit_id_of_iceberg_names_its_transaction(

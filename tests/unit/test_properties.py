@@ -186,7 +186,8 @@ def test_properties_by_the_command(
         ("", {}, "no table is given"),
         (table, {"set": ("mine",)}, "NAME=VALUE"),
         (table, {"set": ("=value",)}, "NAME=VALUE"),
-        ("nowhere", {"namespace": True}, "no namespace 'nowhere'. The namespaces are shop"),
     ):
         with pytest.raises(ConfigurationError, match=why):
-            commands.properties(name, **more)
+            commands.properties(name, **more)  # type: ignore[arg-type]
+    with pytest.raises(NoSuchTable, match="no namespace 'nowhere'. The namespaces are shop"):
+        commands.properties("nowhere", namespace=True)

@@ -21,7 +21,7 @@ from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers import history
 from consumers.partition.checkpoint import HEAD
-from consumers.runtime.roots import RootUnusable
+from consumers.runtime.config import ConfigurationError
 from consumers.tools.backup.cut import Heads
 from consumers.tools.backup.saved import Store
 
@@ -66,12 +66,14 @@ class Remains:
 def look_at(place: str, heads: Heads, ends: Mapping[int, int], tables_root: str) -> Remains:
     """Return what a root, or a place of tables, has beyond a backup that ends at `ends`.
 
-    Raises RootUnusable if there is nothing at all.
+    Raises ConfigurationError if there is nothing at all.
     """
     found = Remains()
     root = None if "://" in place else Path(place)
     if root is not None and not (root.is_dir() and any(root.iterdir())):
-        raise RootUnusable(f"nothing is left at {place}: name a folder with what was saved")
+        raise ConfigurationError(
+            f"--remains {place} has nothing: name a folder with what was saved"
+        )
     is_root = root is not None and ((root / "tables").is_dir() or (root / "kafka").exists())
     rows: dict[tuple[str, int], Lost] = {}
     names = dict(heads.names)
