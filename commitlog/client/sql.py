@@ -36,6 +36,11 @@ WHERE table_name IN (SELECT unnest(list_append(former_names, table_name)) FROM l
 ORDER BY sequence DESC, ordinal DESC LIMIT 1
 """
 """Of the table that has the name: an earlier one's versions have the same numbers, other rows."""
+_IS_TO_COME = """
+SELECT $1::TIMESTAMP > greatest(
+    now() AT TIME ZONE 'UTC', (SELECT max(changed_at) FROM index_status))
+"""
+"""This machine's clock may be behind the leader's."""
 AGAIN_SECONDS = 0.1
 """How often a query that is to end is told so."""
 
@@ -54,7 +59,7 @@ def run_sql(
     time, UTC) an older one. `index` is the path of an `index.duckdb`.
 
     Raises:
-        InvalidRequest: the query is not one SELECT, or DuckDB refuses it.
+        InvalidRequest: the query is not one SELECT, or DuckDB refuses it; a time is in the future.
         NoSuchTable, NoSuchVersion: a table or version that it names doesn't exist.
         Unavailable: DuckDB is not installed, or the index cannot be opened.
     """
@@ -217,6 +222,13 @@ class _Tables:
                 "index='DIR/index.duckdb', or name a version"
             )
         moment = self._moment(at["expr"])
+        if self._connection.execute(_IS_TO_COME, [moment]).fetchone() == (True,):
+            raise InvalidRequest(
+                f"{moment} is in the future: commits up to then aren't known yet",
+                field="query",
+                value=moment,
+                advice="Give a time that has passed, or leave it out for the newest version",
+            )
         rows = self._connection.execute(_VERSION_AT, [table, moment]).fetchall()
         if not rows:
             raise NoSuchVersion(f"table {table!r} had no version yet at {moment}")

@@ -105,6 +105,8 @@ def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None
         run_sql("FROM ns0$t0 AT (TIMESTAMP => '2001-01-01')", opened, index=index)
     with pytest.raises(NoSuchVersion, match="needs the version index"):
         run_sql("FROM ns0$t0 AT (TIMESTAMP => '2001-01-01')", opened)
+    with pytest.raises(InvalidRequest, match="3001-01-01 00:00:00 is in the future"):
+        run_sql("FROM ns0$t0 AT (TIMESTAMP => '3001-01-01')", opened, index=index)
 
 
 def test_only_what_is_needed_is_read_from_lance(
