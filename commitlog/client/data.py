@@ -125,7 +125,7 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     if hasattr(data, "__arrow_c_stream__"):
         return _stream_of(data)
     raise InvalidTransaction(
-        f"{type(data).__name__} holds no rows",
+        f"{type(data).__name__} cannot be read as rows",
         field="data",
         value=type(data).__name__,
         advice=f"Pass {_ACCEPTED}",

@@ -244,7 +244,7 @@ def scan(
             f"{lances_words(error)}",
             field="values" if predicate is None else "predicate",
             value=asked[0] if asked else None,
-            advice=f"Use SQL over the columns {', '.join(info.schema.names)}",
+            advice=f"Use SQL over the columns {', '.join(info.schema.names)}, with text in '…'",
         ) from error
 
 

@@ -145,8 +145,8 @@ def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
         (pa.table({"id": ["text"]}).to_reader(), "column 'id' of a\\$t is int64"),
         ({"id": [1], "v": ["a", "b"]}, "differ in length"),
         ([pa.record_batch({"id": [1]}), pa.record_batch({"v": ["a"]})], "the batches differ in"),
-        (42, "int holds no rows"),
-        ([1, 2], "list holds no rows"),
+        (42, "int cannot be read as rows"),
+        ([1, 2], "list cannot be read as rows"),
     ],
 )
 def test_data_of_another_schema_is_refused_before_anything_is_appended(
