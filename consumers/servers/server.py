@@ -30,7 +30,7 @@ from commitlog.errors import Unavailable
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
-from consumers.servers.security.answers import is_iceberg, refusal
+from consumers.servers.security.answers import allowed_methods, is_iceberg, refusal
 from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
@@ -101,6 +101,8 @@ def make_app(
         assert isinstance(error, HTTPException)
         path, status, headers = request.url.path, error.status_code, error.headers
         message = f"{request.method} {path}: {error.detail}"
+        if status == 405 and (allowed := allowed_methods(routes, request.scope)):
+            headers = {"Allow": allowed}  # Starlette names those of the path's first route only
         if is_iceberg(path, base):
             return refusal(path, request.method, status, message, headers, base)
         body = {"error": message, "code": 0, "instance": path}

@@ -132,6 +132,14 @@ def test_a_body_in_another_encoding_is_no_way_around_the_count(world: World, enc
         assert "UTF-8" in str(answer), answer
 
 
+def test_a_body_may_begin_with_a_byte_order_mark(world: World) -> None:
+    name = world.fresh_name()
+    asked = json.dumps({"namespace": [name]}).encode("utf-8-sig")
+    assert world.post("/v1/namespaces", asked)[0] == 200
+    described = json.dumps({"id": [name]}).encode("utf-8-sig")
+    assert world.post(f"/v1/namespace/{name}/describe", described)[0] == 200
+
+
 def test_a_batch_of_too_many_operations_is_refused_before_it_is_read(world: World) -> None:
     body = {"operations": [{"deregister_table": {"id": ["a"]}}] * 1001}
     status, answer = world.post("/v1/table/batch-commit", body)
@@ -244,6 +252,8 @@ def test_line_ends_are_fine_in_texts_and_iceberg_separates_levels(world: World) 
     assert world.post("/v1/namespaces", {"namespace": ["b", "inner"]})[0] == 200
     assert world.send("GET", "/v1/namespaces/b%1Finner")[0] == 200
     assert world.send("GET", "/v1/namespaces?parent=b%1Finner")[0] == 200
+    loaded = "/v1/namespaces/b/tables/missing?referenced-by=b%1Finner%1Fv,b%1Fw"
+    assert world.send("GET", loaded)[0] == 404
     assert world.send("GET", "/v1/namespaces/b%1Finner%1E")[0] == 400
     assert world.send("GET", "/v1/table/b%0At/describe")[0] == 400
 

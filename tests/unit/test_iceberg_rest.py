@@ -341,7 +341,9 @@ def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, ta
         ("POST", "/v1/namespaces/analytics/tables/t/tasks"),
         ("POST", "/v1/oauth/tokens"),
         ("POST", "/v1/namespaces/analytics/tables/t/plan"),
+        ("POST", "/v1/namespaces/analytics/tables/t/unregister"),
         ("GET", "/v1/namespaces/analytics/tables/t/credentials"),
+        ("GET", "/v1/namespaces/analytics/functions/f"),
     ],
 )
 def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path: str) -> None:
@@ -355,20 +357,22 @@ def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("method", "path", "status", "allowed"),
     [
-        ("GET", _COMMIT, 405),
-        ("PUT", f"{_TABLES}/t", 405),
-        ("POST", f"{_TABLES}/t/c", 404),
-        ("GET", "/v1/transactions", 404),
-        ("GET", "/v1/at-5/namespaces", 404),
+        ("GET", _COMMIT, 405, "POST"),
+        ("PUT", f"{_TABLES}/t", 405, "DELETE, GET, HEAD, POST"),
+        ("OPTIONS", "/v1/namespaces", 405, "GET, POST"),
+        ("POST", f"{_TABLES}/t/c", 404, None),
+        ("GET", "/v1/transactions", 404, None),
+        ("GET", "/v1/at-5/namespaces", 404, None),
     ],
 )
 def test_what_is_no_route_is_refused_in_the_catalogues_shape(
-    server: IcebergServer, method: str, path: str, status: int
+    server: IcebergServer, method: str, path: str, status: int, allowed: str | None
 ) -> None:
     reply = server.ask(method, path)
     assert (reply.status, reply.error["code"]) == (status, status)
+    assert reply.headers.get("allow") == allowed
     assert set(reply.error) == {"message", "type", "code"}
     assert reply.error["type"] == "UnsupportedOperationException"
     assert f"{method} {path}" in reply.error["message"]

@@ -6,6 +6,7 @@ time, and the event loop serves others meanwhile.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from functools import partial
 
@@ -62,9 +63,11 @@ _METHODS = {*_READING, "POST", "DELETE"}
 _UNSUPPORTED = (
     "/v1/oauth/tokens",
     f"{_NAMESPACE}/functions",
+    f"{_NAMESPACE}/functions/{{function}}",
     f"{_TABLE}/plan",
     f"{_TABLE}/plan/{{plan}}",
     f"{_TABLE}/tasks",
+    f"{_TABLE}/unregister",
 )
 """What else the specification has: not among the endpoints, and told so if it is asked for."""
 
@@ -197,7 +200,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
         if size > bytes_max:
             raise Invalid("body_too_large", bytes_max=bytes_max)
         chunks.append(chunk)
-    return b"".join(chunks)
+    return b"".join(chunks).removeprefix(BOM_UTF8)
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:

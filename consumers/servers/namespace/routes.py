@@ -20,7 +20,7 @@ from typing import IO, cast
 from lance_namespace.errors import ErrorCode, InvalidInputError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 
 from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
@@ -42,6 +42,7 @@ from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.namespace.time_travel import POSITION
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
+from consumers.servers.security.answers import allowed_methods
 from consumers.servers.security.budgets import LARGE_BYTES, json_problem
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
@@ -123,20 +124,10 @@ def _path(request: Request) -> str:
 
 async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
     """Answer a path or a method that no operation has."""
-    allowed = sorted(
-        method
-        for route in known
-        if route.matches(request.scope)[0] is Match.PARTIAL
-        for method in route.methods or ()
-    )
     where = f"{request.method} {request.url.path}"
-    if allowed:
-        error = HttpError(
-            405,
-            f"{where}: use {', '.join(allowed)}",
-            ErrorCode.INVALID_INPUT,
-            Allow=", ".join(allowed),
-        )
+    if allowed := allowed_methods(known, request.scope):
+        text = f"{where}: use {allowed}"
+        error = HttpError(405, text, ErrorCode.INVALID_INPUT, Allow=allowed)
     elif is_of_job(_path(request)):
         error = HttpError(404, f"{where}: {not_served(_path(request))}", ErrorCode.UNSUPPORTED)
     elif text := not_served(_path(request)):

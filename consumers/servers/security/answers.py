@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lance_namespace.errors import ErrorCode
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 _ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/views", "/v1/transactions")
 _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
@@ -39,6 +41,13 @@ def served_path(path: str, base_path: str) -> str:
 def is_iceberg(path: str, base_path: str) -> bool:
     """Return True if a path is the Iceberg catalogue's."""
     return is_under(served_path(path, base_path), _ICEBERG)
+
+
+def allowed_methods(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """Return the methods of a path, as `Allow` lists them; empty if there is no such path."""
+    matching = (one for one in routes if one.matches(scope)[0] is Match.PARTIAL)
+    found = {name for one in matching if isinstance(one, Route) for name in one.methods or ()}
+    return ", ".join(sorted(found))
 
 
 def refusal(

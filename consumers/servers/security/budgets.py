@@ -32,6 +32,7 @@ _ROWS = re.compile(r"(?:^|\.)rows$")
 """A field with rows, whose texts are data."""
 ICEBERG_SEPARATOR = "\x1f"
 _NAMESPACE = re.compile(r"(?<=/namespaces/)[^/]+")
+_NAMING = ("parent", "referenced-by")
 _STEP_BYTES = 64 * 1024
 _UNCOUNTED = bytes(set(range(256)) - set(b'"[]{},'))
 _LEVELS = [(one in b"[{") - (one in b"]}") for one in range(256)]
@@ -107,7 +108,7 @@ def text_problem(value: Any, where: str) -> str:
 def target_problem(target: bytes, query: bytes) -> str:
     """Return what is wrong with a request's path or query: an unprintable character, or its size.
 
-    Iceberg's clients join the levels of a namespace by one; elsewhere it is as bad as the others.
+    Iceberg's clients join the levels of a name by one; elsewhere it is as bad as the others.
     Bytes that aren't UTF-8 are refused too: servers replace them, so that two names would be one.
     """
     if query.count(b"&") >= PARAMETERS_MAX:
@@ -118,7 +119,7 @@ def target_problem(target: bytes, query: bytes) -> str:
         return _problem("path", path, found[0])
     text = query.decode("latin-1")
     for name, value in parse_qsl(text, keep_blank_values=True, errors="surrogateescape"):
-        plain = value.replace(ICEBERG_SEPARATOR, "") if name == "parent" else value
+        plain = value.replace(ICEBERG_SEPARATOR, "") if name in _NAMING else value
         for text in (name, plain):
             if found := _UNPRINTABLE.search(text):
                 return _problem("query", f"{name}={value}", found[0])
