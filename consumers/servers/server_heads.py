@@ -6,6 +6,7 @@ there, and its parser keeps what came.
 
 from __future__ import annotations
 
+import re
 from asyncio import TimerHandle, Transport
 from collections.abc import Iterator
 from typing import Any, cast
@@ -23,6 +24,9 @@ CROWDED_SECONDS = 5.0
 HEADERS_MAX = 512
 PIPELINED_MAX = 64
 """Requests that wait on a connection for the one before them; a few bytes each become kilobytes."""
+_UPGRADE = re.compile(rb"(\r\n)(?=upgrade *:)", re.IGNORECASE)
+"""In a head, before what asks for another protocol: the parser would take what follows for that,
+and drop the body. Java's own client asks for HTTP/2 with each request. No protocol is served."""
 CONNECTION = "commitlog.connection"
 """In a request's scope: what is kept about its connection, as long as that is open."""
 REQUESTS = "requests"
@@ -95,6 +99,9 @@ class LimitedHeads(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came, unless a head, or what follows a body, has become too long by it."""
         self._began_now = False
+        if self._is_in_head:
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(rb"\1x-", head) + end + rest
         super().data_received(data)
         if self._pass_body() or self._began_now:  # what came is a body's, nearly all of it
             self._head_bytes = 0
@@ -107,7 +114,9 @@ class LimitedHeads(HttpToolsProtocol):
             self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, unless there are too many."""
+        """Take a header, unless there are too many; a trailer is none."""
+        if not self._is_in_head:
+            return  # checks of headers are over, those of a proxy in front of us too
         if len(self.headers) >= HEADERS_MAX:
             raise _TooMany
         super().on_header(name, value)

@@ -228,7 +228,7 @@ def _carry_out(entry: Entry, service: Service, call: Call) -> Response:
 
 
 def _call(entry: Entry, service: Service, request: Request) -> Call:
-    headers = {name.lower(): value for name, value in request.headers.items()}
+    headers = dict(reversed(request.headers.items()))  # of equal ones the first, as elsewhere
     return Call(
         operation=entry.name,
         path=request.scope["path"],

@@ -43,6 +43,11 @@ _NAMED = re.compile(rb"/v1/(?:at-[^/]*/)?(?:table|namespaces?)/")
 and `+` as `%2B`.
 """
 
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OF_OTHERS = frozenset((b"sec-fetch-site", site) for site in (b"cross-site", b"same-site"))
+"""Browsers say so of requests that a page sends to another origin, and send those that look like
+a form's without asking the server first."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
@@ -163,6 +168,8 @@ class Limits:
             await send(message)
 
     def _check_head(self, scope: Scope) -> None:
+        if scope["method"] not in _SAFE and not _OF_OTHERS.isdisjoint(scope["headers"]):
+            raise OverLimit(403, "a page of another site may not send this; nothing was done")
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")

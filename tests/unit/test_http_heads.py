@@ -1,0 +1,95 @@
+"""What a request's head says, and what it may not: upgrades, trailers, repeated fields, pages."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPResponse
+
+import pytest
+
+from tests.namespace_world import World
+
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+KEYS = ("0190a0a0-0000-7000-8000-00000000be01", "0190a0a0-0000-7000-8000-00000000be02")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("heads"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(world: World) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", world.iceberg.port), timeout=60) as made:
+        yield made
+
+
+def create(
+    connection: socket.socket, name: str, fields: str, trailers: str = ""
+) -> tuple[int, bytes]:
+    """Create a namespace by a chunked body; return status and body of the answer."""
+    body = f'{{"properties": {{"name": "{name}"}}}}'
+    connection.sendall(
+        f"POST /v1/namespace/{name}/create HTTP/1.1\r\nHost: x\r\n{fields}"
+        "Transfer-Encoding: chunked\r\n\r\n"
+        f"{len(body):x}\r\n{body}\r\n0\r\n{trailers}\r\n".encode()
+    )
+    response = HTTPResponse(connection)
+    response.begin()
+    return response.status, response.read()
+
+
+def test_an_upgrade_that_is_not_served_is_passed_over(
+    world: World, connection: socket.socket
+) -> None:
+    """Java's own client asks for HTTP/2 like this, with each request until it is answered."""
+    for field in (H2C, H2C.lower(), ""):
+        name = world.fresh_name()
+        status, answer = create(connection, name, field)
+        assert status == 200, answer
+        assert json.loads(answer)["properties"] == {"name": name}
+
+
+def test_trailers_are_no_headers(world: World, connection: socket.socket) -> None:
+    """A proxy in front removes or sets headers, but passes trailers on."""
+    trailers = f"Idempotency-Key: {KEYS[0]}\r\nx-lance-ctx-by: trailer\r\n"
+    status, answer = create(connection, world.fresh_name(), "x-lance-ctx-of: header\r\n", trailers)
+    assert status == 200, answer
+    made = json.loads(answer)["transaction_id"]
+    assert made != KEYS[0]
+    assert dict(world.record(made).properties) == {"context.of": "header"}
+
+
+def test_of_a_field_that_is_there_twice_the_first_counts(
+    world: World, connection: socket.socket
+) -> None:
+    twice = "".join(f"Idempotency-Key: {key}\r\n" for key in KEYS)
+    status, answer = create(connection, world.fresh_name(), twice)
+    assert (status, json.loads(answer)["transaction_id"]) == (200, KEYS[0])
+    asked = json.dumps({"namespace": [world.fresh_name()]})
+    connection.sendall(
+        f"POST /v1/namespaces HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {KEYS[1]}\r\n"
+        f"Idempotency-Key: {KEYS[0]}\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode()
+    )
+    response = HTTPResponse(connection)
+    response.begin()
+    assert response.status == 200, response.read()
+    assert world.record(KEYS[1]).operations
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_changes_nothing(world: World, site: str) -> None:
+    """Browsers send such requests unasked, with a body of text; they only hide the answer."""
+    name = world.fresh_name()
+    sent = {"Sec-Fetch-Site": site, "Content-Type": "text/plain"}
+    asked = json.dumps({"namespace": [name]}).encode()
+    for path, body in (("/v1/namespaces", asked), (f"/v1/namespace/{name}/create", b"")):
+        assert world.send("POST", path, body, sent)[0] == 403
+        assert world.send("GET", f"/v1/namespaces/{name}")[0] == 404
+    assert world.send("GET", "/v1/namespaces", b"", sent)[0] == 200
+    sent["Sec-Fetch-Site"] = "same-origin"
+    assert world.send("POST", "/v1/namespaces", asked, sent)[0] == 200
