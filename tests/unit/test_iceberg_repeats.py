@@ -133,7 +133,6 @@ def test_a_key_excuses_no_first_request(alone: tuple[Any, FilesWorld]) -> None:
     for method, path, body, status in (
         ("DELETE", "namespaces/files", None, 409),
         ("DELETE", "namespaces/files/views/t", None, 404),
-        ("POST", "namespaces", {"namespace": ["files", "t"]}, 409),
         ("POST", "namespaces", {"namespace": ["none", "t"]}, 404),
         ("POST", "namespaces/none/properties", {"updates": {"a": "b"}}, 404),
         ("POST", "namespaces/none/tables", {"name": "t", "schema": schema("id")}, 404),

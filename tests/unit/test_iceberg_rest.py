@@ -221,6 +221,17 @@ def test_missing_and_taken_names(server: IcebergServer, table: str) -> None:
     assert (head.status, head.data) == (404, b"")
 
 
+def test_a_table_and_a_namespace_may_share_a_name(server: IcebergServer, table: str) -> None:
+    inner = f"/v1/namespaces/analytics%1F{table}"
+    for namespace in (["analytics", table], ["analytics", f"{table}_later"]):
+        assert server.ask("POST", "/v1/namespaces", {"namespace": namespace}).status == 200
+    assert _create(server, f"{table}_later").status == 200
+    made = server.ask("POST", f"{inner}/tables", {"name": "t", "schema": schema("id")})
+    assert made.status == 200
+    assert server.ask("DELETE", f"{_TABLES}/{table}").status == 204
+    assert server.ask("HEAD", f"{inner}/tables/t").status == 204
+
+
 def test_a_missing_metadata_file_is_told(server: IcebergServer, table: str) -> None:
     path = f"{_TABLES}/{table}"
     file = Path(server.ask("GET", path).json["metadata-location"].removeprefix("file://"))

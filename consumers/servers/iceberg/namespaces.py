@@ -44,8 +44,6 @@ class IcebergNamespaces:
         if not self._catalog.first(asked):
             if len(namespace) > 1 and namespace[:-1] not in view.namespaces:
                 raise no_such_namespace(namespace[:-1])
-            if namespace in view.heads or namespace in view.others:
-                raise already_exists("Table", namespace)
             if namespace in view.namespaces and not asked.has_key:
                 raise already_exists("Namespace", namespace)
         operation = CreateNamespace(namespace, checked_properties(namespace, properties))
