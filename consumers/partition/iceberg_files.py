@@ -12,6 +12,7 @@ import errno
 import gzip
 import io
 import logging
+import os
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -183,14 +184,15 @@ class IcebergFiles:
         if self._folder is not None:
             try:
                 path = local_path(location)
-                real = path.resolve() if path is not None and path.is_absolute() else None
+                real = os.path.realpath(path) if path is not None and path.is_absolute() else ""
             except ValueError:  # manifests may name anything: a NUL, half a host
-                real = None
-            if real is None:
+                real = ""
+            if not real:
                 raise FileNotFoundError(f"{location} is not a local file")
-            if self._folder not in real.parents:
+            start = os.path.join(self._folder, "")
+            if not real.startswith(start) or real == start:
                 raise FileNotFoundError(f"{location} is not below the tables root {self.root}")
-            return str(real.relative_to(self._folder))
+            return real.removeprefix(start)
         inside = below(location, self.root)
         if inside is None:
             raise FileNotFoundError(f"{location} is not below the tables root {self.root}")

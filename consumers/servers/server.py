@@ -35,6 +35,7 @@ from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.server_heads import LimitedHeads
+from consumers.servers.server_routes import RouteTable
 from consumers.views.health import Health, is_whole
 
 SHUTDOWN_SECONDS = 3
@@ -109,14 +110,14 @@ def make_app(
         return JSONResponse(body, status, headers=headers)
 
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
-    below: list[BaseRoute] = [Mount(base, routes=list(routes))] if base else list(routes)
+    table = RouteTable(routes)
     return Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             *described,
-            *below,
+            Mount(base, routes=[table]) if base else table,
         ],
         exception_handlers={HTTPException: refused},
         middleware=[

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 
@@ -344,6 +345,29 @@ def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, ta
     assert changed.headers["etag"] != tag
     after = server.ask("GET", path, headers={"If-None-Match": tag})
     assert (after.status, after.headers["etag"]) == (200, changed.headers["etag"])
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_of_snapshots_those_that_refs_name_are_shown(
+    service: LogIcebergService, server: IcebergServer, table: str, is_old: bool
+) -> None:
+    """A table of an old format may have no refs: its current snapshot is the main branch's."""
+    found = server.ask("GET", f"{_TABLES}/{table}").json["metadata"]
+    one = {"timestamp-ms": 1, "manifest-list": "/m.avro", "summary": {"operation": "append"}}
+    found["snapshots"] = [{**one, "snapshot-id": n, "sequence-number": n} for n in (1, 2, 3)]
+    found |= {"current-snapshot-id": 2, "last-sequence-number": 3}
+    found["refs"] = {"main": {"type": "branch", "snapshot-id": 2}}
+    if is_old:
+        del found["refs"]
+    file = Path(service.tables_root) / f"{table}-{is_old}.metadata.json"
+    file.write_text(json.dumps({**found, "table-uuid": str(uuid4()), "location": f"{file}.d"}))
+    body = {"name": file.name, "metadata-location": str(file)}
+    assert server.ask("POST", "/v1/namespaces/analytics/register", body).status == 200
+    shown = server.ask("GET", f"{_TABLES}/{file.name}?snapshots=refs").json["metadata"]
+    whole = server.ask("GET", f"{_TABLES}/{file.name}").json["metadata"]
+    assert [one["snapshot-id"] for one in shown["snapshots"]] == [2]
+    assert {**shown, "snapshots": 0} == {**whole, "snapshots": 0, "refs": shown["refs"]}
+    assert shown["refs"] == {"main": {"type": "branch", "snapshot-id": 2}}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ request must get the first one's answer, not what the first one's success would 
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,7 +40,6 @@ from commitlog.model.operations import (
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.replies import (
-    ALL,
     Failure,
     already_exists,
     entity_tag,
@@ -52,6 +49,7 @@ from consumers.servers.iceberg.replies import (
     identifier_json,
     json_reply,
     landed,
+    no_such_file,
     no_such_namespace,
     no_such_table,
     paginate,
@@ -60,6 +58,7 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
+from consumers.servers.iceberg.shown import ALL, REFS, ShownFiles
 from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY
@@ -67,7 +66,6 @@ from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
 
 LOCATION = "location"
-_WHOLE_MAX = 1_000
 
 Tell = Callable[[Subject], Mapping[str, Any]]
 """Says in an answer how the files of a table are reached."""
@@ -109,8 +107,7 @@ class IcebergCatalog:
         """Answer from and write to `service`."""
         self.service = service
         self.settings = settings
-        self._whole: dict[tuple[str, int], tuple[str, str]] = {}
-        """Metadata files that were found to be JSON: the uuids and locations of their tables."""
+        self._shown = ShownFiles()
 
     def view(self, within: TableId | None = None) -> CatalogView:
         """Return the catalogue as of the log's end; its lists, of one namespace if it is named."""
@@ -234,17 +231,10 @@ class IcebergCatalog:
         `known` are the entity tags that the client has: 304 if its metadata is one of them.
         """
         shown = snapshots.lower()
-        if shown not in {ALL, "refs"}:
+        if shown not in {ALL, REFS}:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
-        location = self.view().heads.get(table)
-        if location is None:
+        if (location := self.view().heads.get(table)) is None:
             raise no_such_table(table)
-        with reading(location):
-            is_there = self.service.has_file(location)
-        if not is_there:  # others read by path what they are told
-            raise Failure(
-                404, "NotFoundException", f"Failed to open input stream for file: {location}"
-            )
         tag = entity_tag(location, shown)
         is_known = tag in known or "*" in known
         if not is_known or tell is not tell_nothing:
@@ -252,29 +242,30 @@ class IcebergCatalog:
             access = tell(subject)
             if access or not is_known:
                 return table_reply(data, location, shown, access)
+        else:
+            self._check_is_there(location)
         return Response(status_code=304, headers={"ETag": tag})
 
     def _loaded(self, table: TableId, location: str, shown: str) -> tuple[bytes, str, Subject]:
         """Return a table's metadata, and where that and the table are."""
-        if shown == ALL:
-            # To check each snapshot takes four times as long as to find that it is JSON.
-            with suppress(OSError, ValueError, LookupError, TypeError):
-                data = self.service.read_metadata(location)
-                checked = location, zlib.crc32(data)
-                if checked not in self._whole:
-                    told = json.loads(data.decode())
-                    if len(self._whole) >= _WHOLE_MAX:
-                        self._whole.clear()
-                    uuid, home = str(told["table-uuid"]), str(told["location"])
-                    self._whole[checked] = uuid.lower(), home.rstrip("/")
-                return data, location, Subject(table, *self._whole[checked])
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            data = self.service.read_metadata(location)
+            data, uuid, home = self._shown.show(location, data, shown)
+            return data, location, Subject(table, uuid, home)
+        self._check_is_there(location)
         found = self.table(table)
-        subject = Subject(table, found.uuid, found.location)
         if shown != ALL:
             named = dict.fromkeys(ref["snapshot-id"] for ref in found.refs.values())
             kept = [s for id_ in named if (s := found.snapshots.get(id_)) is not None]
             found = replace(found, snapshots=Shelf("snapshot-id", kept))
+        subject = Subject(table, found.uuid, found.location)
         return found.to_bytes(), found.metadata_location, subject
+
+    def _check_is_there(self, location: str) -> None:
+        """Refuse a metadata file that is gone: others read by path what they are told."""
+        with reading(location):
+            if not self.service.has_file(location):
+                raise no_such_file(location)
 
     def table_exists(self, table: TableId) -> Response:
         """Return True if there is such a table."""
@@ -379,8 +370,6 @@ class IcebergCatalog:
         with landed(answer.transaction_id):
             known = None if tell is tell_nothing else self.view().tables.get(table)
             access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
-            if known is not None and known.metadata_location == location:
-                return table_reply(known.to_bytes(), location, access=access)
             return table_reply(self.service.read_metadata(location), location, access=access)
 
 

@@ -36,11 +36,10 @@ from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.partition.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
+from consumers.servers.iceberg.shown import ALL
 
 logger = logging.getLogger(__name__)
 
-ALL = "all"
-"""All snapshots of a table are shown."""
 _RETRY_AFTER_SECONDS = 1
 _PLACE = re.compile(r"operations\[([0-9]+)\]: ")
 
@@ -79,6 +78,12 @@ class Failure(Exception):
 def no_such_table(table: TableId) -> Failure:
     """Say that a table doesn't exist."""
     return Failure(404, "NoSuchTableException", f"Table does not exist: {'.'.join(table)}")
+
+
+def no_such_file(location: str) -> Failure:
+    """Say that a metadata file is gone."""
+    message = f"Failed to open input stream for file: {location}"
+    return Failure(404, "NotFoundException", message)
 
 
 def no_such_namespace(namespace: TableId) -> Failure:

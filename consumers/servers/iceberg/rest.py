@@ -26,7 +26,7 @@ from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings, T
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import IcebergNamespaces
 from consumers.servers.iceberg.reach import IcebergReach
-from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
+from consumers.servers.iceberg.replies import Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.request_context import (
     KEY_LIFETIME,
     boolean_of,
@@ -36,6 +36,7 @@ from consumers.servers.iceberg.request_context import (
     table_of,
     view_of,
 )
+from consumers.servers.iceberg.shown import ALL
 from consumers.servers.iceberg.time_travel import (
     PREFIX,
     IcebergService,

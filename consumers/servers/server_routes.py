@@ -1,0 +1,46 @@
+"""Finds a request's route among hundreds: only those whose paths begin as its own are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
+
+_PARTS = 2
+"""So many parts of a path are its beginning: `/v1/table`."""
+_FOUND = "commitlog.route"
+
+
+class RouteTable(BaseRoute):
+    """Stands for routes, which are tried in their order as ever."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        """Take routes; those whose paths don't begin with plain words are tried for each path."""
+        starts = [_start(one.path) if isinstance(one, Route) else "{" for one in routes]
+        self._others: list[BaseRoute] = []
+        self._by_start: dict[str, list[BaseRoute]] = {s: [] for s in starts if "{" not in s}
+        for start, route in zip(starts, routes, strict=True):
+            known = self._by_start.get(start)
+            for kept in (*self._by_start.values(), self._others) if known is None else (known,):
+                kept.append(route)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return what the first route says that serves path and method, or else the path."""
+        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        partial: tuple[Match, Scope] = Match.NONE, {}
+        for route in self._by_start.get(_start(path), self._others):
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return match, {**found, _FOUND: route}
+            if match is Match.PARTIAL and partial[0] is Match.NONE:
+                partial = match, {**found, _FOUND: route}
+        return partial
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the route that was found answer."""
+        await scope[_FOUND].handle(scope, receive, send)
+
+
+def _start(path: str) -> str:
+    return "/".join(path.split("/", _PARTS + 1)[: _PARTS + 1])
