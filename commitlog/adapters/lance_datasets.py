@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance.schema import LanceSchema
 
-Gate = Callable[[str, Iterable[str]], None]
-"""Raises unless a version at a location, with these base paths, may be read."""
+Gate = Callable[[str, Iterable[str], bool], None]
+"""Raises unless a version at a location, with these base paths, may be read; or, if told so, only
+committed."""
 
 _GATE: ContextVar[Gate | None] = ContextVar("gate", default=None)
 
@@ -37,11 +38,14 @@ def behind(gate: Gate) -> Iterator[None]:
         _GATE.reset(token)
 
 
-def check_gate(location: str, bases: Iterable[str]) -> None:
-    """Raise unless a version with these base paths may be read on the caller's behalf."""
+def check_gate(location: str, bases: Iterable[str], *, is_read: bool = True) -> None:
+    """Raise unless a version with these base paths may be read on the caller's behalf.
+
+    If it is committed rather than read, they are all new places that it names.
+    """
     gate = _GATE.get()
     if gate is not None:
-        gate(location, bases)
+        gate(location, bases, is_read)
 
 
 def is_gated() -> bool:

@@ -267,6 +267,22 @@ def test_a_symbolic_link_is_no_way_around(world: World, tmp_path: Path) -> None:
     assert world.log.submit("bobs$t", brought).result(120).code == "MISSING_FILE"
 
 
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_staged_version_whose_new_rows_are_a_link_is_refused(
+    world: World, is_within: bool, tmp_path: Path
+) -> None:
+    secret, mine = create(world, "hr$salaries", 100), create(world, "bobs$t", 0, BOB)
+    before = set(os.listdir(f"{mine}/data"))
+    request = stage(world, "bobs$t", lambda dataset: dataset.insert(numbers(3, 5)))
+    (data,) = set(os.listdir(f"{mine}/data")) - before
+    place = Path(secret, "data") if is_within else tmp_path
+    os.symlink(Path(mine, "data", data).rename(place / data), f"{mine}/data/{data}")
+    status, body = world.post("/v1/table/bobs$t/version/create", request, headers=BOB)
+    assert status >= 400, body
+    os.unlink(f"{mine}/data/{data}")
+    assert query(world, "bobs$t", BOB) == (200, [0, 1])
+
+
 def test_an_index_names_no_file_of_others(world: World) -> None:
     """What is refused says nothing of whether the file is there, or how large it is."""
     secret = create(world, "hr$salaries", 100)

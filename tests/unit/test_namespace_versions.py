@@ -2,11 +2,14 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pytest
 
+from consumers.servers.namespace import reach
 from tests.namespace_world import World, numbers
 
 
@@ -284,6 +287,23 @@ def test_what_was_said_of_a_version_is_kept_and_told_by_all(world: World) -> Non
     other = world.post(f"{path}/describe", {"version": 3})[1]["version"]
     assert "metadata" not in other
     assert other["e_tag"] != said["e_tag"]
+
+
+def test_a_commit_lists_none_of_the_tables_folders(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be tens of thousands of files, of which the commit names those that are new."""
+    staged = stage(world, table)
+    with monkeypatch.context() as patched:
+        patched.setattr(reach, "_list", Mock(side_effect=AssertionError))
+        assert world.post(path(table, "create"), staged)[0] == 200
+    folder = Path(world.location(table), "data")
+    before = set(os.listdir(folder))
+    staged = stage(world, table)
+    (data,) = set(os.listdir(folder)) - before
+    (folder / data).symlink_to((folder / data).rename(world.root / data))
+    status, body = world.post(path(table, "create"), staged)
+    assert (status, body["code"]) == (403, 15), body
 
 
 def test_a_table_that_was_made_again_is_not_taken_for_the_old_one(world: World) -> None:

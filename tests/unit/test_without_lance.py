@@ -115,7 +115,7 @@ def test_zero_is_not_null(tmp_path: Path) -> None:
 
 def test_a_gate_is_asked(tmp_path: Path) -> None:
     dataset = lance.write_dataset(rows([0, 1], pa.int64()), tmp_path / "t")
-    with lance_datasets.behind(lambda _place, _bases: None):
+    with lance_datasets.behind(lambda _place, _bases, _is_read: None):
         assert delete_directly(described(dataset), knowing(), "id = 1", None) is None
 
 

@@ -54,13 +54,16 @@ class Reach:
         """Return what lets a principal's requests through."""
         return partial(self._check, principal)
 
-    def _check(self, principal: Principal, location: str, bases: Iterable[str]) -> None:
+    def _check(
+        self, principal: Principal, location: str, bases: Iterable[str], is_read: bool
+    ) -> None:
         if not self._places.holds(location):
             raise PermissionDeniedError(
                 f"{location} is outside of the tables root and of the allowed prefixes, so it isn't"
                 " served here; have the server's operator add it to allowed_locations"
             )
-        for place in (*bases, *self._links_of(location)):
+        # A commit puts files there, so it would list them all each time.
+        for place in (*bases, *(self._links_of(location) if is_read else ())):
             self._check_place(principal, location, place)
 
     def _check_place(self, principal: Principal, location: str, place: str) -> None:

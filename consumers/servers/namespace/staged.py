@@ -8,7 +8,8 @@ twice commits once; each of a client's tries, after it rebased, is an attempt of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.lance_refs import guard_from_cleanup
 from commitlog.adapters.shown_values import python_rows
-from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.adapters.storage import LocalStore, local_path, store_for
 from commitlog.client.contents import contents, summary
 from commitlog.client.lance_request import parse_message
 from commitlog.client.opening import is_there
@@ -33,6 +34,7 @@ from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name,
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import INTERNAL
 from commitlog.core.lance.staged_keys import keys_in, with_keys
+from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -45,6 +47,7 @@ _BUILT_OVER_ANY_HEAD = frozenset(
 )
 """What a client means whatever others commit before it, if the grid finds no conflict. Deletes and
 updates aren't: a client that misses its own commit would carry them out once more."""
+_SAYS_ITS_FILES = frozenset({"append", "delete", "overwrite", "rewrite", "update"})
 SCHEMES = ("V1", "V2")
 
 
@@ -110,7 +113,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         raise InvalidInputError(
             f"{request.manifest_path!r} is not a Lance manifest with an inline transaction: {error}"
         ) from error
-    check_state(target.location, state, request)
+    check_state(target.location, state, request, _new_links(target.location, lance_message))
     guard_from_cleanup(target.location, state.header.message.config)
     if not lance_message.uuid:
         raise InvalidInputError(f"the transaction in {request.manifest_path!r} has no uuid")
@@ -149,13 +152,30 @@ def staged_bytes(location: str, path: str, request: Any) -> bytes:
     return data
 
 
-def check_state(location: str, state: ManifestState, request: Any) -> None:
-    """Refuse a manifest of places that the caller may not read, or of another version."""
-    check_gate(location, [base.path for base in state.header.message.base_paths])
+def check_state(
+    location: str, state: ManifestState, request: Any, links: Sequence[str] | None = None
+) -> None:
+    """Refuse a manifest of places that the caller may not read, or of another version.
+
+    `links` are where those of the new files lead, if these are known: all others are older.
+    """
+    bases = [base.path for base in state.header.message.base_paths]
+    check_gate(location, [*bases, *(links or ())], is_read=links is None)
     if state.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
         )
+
+
+def _new_links(location: str, message: Transaction) -> list[str] | None:
+    """Return where symbolic links among a transaction's files lead; None if it isn't so plain."""
+    which, added, changed, _ = contents(message)
+    folder = local_path(f"{location}/data")
+    names = {file.path for fragment in (*added, *changed) for file in data_files(fragment)}
+    if which not in _SAYS_ITS_FILES or folder is None or "/" in "".join(names):
+        return None
+    paths = (str(folder), *(f"{folder}/{name}" for name in names))
+    return [os.path.realpath(path) for path in paths if os.path.islink(path)]
 
 
 def is_built_over_any_head(staged: Staged) -> bool:
