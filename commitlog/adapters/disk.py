@@ -39,6 +39,8 @@ _ADVICE = {
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
     errno.EROFS: "mount it for writing",
     errno.EIO: "see what the system's log says of that disk",
+    errno.EMFILE: "let this process have more files open (ulimit -n)",
+    errno.ENFILE: "let this system have more files open (fs.file-max)",
     **dict.fromkeys(AWAY, "its file system doesn't answer; look at the mount"),
 }
 _counter = itertools.count()
@@ -77,6 +79,18 @@ def with_advice(error: BaseException) -> str:
     """Return what an error says and, of one of this machine's files, what to do about it."""
     said = advice(error) if isinstance(error, OSError) else ""
     return f"{error}: {said}" if said else str(error)
+
+
+def or_no_files(advice: str) -> str:
+    """Return what to do where Kafka's client says nothing of why it can't connect.
+
+    It tries for ever to open what this process may not have open any more.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f"Nothing more can be opened here: {with_advice(error)}"
+    return advice
 
 
 _AT_CWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2

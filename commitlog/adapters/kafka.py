@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_administration import Administration
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks
 from commitlog.adapters.kafka_moved import Moves, identity_in
@@ -315,7 +316,8 @@ class KafkaLog:
                 if time.monotonic() > deadline:
                     raise Unavailable(
                         f"{self._settings.address} did not deliver {self._topics[1]} up to offset"
-                        f" {end} within {self.timeout_seconds} s. Check the cluster, then retry"
+                        f" {end} within {self.timeout_seconds} s."
+                        f" {or_no_files('Check the cluster, then retry')}"
                     )
         finally:
             reader.close()

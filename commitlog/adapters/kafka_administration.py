@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ClusterMetadata,
 )
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_io import new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CommitLogError, Unavailable
@@ -66,7 +67,7 @@ class Administration:
         except concurrent.futures.TimeoutError as late:
             raise Unavailable(
                 f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
-                f" Check that the cluster runs, then retry.{self._heard_last()}"
+                f" {or_no_files('Check that the cluster runs, then retry')}.{self._heard_last()}"
             ) from late
         finally:
             self._listen()

@@ -32,6 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_forks import (
     ForkTolerantAdminClient,
     ForkTolerantConsumer,
@@ -109,7 +110,7 @@ class Watermarks:
             if found is None:
                 raise Unavailable(
                     f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
-                    " Check that the cluster runs, then retry"
+                    f" {or_no_files('Check that the cluster runs, then retry')}"
                 )
             return found
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_file import is_secret
 from commitlog.errors import (
     CommitLogError,
@@ -232,7 +233,8 @@ class ClientSettings:
             return UnsupportedFormat(f"{where}: the brokers are too old ({said}): 4.0 or newer")
         if code in {KafkaError._INVALID_ARG, KafkaError._CONFLICT}:
             return InvalidSettings(f"{where}: {said}. Correct the setting")
-        return Unavailable(f"{where}: no answer ({said}). Check that the cluster runs, then retry")
+        advice = or_no_files("Check that the cluster runs, then retry")
+        return Unavailable(f"{where}: no answer ({said}). {advice}")
 
     def delivery_failed(
         self, error: KafkaError, topic: str, cause: KafkaError | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.errors import Unavailable
 from commitlog.ports import Reader
 
@@ -71,7 +72,7 @@ def read_on(
         elif time.monotonic() - heard > silence_seconds:
             raise Unavailable(
                 f"Kafka sent nothing from offset {position} to {end} for {silence_seconds:g} s."
-                " Check the cluster, then try again"
+                f" {or_no_files('Check the cluster, then try again')}"
             )
 
 

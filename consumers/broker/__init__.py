@@ -13,6 +13,7 @@ from consumers.broker.errors import (
     JarMismatch,
     JarsUnavailable,
     PortInUse,
+    TooFewFiles,
 )
 from consumers.broker.java import Java, find_java
 
@@ -27,5 +28,6 @@ __all__ = [
     "Java",
     "BrokerHasNoJava",
     "PortInUse",
+    "TooFewFiles",
     "find_java",
 ]

@@ -1,13 +1,16 @@
 """From the last lines of a broker's log to the error that says what to do."""
 
 import re
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from consumers.broker.errors import BrokerError, BrokerFailed, DiskFull, PortInUse
+from consumers.broker.errors import BrokerError, BrokerFailed, DiskFull, PortInUse, TooFewFiles
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "not enough space")
 LINES_SHOWN = 15
+KILLED = 128
+"""From here on, exit codes are of a process that a signal ended."""
 # On a full disk the log cannot tell of it: it is there too.
 FREE_BYTES_MIN = 4 * 1024 * 1024
 
@@ -21,6 +24,8 @@ def failure(
         return port_in_use(int(found[1]))
     if free_bytes < FREE_BYTES_MIN or any(sign in text for sign in NO_ROOM):
         return disk_full(root)
+    if "Too many open files" in text and (exit_code or 0) < KILLED:
+        return too_few_files()
     if "OutOfMemoryError" in text or "Could not reserve enough space" in text:
         reason = "the broker had too little memory (about 1 GiB is needed)"
     elif exit_code is None:
@@ -37,6 +42,16 @@ def port_in_use(port: int) -> PortInUse:
         f"port {port} is in use by another process: stop it, or choose another port with"
         " --kafka-port (0 picks a free one on a new root)",
         port,
+    )
+
+
+def too_few_files() -> TooFewFiles:
+    """The error for a process that may not open what Kafka has to."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return TooFewFiles(
+        f"the broker ran out of open files (it may have {most:,}): Kafka needs some hundred, and"
+        " more for each partition and client; raise the limit (ulimit -n) and start again; what was"
+        " acknowledged is kept"
     )
 
 

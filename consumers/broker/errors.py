@@ -76,6 +76,10 @@ class DiskFull(BrokerError):
         self.root = root
 
 
+class TooFewFiles(BrokerError):
+    """The broker may not have enough files open: raise the limit; nothing acknowledged is lost."""
+
+
 class BrokerFailed(BrokerError):
     """The broker ended, or did not become ready, for a reason only its log tells.
 

@@ -69,6 +69,7 @@ def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
         ((errors.CorruptLog, errors.UnsupportedFormat), ExitCode.STOP),
         ((broker.BrokerHasNoJava, NoJava), ExitCode.MACHINE),
         ((broker.PortInUse, broker.DiskFull, broker.BrokerRunning), ExitCode.MACHINE),
+        (broker.TooFewFiles, ExitCode.MACHINE),
         (broker.RootUnsuitable, ExitCode.USAGE),
         (broker.JarMismatch, ExitCode.STOP),
         (broker.BrokerError, ExitCode.UNAVAILABLE),
@@ -104,12 +105,12 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def in_one_line(error: BaseException) -> str:
     """Return what an error says; the system's own begin with the file, or with both of a rename."""
-    if isinstance(error, OSError) and error.filename:
-        names = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
-        said = disk.advice(error)
-        return visible(f"{names}: {error.strerror}" + (f" ({said})" if said else ""))
     if isinstance(error, OSError):
-        return visible((error.strerror or str(error)).split("\n", 1)[0])
+        said = (error.strerror or str(error)).split("\n", 1)[0]
+        if error.filename:
+            names = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
+            said = f"{names}: {said}"
+        return visible(f"{said} ({advice})" if (advice := disk.advice(error)) else said)
     # Other programs' messages may point at a place in the line above.
     lines = (line.strip() for line in str(error).splitlines())
     return visible(" ".join(line for line in lines if line.strip("^")))

@@ -22,7 +22,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_start import expect_begun
 from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable, WrongLog
-from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
+from consumers.broker import BrokerError, DiskFull, EmbeddedBroker, TooFewFiles
 from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
@@ -294,7 +294,7 @@ class Supervisor:
             return
         if self._broker_start_at == 0.0:
             failure = broker.failure()
-            if isinstance(failure, DiskFull):
+            if isinstance(failure, DiskFull | TooFewFiles):
                 raise failure
             logger.warning("%s", str(failure).partition("\n")[0])
             self._broker_start_at = now + self._broker_restarts.after_death(now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.core.log.replica import Decided, Replica
@@ -81,9 +82,10 @@ class Follower:
             if self._outcomes.position() > read_to:
                 read_to, deadline = self._outcomes.position(), self._clock() + patience_seconds
             elif self._clock() > deadline:
+                advice = or_no_files("Check the cluster, then start again")
                 raise Unavailable(
                     f"the outcomes topic was read to {read_to} of {end}, and no further for "
-                    f"{patience_seconds:.0f} s. Check the cluster, then start again"
+                    f"{patience_seconds:.0f} s. {advice}"
                 )
             take(self.step(0.1))
 

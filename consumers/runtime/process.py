@@ -17,6 +17,7 @@ import logging
 import logging.handlers
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from commitlog.adapters.disk import with_advice
 from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.forking import die_with_parent
@@ -96,6 +98,7 @@ def run_part(
     With a `niceness` it gets less of a processor that others want too.
     """
     configure_logging(name, root)
+    _allow_many_files()
     if niceness:
         be_nice(niceness)
     # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
@@ -124,9 +127,16 @@ def run_part(
     except Stopped:
         logger.info("%s was stopped while it started", name)
     except Exception as error:
-        logger.error("%s ends: %s", name, error)
+        logger.error("%s ends: %s", name, with_advice(error))
         raise
     logger.info("%s has ended", name)
+
+
+def _allow_many_files() -> None:
+    """Let this process have as many files open as the system lets it: each writer is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _work_patiently(

@@ -141,7 +141,9 @@ def serve(
 ) -> None:
     """Serve on a listening socket until `stop` is set."""
     settings = settings or ServerSettings()
-    _allow_many_connections()
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY:
+        LimitedHeads.connections_max = min(LimitedHeads.connections_max, allowed // 2)
     sys.setswitchinterval(SWITCH_SECONDS)
     app = make_app(health, routes, settings)
     config = uvicorn.Config(
@@ -167,14 +169,14 @@ def serve(
         waited = 0.0
         while not server.started:
             if not thread.is_alive() or waited > _STARTUP_SECONDS:
-                raise Unavailable("the HTTP server did not start; see its log")
+                raise server.why("did not start")
             waited += 0.02
             pause.wait(0.02)
         host, port = listener.getsockname()[:2]
         on_ready(f"{host}:{port}")
         while not stop.wait(LOOK_SECONDS):
             if not thread.is_alive():
-                raise Unavailable("the HTTP server ended; see its log")
+                raise server.why("ended")
     finally:
         app.state.is_ending = True  # else it would wait for feeds, which go on for an hour
         server.end()
@@ -191,6 +193,18 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._ended = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `end`."""
+        try:
+            super().run(sockets)
+        except Exception as error:
+            self._failure = error
+
+    def why(self, what: str) -> Exception:
+        """Return why it doesn't run."""
+        return self._failure or Unavailable(f"the HTTP server {what}; see its log")
 
     def end(self) -> None:
         """End soon; from another thread."""
@@ -205,16 +219,6 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._ended.wait()
-
-
-def _allow_many_connections() -> None:
-    """Let this process have as many files open as the system lets it, half of them connections."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY:
-        LimitedHeads.connections_max = min(LimitedHeads.connections_max, allowed // 2)
 
 
 def _tls_of(tls: Tls | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from consumers.broker import (
     DiskFull,
     JarsUnavailable,
     PortInUse,
+    TooFewFiles,
     find_java,
     ports,
 )
@@ -160,6 +161,7 @@ def test_java_reads_a_root_of_any_letters() -> None:
     [
         ("KafkaException: Socket server failed to bind to 127.0.0.1:9092: Address", PortInUse),
         ("java.io.IOException: No space left on device", DiskFull),
+        ("java.io.IOException: Too many open files", TooFewFiles),
         ("java.lang.OutOfMemoryError: Java heap space", BrokerFailed),
         ("something else", BrokerFailed),
     ],
@@ -171,6 +173,8 @@ def test_the_log_tells_what_to_do(tmp_path: Path, line: str, kind: type[Exceptio
         assert error.port == 9092
     if isinstance(error, BrokerFailed):
         assert error.log_lines == ("before", line)
+    killed = failure([line], root=tmp_path, exit_code=137, doing="run", free_bytes=2**40)
+    assert not isinstance(killed, TooFewFiles)
     full = failure([], root=tmp_path, exit_code=1, doing="run", free_bytes=0)
     assert isinstance(full, DiskFull)
 

@@ -240,8 +240,9 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
     told = "commitlog: /disk/file: No space left on device (free some space there)\n"
     answer = OSError("Generic S3 error: no credentials\nsource: many lines")
     descriptors = OSError(errno.EMFILE, "Too many open files")
+    more = "commitlog: Too many open files (let this process have more files open (ulimit -n))\n"
     for error, code, shown in (
-        (descriptors, ExitCode.MACHINE, "commitlog: Too many open files\n"),
+        (descriptors, ExitCode.MACHINE, more),
         (full, ExitCode.MACHINE, told),
         (answer, ExitCode.UNAVAILABLE, "commitlog: Generic S3 error: no credentials\n"),
     ):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from unittest.mock import Mock
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -46,6 +50,19 @@ def test_errors_say_where_what_and_what_to_do(code: int, kind: type[CommitLogErr
         assert str(translated).startswith(f"reading x[0] at {ADDRESS}: ")
         assert "correct-horse" not in str(translated)
         assert "it was ***" in str(translated)
+
+
+def test_who_may_open_nothing_more_is_not_sent_to_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+    plain = str(ClientSettings(ADDRESS, {}).translate(error, "reading x[0]"))
+    assert plain.endswith("Check that the cluster runs, then retry")
+    refused = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(os, "open", Mock(side_effect=refused))
+    said = str(ClientSettings(ADDRESS, {}).translate(error, "reading x[0]"))
+    assert said.endswith("Too many open files: let this process have more files open (ulimit -n)")
+    assert "Check" not in said
 
 
 @pytest.mark.parametrize(

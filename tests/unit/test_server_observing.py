@@ -1,7 +1,10 @@
 """Does every request leave a count, a line and a trace, and no secret in any of them?"""
 
+import errno
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.runtime.log_lines import JsonLines
+from consumers.runtime.roots import listen
 from consumers.servers import observing
 from consumers.servers.metrics import Metrics
-from consumers.servers.server import ServerSettings
+from consumers.servers.server import ServerSettings, _Server, serve
 from tests.namespace_world import World, numbers
+from tests.page_server import NoHealth
 from tests.waiting import wait_until
 
 SECRET = "a-key-that-nobody-may-see"
@@ -132,3 +137,13 @@ def test_without_an_endpoint_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     assert observing._tracer() is None
+
+
+def test_a_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(self: _Server, sockets: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(_Server, "serve", refused)
+    health: Any = NoHealth()
+    with pytest.raises(OSError, match="Too many open files"):
+        serve(health, listen("127.0.0.1", 0), stop=threading.Event(), on_ready=lambda address: None)

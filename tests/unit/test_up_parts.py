@@ -141,6 +141,31 @@ def test_a_part_tells_its_address_and_ends_when_asked(part: Script, tmp_path: Pa
     assert "script has ended" in (tmp_path / "script.log").read_text()
 
 
+FILES = """
+import resource
+import sys
+from pathlib import Path
+from consumers.runtime.process import run_part
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+def work(stop, on_ready):
+    on_ready("all" if resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most) else "few")
+    stop.wait()
+run_part("script", Path(sys.argv[1]), work)
+"""
+
+
+def test_a_part_may_have_as_many_files_open_as_the_system_allows(tmp_path: Path) -> None:
+    script = Script(FILES)
+    script._command.append(str(tmp_path))
+    script.start()
+    try:
+        wait_until(lambda: script.address, "its address")
+        assert script.address == "all"
+    finally:
+        script.end(time.monotonic())
+
+
 def test_a_part_ends_with_its_supervisor(part: Script) -> None:
     wait_until(lambda: part.address == "here:1", "its address")
     process = part._process
