@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from commitlog.adapters.log_start import append_rules, protocol_version
 from commitlog.client.log import CommitLog
-from commitlog.errors import UnsupportedFormat
+from commitlog.errors import CommitLogError, UnsupportedFormat
 from commitlog.model.limits import Rules
 
 RECORD_SECONDS = 30.0
@@ -55,15 +55,26 @@ def put_in_force(
         TransactionRejected: a leader refuses them, as it does limits that aren't positive.
         OutcomeUnknown: no answer in time; asking what is in force tells.
     """
-    runtime = log.runtime()
-    with closing(runtime.log.transactions_writer()) as writer:
-        for partition, rules in enumerate(in_force(log)):
-            changed = change(rules)
-            records = [protocol_version(str(uuid4()), changed)] if changed != rules else []
-            if lance_release not in ("", rules.lance_release):
-                # Apart, behind a protocol under which every program can read it.
-                records.append(protocol_version(str(uuid4()), changed, lance_release))
-            for record in records:
-                append_rules(writer, record, partition, RECORD_SECONDS)
-                log.outcome(record.transaction_id, RECORD_SECONDS).raise_for_conflict()
-    return in_force(log)
+    runtime, done = log.runtime(), []
+    before = in_force(log)
+    try:
+        with closing(runtime.log.transactions_writer()) as writer:
+            for partition, rules in enumerate(before):
+                changed = change(rules)
+                records = [protocol_version(str(uuid4()), changed)] if changed != rules else []
+                if lance_release not in ("", rules.lance_release):
+                    # Apart, behind a protocol under which every program can read it.
+                    records.append(protocol_version(str(uuid4()), changed, lance_release))
+                for record in records:
+                    append_rules(writer, record, partition, RECORD_SECONDS)
+                    log.outcome(record.transaction_id, RECORD_SECONDS).raise_for_conflict()
+                done.append(str(partition))
+        return in_force(log)
+    except CommitLogError as error:
+        if done:
+            error.args = (
+                f"{error}. Before, the new rules came into force in partition {', '.join(done)} of"
+                f" {len(before)}: `commitlog rules` shows what each has, and the same again changes"
+                " the others",
+            )
+        raise

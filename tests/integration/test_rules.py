@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,17 +11,20 @@ from pathlib import Path
 import pytest
 from lance import LanceOperation
 
+from commitlog import CommitLog
 from commitlog.adapters import log_start
 from commitlog.adapters.log_start import append_rules, protocol_version
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.errors import InvalidTransaction, TransactionRejected
+from commitlog.errors import InvalidTransaction, OutcomeUnknown, TransactionRejected
 from commitlog.model.limits import LAST_VERSIONS_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import RegisterTable
-from commitlog.model.records import Code, Status
+from commitlog.model.records import Code, Outcome, Status
 from consumers.tools.rules import in_force, put_in_force, rules_in
 from consumers.tools.verify import VerifyOptions, verify
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, leading, rows, service
 
 T = "ns$t"
 
@@ -85,6 +89,37 @@ def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None
         sequence = made.client.runtime().request(0, "status")["sequence"]
         assert put_in_force(made.client, lambda now: now) == before
         assert made.client.runtime().request(0, "status")["sequence"] == sequence
+
+
+def test_a_failure_says_which_partitions_have_new_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = MemoryCluster()
+    log = MemoryLog(cluster)
+    log.create(partitions=3, tables_root=str(tmp_path / "tables"))
+    with contextlib.ExitStack() as stack:
+        for partition in range(3):
+            stack.enter_context(leading(log, tmp_path, partition=partition))
+        client = stack.enter_context(CommitLog(lambda: MemoryLog(cluster)))
+        outcome, asked = client.outcome, iter([True, True, False])
+
+        def answered(transaction_id: str, timeout: float) -> Outcome:
+            if not next(asked):
+                raise OutcomeUnknown("no answer", transaction_id)
+            return outcome(transaction_id, timeout)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "outcome", answered)
+            with pytest.raises(OutcomeUnknown) as caught:
+                put_in_force(client, lambda now: replace(now, history_versions=7))
+        assert str(caught.value) == (
+            "no answer. Before, the new rules came into force in partition 0, 1 of 3: `commitlog"
+            " rules` shows what each has, and the same again changes the others"
+        )
+        with pytest.raises(TransactionRejected, match=r"positive$"):
+            put_in_force(client, lambda now: replace(now, operations_max=0))
+        found = put_in_force(client, lambda now: replace(now, history_versions=7))
+        assert [one.history_versions for one in found] == [7, 7, 7]
 
 
 def test_a_log_of_an_older_protocol_is_raised(
