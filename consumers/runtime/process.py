@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from commitlog.adapters.disk import with_advice
+from commitlog.adapters.disk import advice, with_advice
 from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.forking import die_with_parent
@@ -147,7 +147,7 @@ def _work_patiently(
     *,
     is_patient: bool,
 ) -> None:
-    """Work until `stop`; begin again, in this process, when Kafka or a leader was away.
+    """Work until `stop`; begin again, in this process, when Kafka, a leader or a disk was away.
 
     A part started by hand reports a wrong address at once: only a supervised part waits for
     what it has never reached.
@@ -169,10 +169,15 @@ def _work_patiently(
             logger.error("%s has stopped working: %s", name, error)
             stop.wait()
             return None
-        except Unavailable as error:
-            if not (is_patient or was_ready):
+        except (Unavailable, OSError) as error:
+            if isinstance(error, OSError):
+                # A disk that is full, or has lost a folder: what ran may run again by itself, and
+                # the service needn't end meanwhile. What never ran says at once what it lacks.
+                if not was_ready or not (error.filename or advice(error)):
+                    raise
+            elif not (is_patient or was_ready):
                 raise
-            logger.warning("%s starts again in %.2g s: %s", name, pause, error)
+            logger.warning("%s starts again in %.2g s: %s", name, pause, with_advice(error))
         gc.collect()  # what it had read of the log: by itself, Python may keep it for months
         if stop.wait(pause):
             return None

@@ -141,6 +141,35 @@ def test_a_part_tells_its_address_and_ends_when_asked(part: Script, tmp_path: Pa
     assert "script has ended" in (tmp_path / "script.log").read_text()
 
 
+FOLDER_GONE = """
+import sys
+from pathlib import Path
+from consumers.runtime.process import run_part
+tries = []
+def work(stop, on_ready):
+    tries.append(1)
+    if len(tries) == 1:
+        on_ready("")
+    if len(tries) < 3:
+        Path("/none/file").write_text("")
+    on_ready(f"after:{len(tries)}")
+    stop.wait()
+run_part("script", Path(sys.argv[1]), work)
+"""
+
+
+def test_a_part_that_ran_goes_on_once_its_files_can_be_written_again(tmp_path: Path) -> None:
+    script = Script(FOLDER_GONE)
+    script._command.append(str(tmp_path))
+    script.start()
+    try:
+        log = tmp_path / "script.log"
+        wait_until(lambda: log.exists() and "after:3" in log.read_text(), "the third try")
+        assert "starts again in 0.25 s: [Errno 2] No such file or directory" in log.read_text()
+    finally:
+        script.end(time.monotonic())
+
+
 FILES = """
 import resource
 import sys
