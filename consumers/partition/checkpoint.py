@@ -14,6 +14,7 @@ repaired by guessing.
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -293,11 +294,16 @@ class Checkpoints:
             self._folder.replace_all(prepared.files)
             if not prepared.head:
                 return
-            self._folder.replace(HEAD, prepared.head)
-            keep = {HEAD, *(f"{entry[1]}.part" for entry in prepared.parts.values())}
+            keep = {f"{entry[1]}.part" for entry in prepared.parts.values()}
             keep.update(f"{prepared.parts[name][1]}.hint" for name in prepared.hints)
-            for name in self._folder.names():
-                if name not in keep:
+            names = self._folder.names()
+            if not keep.issubset(names):
+                # Somebody removed what was saved before: a head that names it would be damaged.
+                gone = f"files of it are gone from {self._folder}; the next checkpoint is written"
+                raise FileNotFoundError(errno.ENOENT, f"{gone} whole")
+            self._folder.replace(HEAD, prepared.head)
+            for name in names:
+                if name not in keep and name != HEAD:
                     self._folder.remove(name)
 
     def written(self, prepared: PreparedCheckpoint) -> None:
@@ -311,10 +317,19 @@ class Checkpoints:
         self._saved.update(prepared.parts)
         self._hints.update(prepared.hints)
 
+    def failed(self, error: OSError) -> None:
+        """Note that what was prepared couldn't be written."""
+        if error.errno == errno.ENOENT:
+            self._forget()
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Prepare a checkpoint and write it."""
         prepared = self.prepare(checkpoint)
-        self.write(prepared)
+        try:
+            self.write(prepared)
+        except OSError as error:
+            self.failed(error)
+            raise
         self.written(prepared)
 
     def _read(self, name: str, digest: str, size: int) -> bytes:

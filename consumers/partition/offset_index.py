@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 
+from commitlog.adapters.disk import with_advice
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from consumers.partition.folders import Folder, break_seal, sealed
 
@@ -133,7 +134,7 @@ def _write(folder: Folder, files: Mapping[str, bytes], empty: Iterable[str]) -> 
             folder.remove(name)
         folder.replace_all(files)
     except OSError as error:
-        logger.warning("the offsets of old outcomes could not be saved: %s", error)
+        logger.warning("the offsets of old outcomes could not be saved: %s", with_advice(error))
 
 
 def _file_of(place: ChainPlace) -> int:

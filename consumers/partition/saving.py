@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from math import inf
 
+from commitlog.adapters.disk import with_advice
 from commitlog.core.partition.machine import Machine
 from consumers.partition.checkpoint import Checkpoint, Checkpoints, Place, PreparedCheckpoint
 from consumers.partition.lanes import Lanes
@@ -72,5 +73,7 @@ class Saving:
                 self._on_saved(prepared)
         elif not isinstance(error, OSError):
             raise error
-        elif prepared.head:
-            logger.warning("no checkpoint was saved: %s", error)
+        else:
+            self._checkpoints.failed(error)
+            if prepared.head:
+                logger.warning("no checkpoint was saved: %s", with_advice(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,24 @@ def test_a_checkpoint_writes_only_the_chunks_that_changed(tmp_path: Path) -> Non
     world.ask("next", append(0, "next.lance"))
     # The machine's own part, the ids, and of the table the rest: its newest chunks are there.
     assert len(save(again, world.machine)) <= 5
+
+
+def test_a_checkpoint_names_no_part_that_somebody_removed(tmp_path: Path) -> None:
+    """It would be damaged, and the next start would be refused."""
+    world = appended(50)
+    kept, fresh = (
+        Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis) for _ in range(2)
+    )
+    kept.save(Checkpoint.of(world.machine, Replica()))
+    shutil.rmtree(tmp_path / "checkpoints")
+    world.ask("next", append(0, "next.lance"))
+    with pytest.raises(FileNotFoundError, match="the next checkpoint is written whole"):
+        kept.save(Checkpoint.of(world.machine, Replica()))
+    assert fresh.load() is None
+    kept.save(Checkpoint.of(world.machine, Replica()))
+    loaded = fresh.load()
+    assert loaded is not None
+    assert loaded.machine.digest() == world.machine.digest()
 
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
