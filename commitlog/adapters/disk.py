@@ -12,6 +12,7 @@ import errno
 import itertools
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -37,6 +38,7 @@ _ADVICE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let this process read and write there"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
+    errno.ENXIO: "move away what is no file, but a pipe or a socket",
     errno.EROFS: "mount it for writing",
     errno.EIO: "see what the system's log says of that disk",
     errno.EMFILE: "let this process have more files open (ulimit -n)",
@@ -68,6 +70,14 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def expect_file(path: str) -> None:
+    """Raise OSError of a pipe or a socket, which a reader would wait for, or be refused by."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
 
 
 def advice(error: OSError) -> str:

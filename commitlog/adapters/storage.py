@@ -110,6 +110,13 @@ def keep(store: ObjectStore, path: str) -> None:
         store.keep(path)
 
 
+def read_what_is_there(store: ObjectStore, path: str) -> bytes:
+    """Return the bytes of what has a name, perhaps by a stranger; a pipe isn't waited for."""
+    if isinstance(store, LocalStore):
+        disk.expect_file(store._resolve(path))
+    return store.read(path)
+
+
 def write_hint(store: ObjectStore, path: str, data: bytes) -> None:
     """Put a file, replacing what was there, that nobody misses if a power cut leaves it empty."""
     if isinstance(store, LocalStore):
@@ -263,7 +270,7 @@ class LocalStore:
             self.write(path, data)
         except FileExistsError:
             # Written before a crash, perhaps not to its end.
-            if self.read(path) != data:
+            if read_what_is_there(self, path) != data:
                 self.write(path, data)
             self.keep(path)
 
@@ -279,29 +286,25 @@ class LocalStore:
     def set_aside(self, path: str, to: str, sha256: str) -> bool:
         """Give a file another path if its bytes still have this digest; return True if they had.
 
-        No system call compares and renames: a file that was replaced at the last moment is put back
-        at once. Raise FileNotFoundError.
+        No system call compares and renames: what was replaced at the last moment is put back at
+        once, and who is killed leaves it at the other path. Raise FileNotFoundError.
         """
         if sha256_of(self.read(path)) != sha256:
             return False
         source, target = self._resolve(path), self._resolve(to)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        aside = disk.beside(source)
-        os.rename(source, aside)
+        os.rename(source, target)
         try:
-            is_same = sha256_of(Path(aside).read_bytes()) == sha256
-            if is_same:
-                os.replace(aside, target)
+            is_same = sha256_of(Path(target).read_bytes()) == sha256
         except OSError:
             with contextlib.suppress(OSError):
-                disk.take_free(aside, source)
+                disk.take_free(target, source)
             raise
-        if is_same:
-            self._keep_name(target)
-        else:
+        if not is_same:
             with contextlib.suppress(FileExistsError):
-                disk.take_free(aside, source)
-            disk.discard(aside)
+                disk.take_free(target, source)
+            disk.discard(target)
+        self._keep_name(target)
         self._keep_name(source)
         return is_same
 

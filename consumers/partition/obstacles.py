@@ -20,12 +20,12 @@ import os
 import uuid
 from typing import NamedTuple
 
-from commitlog.adapters.storage import ObjectStore, local_path, sha256_of
+from commitlog.adapters.storage import ObjectStore, local_path, read_what_is_there, sha256_of
 
 MARK = ".quarantined-"
 _OBSTACLES = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 """What a file system says if something has a file's name, or stands where its folder should be."""
-_UNREADABLE = _OBSTACLES | {errno.EACCES, errno.EPERM}
+_UNREADABLE = _OBSTACLES | {errno.EACCES, errno.EPERM, errno.ENXIO}
 """What it says of something that is there, but can't be read as a file."""
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def put(
 def _read(store: ObjectStore, path: str) -> bytes | None:
     """Return the bytes of what has a name, None if it can't be read as a file."""
     try:
-        return store.read(path)
+        return read_what_is_there(store, path)
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commitlog.adapters import disk
-from commitlog.adapters.storage import LocalStore, sha256_of
+from commitlog.adapters.storage import LocalStore, read_what_is_there, sha256_of
 
 _THEIRS = b"a stranger's"
 _PATH, _ASIDE = "_versions/1.manifest", "_quarantine/1.manifest"
@@ -43,7 +44,26 @@ def files(folder: Path) -> list[str]:
     return sorted(LocalStore(folder).walk())
 
 
-@pytest.mark.parametrize("call", ["replace", "makedirs", "read"])
+class Killed(BaseException):
+    """Nothing of the program runs after it."""
+
+
+def test_who_is_killed_while_setting_aside_leaves_the_file_where_it_was_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write(_PATH, _THEIRS)
+
+    def killed(path: Path) -> bytes:
+        raise Killed
+
+    monkeypatch.setattr(Path, "read_bytes", killed)
+    with pytest.raises(Killed):
+        store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
+    assert files(tmp_path) == [_ASIDE]
+
+
+@pytest.mark.parametrize("call", ["rename", "makedirs", "read"])
 @pytest.mark.parametrize("has_links", [True, False])
 def test_what_cannot_be_set_aside_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, has_links: bool
@@ -74,6 +94,17 @@ def test_a_file_where_the_folder_should_be_leaves_the_source(tmp_path: Path) -> 
         f"{tmp_path / '_quarantine'}': move away the file that is no folder"
     )
     assert files(tmp_path) == ["_quarantine", _PATH]
+
+
+def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert not store.create("pipe", b"ours")
+    read = partial(read_what_is_there, store, "pipe")
+    for look in (read, partial(store.write_ahead, "pipe", b"")):
+        with pytest.raises(OSError, match="No such device") as caught:
+            look()
+        assert "move away what is no file" in disk.with_advice(caught.value)
 
 
 @pytest.mark.parametrize("is_taken", [True, False])

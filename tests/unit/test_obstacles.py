@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,15 @@ def a_broken_link_for_its_folder(path: Path) -> None:
     path.parent.symlink_to("nowhere")
 
 
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(path.parent):
+        listener.bind(path.name)  # whole paths may be too long for it
+
+
 IN_THE_WAY: list[Callable[[Path], None]] = [
     a_file,
     a_folder,
@@ -66,6 +77,8 @@ IN_THE_WAY: list[Callable[[Path], None]] = [
     a_link_to_a_file,
     a_file_for_its_folder,
     a_broken_link_for_its_folder,
+    a_pipe,
+    a_socket,
 ]
 
 
@@ -120,7 +133,7 @@ def test_a_commit_takes_its_name_from_whatever_has_it(
     elif obstruct is a_folder:
         assert (moved / "inside").read_bytes() == _OTHERS
     else:
-        assert moved.is_symlink()
+        assert moved.is_symlink() or moved.is_fifo() or moved.is_socket()
     found = find_orphans(MemoryLog(cluster), str(world.tables_root))
     listed = {one.location: one.reason for one in found}
     place = str(moved / "inside") if obstruct is a_folder else str(moved)
