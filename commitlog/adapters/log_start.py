@@ -142,7 +142,8 @@ def expect_genesis(
     if not first:
         raise WrongLog(
             f"{where} is empty: the log {log!r} was never completed, or lost its records. Run"
-            " `commitlog up`, or `commitlog init`, against it; restore a lost one's backup"
+            " again what was to make it, `commitlog init` with its flags or `commitlog up`; restore"
+            " a lost one's backup"
         )
     genesis = first[0].record
     if not isinstance(genesis, Genesis):

@@ -303,15 +303,13 @@ def _check(
             _check_fields(info, file)
         if root:
             _check_file(info, root, file)
-    for file in (file for fragment in updated for file in fragment.files):
-        if root:
-            _check_file(info, root, file)
+    for file in (file for fragment in updated for file in fragment.files if root):
+        _check_file(info, root, file)
 
 
 @lru_cache(maxsize=1024)
 def _local_root(location: str) -> str:
-    path = local_path(location)
-    return "" if path is None else os.fspath(path)
+    return os.fspath(local_path(location) or "")
 
 
 def _check_once(ids: Sequence[int]) -> None:
@@ -353,6 +351,8 @@ def _check_file(info: TableInfo, root: str, file: DataFile) -> None:
         )
     try:
         size = os.stat(f"{root}/{_DATA_DIRECTORY}/{file.path}").st_size
+    except PermissionError:
+        return  # the leader may look
     except OSError:
         raise MissingDataFile(
             f"data file {file.path} isn't in {root}/{_DATA_DIRECTORY}",

@@ -1,6 +1,8 @@
 """What is surely wrong is refused before anything is appended."""
 
 import copy
+import errno
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -140,6 +142,21 @@ def test_what_is_surely_wrong_is_refused_before_anything_is_appended(
         client.submit("a$t", operation)
     assert _end(log) == before
     assert not client.runtime().connection(0).outstanding()
+
+
+def test_files_that_only_the_leader_may_look_at_are_left_to_it(
+    client: CommitLog, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation, before, stat = L.Append([_fragment(client)]), _end(log), os.stat
+
+    def denied(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith(".lance") and "/data/" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", denied)
+    client.submit("a$t", operation)
+    assert _end(log) == before + 1
 
 
 def test_read_versions_from_the_future_and_below_zero_are_refused(
