@@ -222,9 +222,9 @@ def check_unused(root: Path, log: str) -> None:
     left += [str(path.relative_to(root)) for path in root.glob("checkpoints/*/head.json")]
     owners = set()
     for path in root.glob(f"tables/{MARKS}/*.json"):
+        left.append(str(path.relative_to(root)))
         with contextlib.suppress(OSError, ValueError):
             owners.add(str(json.loads(path.read_text())["log"]))
-            left.append(str(path.relative_to(root)))
     if left and owners and log not in owners:
         names = " and ".join(map(repr, sorted(owners)))
         raise WrongLog(

@@ -25,6 +25,7 @@ from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError
+from consumers.runtime.places import MARKS, RootMoved, check_unused
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 from consumers.servers.metrics import Metrics
 from consumers.servers.server import serve
@@ -499,3 +500,12 @@ def test_the_server_tells_health_and_readiness(
         stop.set()
         thread.join(120)
     assert not thread.is_alive()
+
+
+def test_a_root_whose_mark_cannot_be_read_is_not_taken_for_an_unused_one(tmp_path: Path) -> None:
+    mark = tmp_path / "tables" / MARKS / "id.json"
+    mark.parent.mkdir(parents=True)
+    check_unused(tmp_path, "log")
+    mark.write_bytes(b"")  # as a power cut may leave it
+    with pytest.raises(RootMoved, match="is the root of a log 'log'"):
+        check_unused(tmp_path, "log")
