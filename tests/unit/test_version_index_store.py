@@ -557,3 +557,17 @@ def test_a_moved_root_is_noticed(tmp_path: Path, stream: PartitionLog) -> None:
     (tmp_path / "a").rename(tmp_path / "b")
     build(tmp_path / "b", log_of(stream), hot=250)
     assert contents(tmp_path / "b") == before
+
+
+def test_a_disk_that_was_full_leaves_no_lock_that_nobody_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that begins again is the same process."""
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        VersionIndex.open(tmp_path).close()  # its lock is no worse without a number
+    VersionIndex.open(tmp_path).close()

@@ -80,8 +80,9 @@ class Layout:
                 f"process {holder or 'unknown'} keeps the version index of {self.root} already; "
                 "stop it first, or use another --root"
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: it is held without a number, too
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
 
 
