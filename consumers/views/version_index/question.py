@@ -52,12 +52,18 @@ The names come first: rows are in their order, so that most of them needn't be r
 OF_LIFE = f"table_name IN ({NAMES_OF_LIFE}) AND incarnation = {LIFE_OF_T}"
 """Whether a row is about that life alone, not about others that had the name."""
 
-MOMENT = """
+_IN_UTC = """
 (coalesce(try_cast(moment::VARCHAR || '+00' AS TIMESTAMPTZ),
           try_cast(moment::VARCHAR || ' 00:00+00' AS TIMESTAMPTZ), moment::TIMESTAMPTZ)
  AT TIME ZONE 'UTC')
 """
-"""A parameter `moment` in UTC, which it is if it names no zone.
+MOMENT = f"""
+CASE WHEN {_IN_UTC} > (now() + INTERVAL 1 MINUTE) AT TIME ZONE 'UTC'
+     THEN error(moment || ' is in the future: commits up to then aren''t known yet')
+     ELSE {_IN_UTC} END
+"""
+"""A parameter `moment` in UTC, which it is if it names no zone. One in the future is refused, by
+more than clocks of leaders and readers differ.
 
 DuckDB compares a time that has a zone in the reader's own zone, and drops the offset of a text.
 """

@@ -164,7 +164,7 @@ HEADS_AT_TIME = Question(
     "macro",
     "moment",
     "FROM heads_at_time(TIMESTAMP '2026-01-31 12:00:00')",
-    "Every table and its version at a moment of log time, UTC; of one to come: by now.",
+    "Every table and its version at a moment of log time, UTC.",
     _heads(f"time <= {MOMENT}"),
 )
 
@@ -196,8 +196,8 @@ TABLE_AT_TIME = Question(
     "macro",
     "t, moment",
     "FROM table_at_time('ns$table', TIMESTAMP '2026-01-31 12:00:00')",
-    "The version of table t at a moment of log time, UTC; of one to come: the newest. If life_of(t)"
-    " had none yet, that of the life which had the name.",
+    "The version of table t at a moment of log time, UTC. If life_of(t) had none yet, that of the"
+    " life which had the name.",
     _at(f"time <= {MOMENT}"),
 )
 
