@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from cyclopts import App, ArgumentCollection, CoercionError, Group
 
 from consumers.commands import (
@@ -92,6 +94,25 @@ for _long in (bench_maintain, bench_soak, bench_rag):
 bench.group = (_JOBS,)
 app.command(bench)
 app.register_install_completion_command(add_to_startup=False, group=_SHELL)
+
+
+def _flow(commands: App) -> None:
+    """Make each paragraph of the help one line, which breaks where the terminal ends."""
+    if (command := commands.default_command) is not None:
+        lines = [""]
+        for line in inspect.cleandoc(command.__doc__ or "").splitlines():
+            depths = {len(one) - len(one.lstrip()) for one in (lines[-1], line)}
+            if line and lines[-1] and len(depths) == 1 and "--" not in (line[:2], lines[-1][:2]):
+                lines[-1] += f" {line.lstrip()}"
+            else:
+                lines.append(line)
+        command.__doc__ = "\n".join(lines).lstrip()
+    for name in commands:
+        if not name.startswith("-"):
+            _flow(commands[name])
+
+
+_flow(app)
 
 
 def _version() -> str:
