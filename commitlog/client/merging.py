@@ -320,10 +320,10 @@ def _refuse_doubles(
 ) -> None:
     if len(set(keys)) != len(keys):
         counts = Counter(keys)
-        rows = [number for number, key in enumerate(keys) if counts[key] > 1][:3]
-        twice = list(python_rows(source.select(list(on)).take(rows)))
+        doubled = [key for key, count in counts.items() if count > 1][:3]
+        twice = list(python_rows(source.select(list(on)).take([*map(keys.index, doubled)])))
         raise InvalidTransaction(
-            f"the data has {len(keys) - len(counts)} duplicate keys, such as {twice}",
+            f"the data has duplicate keys, such as {', '.join(map(repr, twice))}",
             field="on",
             value=twice,
             advice="Keep one row for each key",
