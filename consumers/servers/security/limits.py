@@ -168,7 +168,9 @@ class Limits:
             await send(message)
 
     def _check_head(self, scope: Scope) -> None:
-        if scope["method"] not in _SAFE and not _OF_OTHERS.isdisjoint(scope["headers"]):
+        # Where credentials are required, a page has only those that somebody gave it.
+        is_open = not self._security.is_on and scope["method"] not in _SAFE
+        if is_open and not _OF_OTHERS.isdisjoint(scope["headers"]):
             raise OverLimit(403, "a page of another site may not send this; nothing was done")
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
