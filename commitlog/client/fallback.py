@@ -36,12 +36,17 @@ class Fallback:
         *,
         is_readable: Callable[[Outcome], bool],
         after_seconds: float,
+        end_if_alone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start to watch, in a daemon thread."""
+        """Start to watch, in a daemon thread.
+
+        It wakes every second or so, and has the client end if nobody has that any more.
+        """
         self._log = log
         self._connection = connection
         self._is_readable = is_readable
         self._after_seconds = after_seconds
+        self._end_if_alone = end_if_alone
         self._closed = threading.Event()
         self._following: _Following | None = None
         self._told = ""
@@ -59,7 +64,7 @@ class Fallback:
 
     def _run(self) -> None:
         while not self._closed.wait(self._step()):
-            pass
+            self._end_if_alone()
         self._leave()
 
     def _step(self) -> float:

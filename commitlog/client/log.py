@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
@@ -21,7 +22,7 @@ from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.names import check_names, checked_principal, pairs
-from commitlog.client.opening import Opened, is_readable
+from commitlog.client.opening import Opened, are_readable
 from commitlog.client.positions import When
 from commitlog.client.properties import ChangesNames
 from commitlog.client.roots import BindsPlaces
@@ -53,7 +54,10 @@ TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 @checks_arguments
 class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames):
-    """A connection to a log, and to the tables whose commits it orders."""
+    """A connection to a log, and to the tables whose commits it orders.
+
+    One that nobody has any more, nor anything that it opened, is closed within a second or two.
+    """
 
     def __init__(
         self,
@@ -131,7 +135,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
             if self._is_closed:
                 raise LogClosed
             if self._runtime is None:
-                self._runtime = Runtime(self._open_log(), self._settings, self._readable_by_path)
+                is_readable = partial(are_readable, self._tables)
+                self._runtime = Runtime(self._open_log(), self._settings, is_readable)
             return self._runtime
 
     def create_table(
@@ -374,16 +379,6 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
             expects=tuple(replace(one, table=parse_table_id(one.table)) for one in expects),
             payloads=payloads,
         )
-
-    def _readable_by_path(self, outcome: Outcome) -> bool:
-        # An Iceberg table's metadata file was written before the outcome.
-        for result in (each for each in outcome.results if not each.metadata_location):
-            info = self._tables.at_location(result.table)
-            if info is None or info.incarnation != result.incarnation:
-                return False
-            if result.version and not is_readable(info, result.version):
-                return False
-        return True
 
     def _after_fork(self) -> None:
         """Drop references to the parent's threads and sockets without closing them."""

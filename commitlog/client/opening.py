@@ -11,7 +11,7 @@ from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo
+from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.version_files import VersionFile, VersionFiles
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -19,6 +19,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
 )
 from commitlog.errors import NoSuchVersion
+from commitlog.model.records import Outcome
 from commitlog.model.table import Policy
 
 if TYPE_CHECKING:
@@ -156,6 +157,18 @@ def is_there(location: str, version: int) -> bool:
         store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}") >= 0
         for scheme in (NamingScheme.V2, NamingScheme.V1)
     )
+
+
+def are_readable(tables: Tables, outcome: Outcome) -> bool:
+    """Return True if the versions that an outcome made can be seen by path."""
+    # An Iceberg table's metadata file was written before the outcome.
+    for result in (each for each in outcome.results if not each.metadata_location):
+        info = tables.at_location(result.table)
+        if info is None or info.incarnation != result.incarnation:
+            return False
+        if result.version and not is_readable(info, result.version):
+            return False
+    return True
 
 
 def is_readable(info: TableInfo, version: int) -> bool:

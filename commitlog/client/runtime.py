@@ -71,12 +71,15 @@ class Runtime:
         self._connections: dict[int, LeaderConnection] = {}
         self._fallbacks: list[Fallback] = []
         self._closed = threading.Event()
+        # The threads hold their parts, and not the client: if nobody else has it, they end.
+        self._reference = weakref.ref(self)
         self._sending = Sending(
             log,
-            lambda transaction: self.connection(self.partition_of(transaction)),
-            forget=self.forget,
+            partial(_connection_of, self._reference),
+            forget=partial(_forget, self._reference),
             by_leader=settings.by_leader,
         )
+        self._end = partial(_end, self._closed, self._connections, self._fallbacks, self._sending)
         flush_at_exit(self)
         _leave_in_children(self)
         self.readable_hint = True
@@ -101,9 +104,14 @@ class Runtime:
                     home=self.log.home(),
                 )
                 self._connections[partition] = found
-                after = self._settings.fallback_after_seconds
                 self._fallbacks.append(
-                    Fallback(self.log, found, is_readable=self._is_readable, after_seconds=after)
+                    Fallback(
+                        self.log,
+                        found,
+                        is_readable=self._is_readable,
+                        after_seconds=self._settings.fallback_after_seconds,
+                        end_if_alone=partial(_end_if_alone, self._reference, self._end),
+                    )
                 )
                 found.open_early()
         return found
@@ -227,7 +235,7 @@ class Runtime:
 
         connections = [self.connection(partition) for partition in range(self.partitions)]
 
-        def ask(ticket: Ticket, readable: bool) -> None:
+        def ask(ticket: Ticket, readable: bool, owner: Runtime = self) -> None:
             for connection in connections:
                 watch = Watch(transaction_id, 0, readable)
                 connection.watch(watch, ticket.deliver, ticket.fail, is_new=False)
@@ -254,13 +262,8 @@ class Runtime:
         """Let records on their way reach Kafka, and end the threads."""
         self.flush(timeout_seconds)
         with self._lock:
-            self._closed.set()
-            connections, self._connections = list(self._connections.values()), {}
-        for fallback in self._fallbacks:
-            fallback.close()
-        for connection in connections:
-            connection.close()
-        self._sending.close()
+            self._closed.set()  # from here on, no connection is added
+        self._end()
         self.log.close()
 
     def is_closed(self) -> bool:
@@ -311,6 +314,38 @@ class Runtime:
             except Overloaded as again:
                 error = again
         raise error
+
+
+def _end_if_alone(reference: weakref.ref[Runtime], end: Callable[[], None]) -> None:
+    if reference() is None:
+        end()
+
+
+def _connection_of(reference: weakref.ref[Runtime], transaction: Transaction) -> LeaderConnection:
+    """Return a ticket's connection; tickets hold their client."""
+    if (runtime := reference()) is None:
+        raise LogClosed
+    return runtime.connection(runtime.partition_of(transaction))
+
+
+def _forget(reference: weakref.ref[Runtime], ticket: Ticket) -> None:
+    if (runtime := reference()) is not None:
+        runtime.forget(ticket)
+
+
+def _end(
+    closed: threading.Event,
+    connections: dict[int, LeaderConnection],
+    fallbacks: Sequence[Fallback],
+    sending: Sending,
+) -> None:
+    """End a client's threads, from any of them or from another one."""
+    closed.set()
+    for fallback in fallbacks:
+        fallback.close()
+    while connections:
+        connections.popitem()[1].close()
+    sending.close()
 
 
 def _leave_in_children(runtime: Runtime) -> None:

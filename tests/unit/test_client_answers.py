@@ -19,6 +19,7 @@ from commitlog import CommitLog, LogClosed, NoSuchTable, OutcomeUnknown, Status,
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.client.connection import LeaderConnection
+from commitlog.client.opening import are_readable
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.codecs.avro import encode_leader_started
@@ -109,9 +110,9 @@ def test_an_iceberg_commit_in_the_topic_is_readable(client: CommitLog) -> None:
     """Its metadata file was written before the outcome, so the fallback has none to look for."""
     result = OperationResult(("a", "ice"), "x", "Iceberg", metadata_location="file:/00001.json")
     outcome = replace(blank(Status.COMMITTED), results=(result,))
-    assert client._readable_by_path(outcome)
+    assert are_readable(client._tables, outcome)
     unknown = replace(result, metadata_location="")
-    assert not client._readable_by_path(replace(outcome, results=(unknown,)))
+    assert not are_readable(client._tables, replace(outcome, results=(unknown,)))
 
 
 def test_the_fallback_heeds_no_record_of_a_deposed_leader(
