@@ -215,8 +215,8 @@ class ClientSettings:
         if code in _NO_TOPIC:
             return WrongLog(
                 f"{where}: the topic or partition does not exist ({said}). Check the address and "
-                "the log name, or make the log: by `commitlog up`, or by the `commitlog init` that"
-                " was cut short"
+                "the log name; wait for the `ready` line of a `commitlog up` that is starting; or"
+                " make the log, by `commitlog up` or by the `commitlog init` that was cut short"
             )
         if code in _OUT_OF_RANGE:
             return CorruptLog(

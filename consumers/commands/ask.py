@@ -201,7 +201,7 @@ def _print_attempts(
     if not attempts:
         output.note(
             f"commitlog: the version index has no transaction {transaction}; if it was submitted, "
-            "it is undecided, or older than the index"
+            "it is undecided, or older than the index (`commitlog history TABLE` shows a table)"
         )
         return ExitCode.REFUSED
     for position, attempt in enumerate(attempts if not as_json else ()):
