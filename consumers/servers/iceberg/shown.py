@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import OrderedDict
 
 from commitlog.core.iceberg.reading import dump_json
+from consumers.runtime.newest import Newest
 
 ALL, REFS = "all", "refs"
 _WHOLE_MAX = 1_000
@@ -23,7 +23,7 @@ class ShownFiles:
     def __init__(self) -> None:
         self._whole: dict[tuple[str, int], tuple[str, str]] = {}
         """Files that were found to be JSON: the uuids and locations of their tables."""
-        self._refs: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._refs: Newest[tuple[str, int], bytes] = Newest(_REFS_MAX)
 
     def show(self, location: str, data: bytes, snapshots: str) -> tuple[bytes, str, str]:
         """Return what is shown, and the table's uuid and location.
@@ -42,6 +42,4 @@ class ShownFiles:
             named = {ref["snapshot-id"] for ref in told["refs"].values()}
             told["snapshots"] = [s for s in told["snapshots"] if s["snapshot-id"] in named]
             shown = self._refs[file] = dump_json(told).encode()
-            if len(self._refs) > _REFS_MAX:
-                self._refs.popitem(last=False)
         return shown, *self._whole[file]
