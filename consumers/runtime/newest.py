@@ -19,7 +19,8 @@ class Newest(OrderedDict[K, V]):
         self._most = most
 
     def __setitem__(self, key: K, value: V) -> None:
+        # Not moved to the end: another thread may have let it go by then.
+        self.pop(key, None)
         super().__setitem__(key, value)
-        self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)

@@ -1,8 +1,24 @@
-"""A map of the newest entries."""
+"""The map that keeps its newest entries."""
 
 from __future__ import annotations
 
+import random
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 from consumers.runtime.newest import Newest
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Let threads take turns all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def test_what_was_set_longest_ago_goes_first() -> None:
@@ -16,3 +32,17 @@ def test_what_was_set_longest_ago_goes_first() -> None:
     assert kept.pop("a") == 3
     kept["d"] = 5
     assert [*kept] == ["c", "d"]
+
+
+@pytest.mark.usefixtures("often")
+def test_threads_that_set_the_same_keys_disturb_nobody() -> None:
+    kept: Newest[int, int] = Newest(3)
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(15_000):
+            kept[chance.randrange(6)] = seed
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert len(kept) == 3
