@@ -13,6 +13,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, TopicCollection
@@ -133,15 +134,15 @@ class KafkaLog:
         check_shape(partitions, domains)
         factor = replication_factor or self.replication_factor()
         where = f"log {self.name!r} at {self._settings.address}"
-        if begun := self._metadata().topics[self._topics[0]].partitions:
-            # A start that was killed may have made only this topic: the other must be like it.
-            expect_partitions(len(begun), partitions, where)
         overrides = (transactions_settings, outcomes_settings)
+        self._settles_until = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
         for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
             config = {**settings_at_creation(base, factor), **(override or {})}
             self._create_topic(topic, partitions, factor, config)
+            # A start that was killed may have made only the first one: the other must be like it.
+            [made] = self._describe_topics((topic,))
+            expect_partitions(len(made.partitions), partitions, where)
         self._wait_until_known(partitions)
-        expect_partitions(self.partitions(), partitions, where)
         self.check_settings()
         begin_log(self, self._end_of, partitions, domains, tables_root, self.timeout_seconds)
         return expect_same_log(self.genesis(0), domains)
@@ -349,19 +350,19 @@ class KafkaLog:
                     raise
                 time.sleep(0.05)
 
-    def _describe_topics(self) -> list[Any]:
-        return self._settled(self._topics_here)
+    def _describe_topics(self, topics: Sequence[str] = ()) -> list[Any]:
+        return self._settled(partial(self._topics_here, topics or self._topics))
 
     def _describe_configs(self) -> list[dict[str, Any]]:
         return self._settled(self._configs_here)
 
-    def _topics_here(self) -> list[Any]:
+    def _topics_here(self, topics: Sequence[str]) -> list[Any]:
         futures = self._admin.client().describe_topics(
-            TopicCollection(list(self._topics)), request_timeout=self.timeout_seconds
+            TopicCollection(list(topics)), request_timeout=self.timeout_seconds
         )
         return [
             self._result(futures[topic], f"looking for topic {topic} of log {self.name!r}")
-            for topic in self._topics
+            for topic in topics
         ]
 
     def _configs_here(self) -> list[dict[str, Any]]:
@@ -376,7 +377,6 @@ class KafkaLog:
 
     def _wait_until_known(self, partitions: int) -> None:
         """Wait for brokers to learn of new topics, which they do one after the other."""
-        self._settles_until = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
         self._settled(
             lambda: [
                 self._end_of(is_transactions, partition)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -250,8 +251,18 @@ def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
         patched.setattr(KafkaLog, "_create_topic", create_one)
         with pytest.raises(KeyboardInterrupt):
             killed.create(partitions=3)
-    with pytest.raises(WrongLog, match="has 3 partitions, not 1.*init --partitions 3"):
-        world.connect().create()
+
+    def behind(self: KafkaLog) -> Any:
+        """Return what a broker says that hasn't heard of any topic yet."""
+        nothing = SimpleNamespace(partitions={})
+        topics = {transactions_topic(world.log_name): nothing}
+        return SimpleNamespace(brokers=[0], topics=topics)
+
+    again = world.connect()
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaLog, "_metadata", behind)
+        with pytest.raises(WrongLog, match="has 3 partitions, not 1.*init --partitions 3"):
+            again.create()
     assert not world.has_topic(outcomes_topic(world.log_name)), "it would have fixed another number"
     made = world.connect()
     with monkeypatch.context() as patched:
