@@ -34,7 +34,7 @@ Check = Callable[[str, Any], None]
 
 _SHOWN_MAX = 80
 _CHECKED: set[Callable[..., Any]] = set()
-_OF_ARGUMENTS = ("Invalid user input", "Not supported", "Available fields: ")
+OF_ARGUMENTS = ("Invalid user input", "Not supported", "Available fields: ")
 """What Lance says in an OSError that is of arguments, not of storage."""
 _REFUSALS = (
     AttributeError,
@@ -258,7 +258,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
     except _REFUSALS as error:
         said = str(error.args[0] if error.args else error)
         is_lances = isinstance(error, OSError)
-        is_of_arguments = any(words in said for words in _OF_ARGUMENTS)
+        is_of_arguments = any(words in said for words in OF_ARGUMENTS)
         if is_lances and (not is_of_arguments or "contains NULL values" in said):
             raise
         if callable(value) and not is_lances:

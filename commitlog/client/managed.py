@@ -14,7 +14,7 @@ from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
-from commitlog.client.arguments import has_columns, lances_words, refused
+from commitlog.client.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
 from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
@@ -38,8 +38,6 @@ _WRITES = (
     *("update_field_metadata", "update_metadata", "update_schema_metadata"),
 )
 """Methods of Lance's dataset that commit a version."""
-_OF_ARGUMENTS = ("Append with different schema", "Invalid user input", "Not supported")
-"""What Lance's error of a call's arguments begins with."""
 _LOOKS = ("checkout_latest", "checkout_version")
 """Methods that ask the log for a version."""
 
@@ -57,7 +55,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
                 f"version {dataset.version} of {name} was deleted since it was opened; check out"
                 " the newest (checkout_latest) and write again"
             ) from error
-        if str(error).startswith(_OF_ARGUMENTS):
+        if str(error).startswith((*OF_ARGUMENTS, "Append with different schema")):
             raise InvalidTransaction(
                 f"Lance can't write to {name}: {lances_words(error)}",
                 field="arguments",

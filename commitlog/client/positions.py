@@ -124,7 +124,7 @@ def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
 def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) -> dict[int, int]:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if aware.timestamp() > time.time():
-        raise of_the_future(aware, "position")
+        raise of_the_future(aware.isoformat(), "position")
     time_ms = milliseconds_of(aware)
     found = {}
     for partition, head in _heads(runtime).items():
@@ -140,12 +140,12 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
     return found
 
 
-def of_the_future(moment: datetime, field: str) -> InvalidRequest:
+def of_the_future(moment: str, field: str) -> InvalidRequest:
     """Return the refusal of a time for which the same question may get another answer later."""
     return InvalidRequest(
-        f"{moment.isoformat()} is in the future: commits up to then aren't known yet",
+        f"{moment} is in the future: commits up to then aren't known yet",
         field=field,
-        value=moment.isoformat(),
+        value=moment,
         advice="Give a time that has passed",
     )
 

@@ -235,6 +235,7 @@ class Runtime:
 
         connections = [self.connection(partition) for partition in range(self.partitions)]
 
+        # `owner` keeps the client, which ends once nothing refers to it, for as long as the ticket.
         def ask(ticket: Ticket, readable: bool, owner: Runtime = self) -> None:
             for connection in connections:
                 watch = Watch(transaction_id, 0, readable)

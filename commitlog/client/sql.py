@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host
 from commitlog.client.index_file import INDEX, SETTINGS, attach
+from commitlog.client.positions import of_the_future
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.table import DELIMITER
 
@@ -223,12 +224,7 @@ class _Tables:
             )
         moment = self._moment(at["expr"])
         if self._connection.execute(_IS_TO_COME, [moment]).fetchone() == (True,):
-            raise InvalidRequest(
-                f"{moment} is in the future: commits up to then aren't known yet",
-                field="query",
-                value=moment,
-                advice="Give a time that has passed, or leave it out for the newest version",
-            )
+            raise of_the_future(str(moment), "query")
         rows = self._connection.execute(_VERSION_AT, [table, moment]).fetchall()
         if not rows:
             raise NoSuchVersion(f"table {table!r} had no version yet at {moment}")

@@ -147,7 +147,7 @@ class TableVersions:
             shown_ms = min(time_ms, milliseconds_of(datetime.max))
             moment = datetime.fromtimestamp(shown_ms / 1000, UTC)
             if not found or self.read(found).time_us // 1000 < time_ms:
-                raise of_the_future(moment, "timestampAsOf")
+                raise of_the_future(moment.isoformat(), "timestampAsOf")
         if not found:
             raise NoSuchVersion(
                 f"{self.info.name} had no version at that time; its oldest is"
