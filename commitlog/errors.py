@@ -81,6 +81,16 @@ class InvalidRequest(CommitLogError):
         self.advice = advice
 
 
+def of_the_future(moment: str, field: str) -> InvalidRequest:
+    """Return the refusal of a time for which the same question may get another answer later."""
+    return InvalidRequest(
+        f"{moment} is in the future: commits up to then aren't known yet",
+        field=field,
+        value=moment,
+        advice="Give a time that has passed",
+    )
+
+
 class InvalidTransaction(InvalidRequest):
     """The transaction is invalid; nothing was appended."""
 

@@ -17,7 +17,7 @@ from commitlog.client.feed_events import token_starts
 from commitlog.client.folds import Folds
 from commitlog.client.host import Host
 from commitlog.client.runtime import Runtime
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, of_the_future
 from commitlog.messages import NamespaceDescription
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Outcome
@@ -138,16 +138,6 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
             advice="Give a later time",
         )
     return found
-
-
-def of_the_future(moment: str, field: str) -> InvalidRequest:
-    """Return the refusal of a time for which the same question may get another answer later."""
-    return InvalidRequest(
-        f"{moment} is in the future: commits up to then aren't known yet",
-        field=field,
-        value=moment,
-        advice="Give a time that has passed",
-    )
 
 
 def milliseconds_of(moment: datetime) -> int:

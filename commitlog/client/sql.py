@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host
 from commitlog.client.index_file import INDEX, SETTINGS, attach
-from commitlog.client.positions import of_the_future
-from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable, of_the_future
 from commitlog.model.table import DELIMITER
 
 if TYPE_CHECKING:
