@@ -78,7 +78,8 @@ class BrokerProcess:
             with contextlib.suppress(OSError):
                 name = (thread / "comm").read_text()
                 if name.startswith("C2 Compiler"):
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), COMPILER_NICENESS)
+                    own = os.getpriority(os.PRIO_PROCESS, self.pid)
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), own + COMPILER_NICENESS)
                 elif name.startswith(TIMERS):
                     Path(f"/proc/{thread.name}/timerslack_ns").write_text(str(TIMER_SLACK_NS))
 

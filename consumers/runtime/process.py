@@ -38,6 +38,8 @@ ARENAS, TRIM_SECONDS = 2, 10.0
 """What the allocator may spread its memory over, and how often it gives back what is free. A
 millisecond gives back two megabytes, so that is asked for before much has gathered."""
 NICENESS, NICENESS_FIXED = 10, 3
+_OWN_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+"""What this process began with, since somebody may have started it by `nice`."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES = 2
 WAIT_SECONDS = 0.25
@@ -276,7 +278,8 @@ def has_begun() -> bool:
 def be_nice(niceness: int, pid: int | None = None) -> bool:
     """Get less of a processor than others, with all threads; return False if that isn't allowed.
 
-    With a process's id, that one does, and what ends meanwhile is none.
+    The niceness is added to what this process began with. With a process's id, that one gets it,
+    and what ends meanwhile is none.
 
     Being less nice than before takes a privilege. Where Linux groups processes by session, niceness
     tells apart those of one session alone, and the group has a niceness of its own.
@@ -287,7 +290,7 @@ def be_nice(niceness: int, pid: int | None = None) -> bool:
         threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [pid or 0]
         for thread in threads:
             with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.setpriority(os.PRIO_PROCESS, thread, niceness)
+                os.setpriority(os.PRIO_PROCESS, thread, _OWN_NICENESS + niceness)
         if os.getsid(own) == own:
             with contextlib.suppress(FileNotFoundError):
                 Path(f"/proc/{own}/autogroup").write_text(str(niceness))

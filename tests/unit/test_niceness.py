@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.child import ended
 
 PROGRAM = """
@@ -16,6 +18,7 @@ before = niceness_of_group()
 be_nice(7)
 print(os.nice(0), before, niceness_of_group())
 """
+BEGAN = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def niceness_of_group() -> int | None:
@@ -39,15 +42,17 @@ def niceness(*, own_session: bool) -> tuple[str, str, str]:
 
 def test_a_part_in_a_session_of_its_own_makes_its_group_nice() -> None:
     own, before, after = niceness(own_session=True)
-    assert (own, after) == ("7", "None" if before == "None" else "7")
+    assert (int(own), after) == (BEGAN + 7, "None" if before == "None" else "7")
 
 
 def test_a_part_that_was_started_from_a_shell_leaves_the_shells_group_alone() -> None:
     own, before, after = niceness(own_session=False)
-    assert (own, after) == ("7", before)
+    assert (int(own), after) == (BEGAN + 7, before)
 
 
-def test_who_is_far_behind_yields_to_nobody() -> None:
+@pytest.mark.parametrize("began", [0, 4])
+def test_who_is_far_behind_yields_to_nobody(began: int) -> None:
+    """Nor has it more of a processor afterwards than whoever started it by `nice` gave it."""
     program = """
 import os, threading
 from consumers.runtime.process import yielding
@@ -60,6 +65,7 @@ for to_others in (True, False):
     found += [os.getpriority(os.PRIO_PROCESS, int(tid)) for tid in os.listdir("/proc/self/task")]
 print(*found)
 """
-    done = ended([sys.executable, "-c", program], check=True, timeout=60)
-    allowed = os.geteuid() == 0
-    assert done.stdout.split() == (["0", "10", "10", "0", "0"] if allowed else ["3"] * 5)
+    command = ["nice", "-n", str(began), sys.executable, "-c", program]
+    found = [int(one) for one in ended(command, check=True, timeout=60).stdout.split()]
+    added = [0, 10, 10, 0, 0] if os.geteuid() == 0 else [3] * 5
+    assert found == [BEGAN + began + one for one in added]

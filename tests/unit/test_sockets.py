@@ -194,9 +194,9 @@ def test_nothing_is_kept_of_writers_that_left_and_of_watches_that_were_answered(
         assert len(answers._sessions) == 1
         writer.socket.close()
         wait_until(lambda: not answers._connections.all(), "the connection to end")
-    assert not answers._sessions
-    assert not answers._watches._watchers
-    assert answers._watches.committed_wanted == 0
+        wait_until(lambda: not answers._sessions, "its session to be forgotten")
+        wait_until(lambda: not answers._watches._watchers, "its watches to be forgotten")
+    wait_until(lambda: answers._watches.committed_wanted == 0, "what they wanted to be forgotten")
 
 
 def test_who_reads_slowly_gets_everything_and_holds_up_nobody(answers: Answers) -> None:
