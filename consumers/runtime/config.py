@@ -210,9 +210,11 @@ def load(
 
 def _absolute(root: str, source: str) -> Path | None:
     """Return a root without '..' in it: the log records places below it."""
-    if not _is_text(root):
-        raise ConfigurationError(f"{source}: root cannot be {root!r}: it has a NUL or isn't UTF-8")
-    return Path(os.path.abspath(expanded(root))) if root else None
+    path = os.path.abspath(expanded(root)) if root else ""
+    if not _is_plain(path) or "?" in path:  # DuckDB takes what follows a ? for settings
+        why = "it has a NUL, a backslash or a ?, or isn't UTF-8"
+        raise ConfigurationError(f"{source}: root cannot be {path!r}: {why}")
+    return Path(path) if path else None
 
 
 def expanded(path: str | Path) -> Path:
@@ -223,21 +225,17 @@ def expanded(path: str | Path) -> Path:
         raise ConfigurationError(f"{path}: the home folder that ~ stands for is unknown") from None
 
 
-def _is_text(path: str) -> bool:
-    """Return True if a log can record a path: as UTF-8, which names of files needn't be."""
-    return "\0" not in path and not any("\ud800" <= one <= "\udfff" for one in path)
+def _is_plain(path: str) -> bool:
+    """Return True if a path is UTF-8, as a log records it, and Lance finds a file by it."""
+    return not any(one in "\0\\" or "\ud800" <= one <= "\udfff" for one in path)
 
 
 def _absolute_tables_root(text: str) -> str:
     """Return a tables root as a log records it: an absolute folder, or a URI."""
     path = local_path(text)
     is_uri = path is None
-    if (
-        is_misspelt_uri(text)
-        or not _is_text(text)
-        or "\\" in text
-        or (is_uri and ".." in text.split("/"))
-    ):
+    escapes = is_uri and ".." in text.split("/")
+    if is_misspelt_uri(text) or not _is_plain(text) or escapes:
         raise ConfigurationError(
             f"tables_root cannot be {text!r}: use a folder, or a URI such as s3://bucket/tables"
         )

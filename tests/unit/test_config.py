@@ -116,6 +116,12 @@ def test_secrets_are_never_shown() -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "a\0b", "a\udcc3b"])
+def test_a_root_that_lance_or_duckdb_would_not_find_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="--root: root cannot be .* a backslash or a"):
+        load({"root": tmp_path / name}, environment={})
+
+
 def test_a_root_tells_where_its_broker_is(tmp_path: Path) -> None:
     write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:9", "log": "other"})
     config = load({"root": tmp_path}, environment={})
