@@ -8,6 +8,7 @@ default repository, or the settings file that COMMITLOG_IVY_SETTINGS names (a mi
 """
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import os
@@ -91,11 +92,24 @@ def ensure_jars(
     folder = jars.folder
     if not mismatches(folder, jars.pins):
         return folder
+    _may_write(folder.parent, jars.what)
     with locked(folder.with_suffix(".lock"), deadline, on_progress):
         if not mismatches(folder, jars.pins):  # another process fetched them meanwhile
             return folder
         _fetch(java, jars, folder, deadline, on_progress)
     return folder
+
+
+def _may_write(cache: Path, what: str) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not os.access(cache, os.W_OK):
+            raise PermissionError(errno.EACCES, "this user may not write there")
+    except OSError as error:
+        raise JarsUnavailable(
+            f"{what} can't be kept in {cache} ({error.strerror}): name another folder by"
+            " COMMITLOG_CACHE"
+        ) from None
 
 
 def _fetch(

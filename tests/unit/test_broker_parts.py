@@ -28,7 +28,7 @@ from consumers.broker.configuration import (
 )
 from consumers.broker.diagnosis import failure
 from consumers.broker.home import META, Home, full_disk_named, new_id
-from consumers.broker.jars import cache_root
+from consumers.broker.jars import cache_root, ensure_jars
 from consumers.broker.pins import (
     Pin,
     format_pins,
@@ -280,3 +280,18 @@ def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
     with pytest.raises(JarsUnavailable, match="COMMITLOG_CACHE"):
         cache_root()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_user_whose_home_cannot_be_written_is_told_to_name_a_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
+) -> None:
+    """Users of services often have a home folder of root's, or one that doesn't exist."""
+    monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path / "cache"))
+    if is_there:
+        (tmp_path / "cache").mkdir()
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    else:
+        (tmp_path / "cache").touch()
+    with pytest.raises(JarsUnavailable, match=r"Kafka's jars can't be kept in .*COMMITLOG_CACHE"):
+        ensure_jars(Java(Path("/nowhere/java"), 21, "21"))
