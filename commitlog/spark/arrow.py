@@ -91,7 +91,8 @@ def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> 
         try:
             if _is_too_wide(kind):
                 raise PySparkTypeError(f"{kind} has more than {SPARKS_DIGITS} digits")
-            found += from_arrow_schema(pa.schema([pa.field(field.name, kind, field.nullable)]))
+            one = pa.schema([pa.field(field.name, kind, field.nullable)])
+            found += from_arrow_schema(one, prefer_timestamp_ntz=True)  # False by default in 4.1
         except PySparkTypeError as error:
             raise InvalidTransaction(
                 f"{table}: Spark has no type for column {field.name!r}, which is {field.type}:"

@@ -84,8 +84,9 @@ def test_questions_about_the_index_are_answered(uri: str) -> None:
 def test_values_without_json_are_words_or_refused(uri: str, root: Path) -> None:
     status, found = ask(uri, {"sql": "SELECT 'nan'::DOUBLE, ['-inf'::FLOAT], 1.5"})
     assert (status, found["rows"]) == (200, [["nan", ["-inf"], "1.5"]])
+    status, found = ask(uri, {"sql": "SELECT now()"})  # which DuckDB answers from 2.0.1 on
+    assert status == 200 or "now() AT TIME ZONE 'UTC'" in found["error"]
     for sql, said in (
-        ("SELECT now()", "now() AT TIME ZONE 'UTC'"),
         ("SELECT INTERVAL 30000000 YEARS", "cast it to VARCHAR"),
         ("DROP TABLE meta", "it is not a SELECT"),
     ):

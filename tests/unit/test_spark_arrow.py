@@ -7,6 +7,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     LongType,
@@ -64,6 +65,17 @@ def test_what_is_below_microseconds_is_cut_off_wherever_it_is() -> None:
     assert read(inside) == [{"at": datetime(1970, 1, 1, 0, 0, 0, 1)}]
     assert read(pa.array([1_999], pa.duration("ns"))) == [timedelta(microseconds=1)]
     assert read(pa.array([1_999], pa.time64("ns"))) == [time(0, 0, 0, 1)]
+
+
+def test_times_without_a_zone_have_none_in_any_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 4.1 takes them for instants, and shows them in the session's zone, if not asked."""
+    defaults = {one: (False,) for one in (from_arrow_schema, from_arrow_type)}
+    for function, values in defaults.items():
+        monkeypatch.setattr(function, "__defaults__", values)
+    plain = pa.timestamp("us")
+    columns = {"at": plain, "many": pa.list_(plain), "inside": pa.struct([("at", plain)])}
+    found = spark_schema(pa.schema(list(columns.items())), "t")
+    assert arrow_schema_of(found) == pa.schema(list(columns.items()))
 
 
 def test_other_values_are_read_as_they_are() -> None:
