@@ -6,13 +6,13 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
 from commitlog.client.feed_events import Selection, Start
+from commitlog.client.newest import Newest
 from commitlog.client.runtime import Runtime
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Unavailable
@@ -174,14 +174,14 @@ class Folds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[int, OrderedDict[int, Fold]] = {}
+        self._known: dict[int, Newest[int, Fold]] = {}
         """By partition and sequence, the one that was used last at the end."""
         self._moments: dict[int, Moments] = {}
 
     def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
         """Return what existed in a partition right after a sequence."""
         with self._lock:
-            known = self._known.setdefault(partition, OrderedDict())
+            known = self._known.setdefault(partition, Newest(_KEPT))
             self._moments.setdefault(partition, Moments())
             nearest = max((one for one in known if one <= sequence), default=-1)
             fold = known[nearest].copy() if nearest >= 0 else Fold()
@@ -189,9 +189,6 @@ class Folds:
             self._go_on(runtime, partition, fold, sequence, deadline)
         with self._lock:
             known[fold.place.sequence] = fold.copy()
-            known.move_to_end(fold.place.sequence)
-            if len(known) > _KEPT:
-                known.popitem(last=False)
         return fold
 
     def at_time(self, partition: int, time_ms: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
+from commitlog.client.newest import Newest
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.version_files import VersionFile, VersionFiles
@@ -37,13 +37,12 @@ class Opened:
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         self._runtime = runtime
-        self._lock = threading.Lock()
-        self._datasets: dict[tuple[str, str, int], lance.LanceDataset] = {}
+        self._datasets: Newest[tuple[str, str, int], lance.LanceDataset]
+        self._datasets = Newest(_CACHED_DATASETS)
         self._files = VersionFiles()
 
     def renew_locks(self) -> None:
         """In a forked child, wait for no thread that the parent has."""
-        self._lock, self._files = threading.Lock(), VersionFiles()
         vars(self).pop("keys", None)
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
@@ -51,11 +50,7 @@ class Opened:
         key = (info.location, info.incarnation, version)
         found = None if _is_deleted(info, version) else self._datasets.get(key)
         if found is None:
-            found = self.alone(info, version)
-            with self._lock:
-                while len(self._datasets) >= _CACHED_DATASETS:
-                    self._datasets.pop(next(iter(self._datasets)))
-                self._datasets[key] = found
+            found = self._datasets[key] = self.alone(info, version)
             return found
         return let_through(found, info.location)
 

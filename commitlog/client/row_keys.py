@@ -21,6 +21,7 @@ from lance.fragment import FragmentMetadata
 from commitlog.adapters.lance_datasets import encoded_fragments
 from commitlog.client.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.key_predicates import comparison
+from commitlog.client.newest import Newest
 from commitlog.client.row_groups import BaseScan, scan_base
 from commitlog.client.rows import OFFSET_BITS, Prepared
 from commitlog.client.rows_at import having, read_column, rows_at, scan_at
@@ -204,7 +205,7 @@ class _Keys:
         self._newer: dict[int, list[int]] = {}
         """Addresses by value, of what isn't sorted in yet."""
         self._newer_count = 0
-        self._written: dict[str, Numbers] = {}
+        self._written: Newest[str, Numbers] = Newest(WRITTEN_MAX)
         """The values in the newest files that this process wrote, by their paths."""
 
     @property
@@ -262,8 +263,6 @@ class _Keys:
             end = start + fragment.physical_rows
             self._written[fragment.files[0].path] = values[start:end]
             start = end
-        while len(self._written) > WRITTEN_MAX:
-            del self._written[next(iter(self._written))]
 
     def _own(self, fragment: DataFragment) -> Numbers | None:
         """Return the keys of a fragment that this process wrote."""

@@ -25,6 +25,7 @@ from commitlog.client.contents import complete, contents, summary
 from commitlog.client.host import Host, TableName
 from commitlog.client.iceberg_text import check_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
+from commitlog.client.newest import Newest
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_append, to_transaction
@@ -381,7 +382,7 @@ def _check_exist(info: TableInfo, ids: Iterable[int], read_version: int) -> None
         )
 
 
-_known_fragments: dict[tuple[str, str, int], frozenset[int]] = {}
+_known_fragments: Newest[tuple[str, str, int], frozenset[int]] = Newest(16)
 
 
 def _fragment_ids(location: str, incarnation: str, version: int) -> frozenset[int] | None:
@@ -394,7 +395,5 @@ def _fragment_ids(location: str, incarnation: str, version: int) -> frozenset[in
         except (ValueError, OSError):
             return None
         found = frozenset(fragment.fragment_id for fragment in dataset.get_fragments())
-        while len(_known_fragments) >= 16:
-            _known_fragments.pop(next(iter(_known_fragments)), None)
         _known_fragments[key] = found
     return found

@@ -6,7 +6,6 @@ that knows where its rows are needs only the fragments that they are in.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_datasets import is_gated
 from commitlog.adapters.storage import store_for
+from commitlog.client.newest import Newest
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_message, manifest_name
 from commitlog.core.manifest.feature_flags import (
@@ -64,8 +64,7 @@ class VersionFiles:
     """Reads versions of tables, and takes apart only what the last one didn't have. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: dict[str, tuple[int, Runs]] = {}
+        self._runs: Newest[str, tuple[int, Runs]] = Newest(_LOCATIONS_MAX)
         """What is known of the last manifests, by location, and of how many fragments."""
 
     def read(self, info: TableInfo, version: int) -> VersionFile | None:
@@ -94,10 +93,5 @@ class VersionFiles:
         count, runs = self._runs.get(location, (0, {}))
         rest, fragments = split(message, _FRAGMENTS, runs)
         if abs(len(fragments) - count) > _NEW_MAX:
-            known = len(fragments), runs_of(fragments, _FRAGMENTS)
-            with self._lock:
-                self._runs.pop(location, None)
-                while len(self._runs) >= _LOCATIONS_MAX:
-                    self._runs.pop(next(iter(self._runs)))
-                self._runs[location] = known
+            self._runs[location] = len(fragments), runs_of(fragments, _FRAGMENTS)
         return rest, fragments

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 from commitlog.adapters.reading import end_of
+from commitlog.client.newest import Newest
 from commitlog.client.repeats import Repeat, repeat_of
 from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidRequest
@@ -73,7 +73,7 @@ class RepeatsListener(StreamingQueryListener):
         self._readers = [_at_the_end(runtime, number) for number in range(runtime.partitions)]
         self._runs: dict[str, str] = {}
         """The run of each query that runs."""
-        self._found: OrderedDict[tuple[str, int], Repeat] = OrderedDict()
+        self._found: Newest[tuple[str, int], Repeat] = Newest(KEPT)
         """By run and batch."""
 
     def close(self) -> None:
@@ -127,11 +127,8 @@ class RepeatsListener(StreamingQueryListener):
     def _keep(self, repeat: Repeat) -> None:
         application = repeat.application
         run = self._runs.get(application.run or application.application_id)
-        if run is None:
-            return
-        self._found[run, application.sequence] = repeat
-        if len(self._found) > KEPT:
-            self._found.popitem(last=False)
+        if run is not None:
+            self._found[run, application.sequence] = repeat
 
     def _row(self, repeat: Repeat) -> Any:
         """Return a Row of Spark's JVM with its columns' names, which progress needs as JSON."""

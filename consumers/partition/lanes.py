@@ -20,8 +20,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from commitlog.client.newest import Newest
 from consumers.partition.mailbox import Displaced, Reply
-from consumers.runtime.newest import Newest
 
 WORKERS = 16
 WORKERS_MAX = 256

@@ -18,6 +18,7 @@ from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.places import stays
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
+from commitlog.client.newest import Newest
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -44,7 +45,6 @@ from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.manifest_lists import ManifestLists
 from consumers.partition.obstacles import Obstacle, put
-from consumers.runtime.newest import Newest
 
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from commitlog.adapters.lance_refs import versions_in
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
+from commitlog.client.newest import Newest
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -51,7 +52,6 @@ from consumers.partition.catalogue import Head
 from consumers.partition.events import Version, by_record
 from consumers.partition.past_outcomes import PastOutcomes, ReadPlaces
 from consumers.partition.table_files import quarantined
-from consumers.runtime.newest import Newest
 
 BLAME_SECONDS = 3.0
 OURS_MAX = 10_000

@@ -32,8 +32,7 @@ def _runs_in_a_child(client: CommitLog, work: Callable[[], Any]) -> bool:
     [connection] = runtime._connections.values()
     socket = connection._socket
     locks: list[Any] = [
-        *(client._lock, client._tables._lock, client.opened._lock, tickets._lock),
-        *(client.opened.keys._lock, client.opened._files._lock),
+        *(client._lock, client._tables._lock, tickets._lock, client.opened.keys._lock),
         *(runtime._lock, runtime._sending._lock, connection._lock),
         *(socket._wake, socket._sending),
     ]

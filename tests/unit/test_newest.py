@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from consumers.runtime.newest import Newest
+from commitlog.client.newest import Newest
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import Scoped
 from commitlog.client.lance_request import new_transaction_id, parse_message
+from commitlog.client.newest import Newest
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
@@ -39,7 +40,6 @@ from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.allowed_places import AllowedPlaces
-from consumers.runtime.newest import Newest
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings

@@ -22,9 +22,9 @@ from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
+from commitlog.client.newest import Newest
 from commitlog.model.table import TableId
 from consumers.runtime.config import ConfigurationError
-from consumers.runtime.newest import Newest
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
