@@ -14,6 +14,8 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 INDEX = "commitlog"
 """What the file is called in a connection."""
+KNOWN_UNTIL = "greatest(now() AT TIME ZONE 'UTC', (SELECT max(changed_at) FROM positions))"
+"""What is later is in the future. This machine's clock may be behind the leaders'."""
 
 
 def attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host
-from commitlog.client.index_file import INDEX, SETTINGS, attach
+from commitlog.client.index_file import INDEX, KNOWN_UNTIL, SETTINGS, attach
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable, of_the_future
 from commitlog.model.table import DELIMITER
 
@@ -36,11 +36,7 @@ WHERE table_name IN (SELECT unnest(list_append(former_names, table_name)) FROM l
 ORDER BY sequence DESC, ordinal DESC LIMIT 1
 """
 """Of the table that has the name: an earlier one's versions have the same numbers, other rows."""
-_IS_TO_COME = """
-SELECT $1::TIMESTAMP > greatest(
-    now() AT TIME ZONE 'UTC', (SELECT max(changed_at) FROM index_status))
-"""
-"""This machine's clock may be behind the leader's."""
+_IS_TO_COME = f"SELECT $1::TIMESTAMP > {KNOWN_UNTIL}"
 AGAIN_SECONDS = 0.1
 """How often a query that is to end is told so."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,33 @@ def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None
         run_sql("FROM ns0$t0 AT (TIMESTAMP => '2001-01-01')", opened)
     with pytest.raises(InvalidRequest, match="3001-01-01 00:00:00 is in the future"):
         run_sql("FROM ns0$t0 AT (TIMESTAMP => '3001-01-01')", opened, index=index)
+
+
+@pytest.mark.parametrize(
+    "query", ["FROM heads_at_time('{}')", "FROM ns0$t0 AT (TIMESTAMP => '{}')"]
+)
+def test_nothing_up_to_the_newest_entry_is_in_the_future(
+    open_table: Open, tmp_path: Path, query: str
+) -> None:
+    """The clock of its leader may be ahead of the reader's."""
+    log = PartitionLog()
+    log.grow(20)
+    newest = datetime(2999, 11, 27, tzinfo=UTC)
+    with VersionIndex.open(tmp_path) as index:
+        [batch] = batches(log.decided(), 100)
+        position = replace(position_after(batch), changed_at_ms=int(newest.timestamp()) * 1000)
+        index.apply(batch, position, recordings=no_recordings)
+        index.publish()
+
+    def ask(moment: datetime) -> pa.Table:
+        def opened(table: str, version: int | None) -> lance.LanceDataset:
+            return open_table("nyc$flights", None)
+
+        return run_sql(query.format(moment), opened, index=tmp_path / "index.duckdb")
+
+    assert ask(newest).num_rows
+    with pytest.raises(InvalidRequest, match="is in the future"):
+        ask(newest + timedelta(milliseconds=1))
 
 
 def test_only_what_is_needed_is_read_from_lance(

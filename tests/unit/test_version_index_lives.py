@@ -303,7 +303,7 @@ def test_a_moment_with_a_zone_is_that_moment_wherever_it_is_asked(
     ["table_at_time('ns$a', {})", "heads_at_time({})", "removable_before('ns$a', {})"],
 )
 def test_a_moment_in_the_future_is_refused(made: Service, question: str) -> None:
-    for moment in ("'2100-01-01'", "TIMESTAMP '2100-01-01'", "now() + INTERVAL 1 HOUR"):
+    for moment in ("'2100-01-01'", "TIMESTAMP '2100-01-01'", "now() + INTERVAL 9 SECOND"):
         with pytest.raises(
             history.QueryFailed, match="is in the future: commits up to then aren't known"
         ):

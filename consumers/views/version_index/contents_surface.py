@@ -6,7 +6,7 @@ last row of each fragment up to it. A value that a row leaves NULL is the one be
 
 from __future__ import annotations
 
-from consumers.views.version_index.question import MOMENT, OF_LIFE, Question
+from consumers.views.version_index.question import BY_MOMENT, OF_LIFE, Question
 
 _EMPTIED = "removed OR (deleted_rows > 0 AND deleted_rows = physical_rows)"
 
@@ -345,7 +345,7 @@ REMOVABLE = Question(
         WHERE NOT is_gone AND deletion_file IS NOT NULL),
     head AS (
         SELECT coalesce(max(version), 0) AS version FROM operations
-        WHERE {OF_LIFE} AND version IS NOT NULL AND time <= {MOMENT})
+        WHERE {OF_LIFE} AND version IS NOT NULL AND {BY_MOMENT})
     SELECT path, max(last_version) AS last_version FROM needed
     GROUP BY path
     HAVING count(*) = count(last_version) AND max(last_version) < (SELECT version FROM head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.client.index_file import quoted
+from commitlog.client.index_file import KNOWN_UNTIL, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,14 @@ _IN_UTC = """
           try_cast(moment::VARCHAR || ' 00:00+00' AS TIMESTAMPTZ), moment::TIMESTAMPTZ)
  AT TIME ZONE 'UTC')
 """
-MOMENT = f"""
-CASE WHEN {_IN_UTC} > (now() + INTERVAL 1 MINUTE) AT TIME ZONE 'UTC'
-     THEN error(moment || ' is in the future: commits up to then aren''t known yet')
-     ELSE {_IN_UTC} END
+BY_MOMENT = f"""
+(time <= {_IN_UTC}
+ AND CASE WHEN {_IN_UTC} > {KNOWN_UNTIL}
+          THEN error(moment || ' is in the future: commits up to then aren''t known yet')
+          ELSE true END)
 """
-"""A parameter `moment` in UTC, which it is if it names no zone. One in the future is refused, by
-more than clocks of leaders and readers differ.
+"""Whether a row is of before a parameter `moment`, which is in UTC if it names no zone.
 
-DuckDB compares a time that has a zone in the reader's own zone, and drops the offset of a text.
+DuckDB compares a time that has a zone in the reader's own zone, and drops the offset of a text. It
+searches for rows by the first condition, which is a constant.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from commitlog.model.table import DELIMITER
 from consumers.views.version_index.contents_surface import CONTENTS_QUESTIONS
-from consumers.views.version_index.question import IS_T, LIFE_OF_T, MOMENT, Question
+from consumers.views.version_index.question import BY_MOMENT, IS_T, LIFE_OF_T, Question
 from consumers.views.version_index.records_surface import RECORDS_QUESTIONS
 from consumers.views.version_index.upkeep_surface import UPKEEP_QUESTIONS
 
@@ -165,7 +165,7 @@ HEADS_AT_TIME = Question(
     "moment",
     "FROM heads_at_time(TIMESTAMP '2026-01-31 12:00:00')",
     "Every table and its version at a moment of log time, UTC.",
-    _heads(f"time <= {MOMENT}"),
+    _heads(BY_MOMENT),
 )
 
 _AT = """
@@ -198,7 +198,7 @@ TABLE_AT_TIME = Question(
     "FROM table_at_time('ns$table', TIMESTAMP '2026-01-31 12:00:00')",
     "The version of table t at a moment of log time, UTC. If life_of(t) had none yet, that of the"
     " life which had the name.",
-    _at(f"time <= {MOMENT}"),
+    _at(BY_MOMENT),
 )
 
 LIFE_OF = Question(
