@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from commitlog.core.iceberg.metadata import table_of
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from consumers.tools import iceberg_expiry
 from consumers.tools.iceberg_expiry import expired
-from tests.iceberg_files_world import ROWS, FilesWorld, catalogue, reasons
+from tests.iceberg_files_world import ROWS, FilesWorld, reasons
 from tests.unit.iceberg_examples import LOCATION, metadata, snapshot
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -20,12 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::Depreca
 
 KEEP_TWO = {"commitlog.maintain.retain-versions": "2"}
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
-    with catalogue(tmp_path) as found:
-        yield found
 
 
 def appended(catalog: Any, world: FilesWorld, count: int, **more: Any) -> Any:

@@ -51,7 +51,8 @@ def test_the_contents_are_all_files_of_the_table(
     assert list(found.last) == [table.metadata_location]
 
 
-def test_a_purge_removes_all_files_and_a_drop_none(catalog: Any, world: FilesWorld) -> None:
+def test_a_purge_removes_all_files_and_a_drop_none(alone: tuple[Any, FilesWorld]) -> None:
+    catalog, world = alone
     kept, gone = made(catalog, world), made(catalog, world)
     before = below(kept.location())
     catalog.purge_table(gone.name())
@@ -81,7 +82,8 @@ def test_files_elsewhere_stay_and_so_does_what_names_them(
     assert not below(table.location())
 
 
-def test_what_a_purge_leaves_is_listed_until_it_is_gone(catalog: Any, world: FilesWorld) -> None:
+def test_what_a_purge_leaves_is_listed_until_it_is_gone(alone: tuple[Any, FilesWorld]) -> None:
+    catalog, world = alone
     elsewhere = world.tables_root / f"elsewhere-{world.fresh_name()}"
     table = made(catalog, world, properties={"write.data.path": str(elsewhere)})
     (world.tables_root / "other.metadata.json").write_text("{}")

@@ -54,6 +54,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     running = World(root, server=ServerSettings(security=security))
     made = running.rows(f"/v1/table/{HOME}$t/create", numbers(0, 5), headers=key("owner"))
     assert made[0] == 200, made
+    made = running.post("/v1/namespace/elsewhere/create", {}, headers=key("stranger"))
+    assert made[0] == 200, made
     yield running
     running.close()
 
@@ -112,7 +114,10 @@ def test_a_batch_takes_the_grants_of_each_of_its_operations(world: World) -> Non
 
 
 def test_lists_show_what_may_be_seen(world: World) -> None:
-    for name, spaces, tables in (("reader", [HOME], [f"{HOME}$t"]), ("stranger", [], [])):
+    there = sorted(info.name for info in world.log.tables())
+    of_home = [name for name in there if name.startswith(f"{HOME}$")]
+    assert f"{HOME}$t" in of_home
+    for name, spaces, tables in (("reader", [HOME], of_home), ("stranger", ["elsewhere"], [])):
         listed = world.send("GET", "/v1/namespace/$/list", b"", key(name))
         assert listed == (200, {"namespaces": spaces})
         assert world.send("GET", "/v1/table", b"", key(name)) == (200, {"tables": tables})
