@@ -221,6 +221,24 @@ class PartitionFeed:
                 yielded += 1
                 yield outcome, found
 
+    def read_to(
+        self, sequence: int, deadline: float, selection: Selection
+    ) -> Iterator[tuple[Outcome, Submitted]]:
+        """Yield what is selected up to a sequence that the log has, and close the readers.
+
+        Raises Unavailable if it isn't reached by the deadline.
+        """
+        try:
+            while self.told.sequence < sequence:
+                yield from self.poll(SLICE_SECONDS, selection, sequence, sequence)
+                if time.monotonic() > deadline and self.told.sequence < sequence:
+                    raise Unavailable(
+                        f"partition {self.partition} was read up to {self.told.sequence} of"
+                        f" {sequence} when time ran out; ask again with a longer timeout"
+                    )
+        finally:
+            self.close()
+
     @property
     def reached(self) -> Start:
         """Where a feed continues that returns what this one hasn't."""

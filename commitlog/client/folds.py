@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
+from commitlog.client.feed import PartitionFeed
 from commitlog.client.feed_events import Selection, Start
 from commitlog.client.newest import Newest
 from commitlog.client.runtime import Runtime
-from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import Unavailable
+from commitlog.core.log.chain import BEGINNING
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -62,7 +60,7 @@ class Fold:
 
     def __init__(self) -> None:
         """Start from an empty partition."""
-        self.place = ChainPlace(0, 0, 0, b"")
+        self.place = BEGINNING
         self.tables: dict[TableId, TableAt] = {}
         self.namespaces: dict[TableId, dict[str, str]] = {}
 
@@ -200,17 +198,7 @@ class Folds:
     ) -> None:
         feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
         committed = Selection(statuses=(Status.COMMITTED,))
-        moments = self._moments[partition]
-        try:
-            while fold.place.sequence < sequence:
-                for outcome, submitted in feed.poll(SLICE_SECONDS, committed, sequence, sequence):
-                    fold.apply(outcome, submitted)
-                    moments.note(outcome)
-                fold.place = feed.told
-                if time.monotonic() > deadline and fold.place.sequence < sequence:
-                    raise Unavailable(
-                        f"partition {partition} was read up to {fold.place.sequence} of {sequence}"
-                        " when time ran out; ask again with a longer timeout"
-                    )
-        finally:
-            feed.close()
+        for outcome, submitted in feed.read_to(sequence, deadline, committed):
+            fold.apply(outcome, submitted)
+            self._moments[partition].note(outcome)
+        fold.place = feed.told

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
-from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
+from commitlog.client.feed import PartitionFeed
 from commitlog.client.feed_events import Selection, Start
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.opening import materialize
@@ -28,7 +28,7 @@ from commitlog.codecs.manifest_file import (
     decode_manifest,
     manifest_name,
 )
-from commitlog.core.log.chain import ChainPlace
+from commitlog.core.log.chain import BEGINNING
 from commitlog.core.manifest.data_files import data_files
 from commitlog.errors import (
     InvalidRequest,
@@ -37,7 +37,6 @@ from commitlog.errors import (
     NoSuchVersion,
     RetryableConflict,
     TableAlreadyExists,
-    Unavailable,
 )
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -289,18 +288,9 @@ class UndoesChanges(Host):
         lives = Lives()
         partition = runtime.domains.partition(table)
         end = int(runtime.request(partition, "status")["sequence"])
-        feed = PartitionFeed(runtime.log, partition, Start(ChainPlace(0, 0, 0, b""), 0))
-        try:
-            while feed.told.sequence < end:
-                for outcome, submitted in feed.poll(SLICE_SECONDS, Selection(), end, end):
-                    lives.take(outcome, submitted)
-                if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"partition {partition} was read up to {feed.told.sequence} of {end} when"
-                        " time ran out; ask again with a longer timeout"
-                    )
-        finally:
-            feed.close()
+        feed = PartitionFeed(runtime.log, partition, Start(BEGINNING, 0))
+        for outcome, submitted in feed.read_to(end, deadline, Selection()):
+            lives.take(outcome, submitted)
         found = [one for one in lives.dropped(table) if incarnation in {"", one.incarnation}]
         if not found:
             name = format_table_id(table)

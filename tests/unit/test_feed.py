@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -67,6 +68,17 @@ def test_every_event_comes_once_and_in_order(stream: PartitionLog) -> None:
         [event for event in events if event.status is Status.COMMITTED]
     )
     assert len(committed) < len(events)
+
+
+def test_a_read_to_a_position_ends_there_or_when_time_runs_out(stream: PartitionLog) -> None:
+    found = PartitionFeed(log_of(stream), 0, BEGINNING).read_to(700, math.inf, EVERYTHING)
+    wanted = [one for one in stream.decided() if one.outcome.answers is None]
+    assert [outcome.sequence for outcome, _ in found] == [
+        one.outcome.sequence for one in wanted if one.outcome.sequence <= 700
+    ]
+    late = PartitionFeed(log_of(stream), 0, BEGINNING).read_to(TRANSACTIONS + 1, 0.0, EVERYTHING)
+    with pytest.raises(Unavailable, match=rf"up to \d+ of {TRANSACTIONS + 1} when time ran out"):
+        list(late)
 
 
 def test_an_event_is_shown_in_a_line(stream: PartitionLog) -> None:
