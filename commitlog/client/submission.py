@@ -146,25 +146,17 @@ def lance_commit(
     One that `is_prepared` names fragments of the version that it was made from: no look is needed.
     """
     read_version = info.version if request.read_version == HEAD else request.read_version
-    if not affected_rows and (made := _plain_append(info, request, read_version)) is not None:
+    which, metadata, rows = "append", None, affected(affected_rows)
+    made = None if rows else _plain_append(info, request, read_version)
+    if made is not None:
         encoded, said = made
-        return LanceCommit(
-            table=info.table_id,
-            operation=_OPERATION_NAMES["append"],
-            read_version=read_version,
-            message=encoded,
-            incarnation=info.incarnation,
-            schema_metadata=schema_metadata,
-            inserted_keys=inserted_keys,
-            summary=said,
-        )
-    message, encoded, metadata = _encode(info, request, read_version)
-    rows = affected(affected_rows) if affected_rows else ()
-    which, added, updated, removed = contents(message)
-    _check(info, which, 0 if is_prepared else read_version, added, updated, removed)
-    said = summary(added, updated, removed, rows)
-    if which == "rewrite":  # of rows that were there before
-        said = replace(said, rows_added=0)
+    else:
+        message, encoded, metadata = _encode(info, request, read_version)
+        which, added, updated, removed = contents(message)
+        _check(info, which, 0 if is_prepared else read_version, added, updated, removed)
+        said = summary(added, updated, removed, rows)
+        if which == "rewrite":  # of rows that were there before
+            said = replace(said, rows_added=0)
     return LanceCommit(
         table=info.table_id,
         operation=_OPERATION_NAMES[which],
