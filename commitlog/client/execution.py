@@ -268,12 +268,11 @@ class Execution:
     ) -> Outcome:
         reasons: list[str] = []
         attempt = self._first_attempt
-        info = first
         while True:
-            described = info or self._log.describe(
+            described = first or self._log.describe(
                 self._table, fresh=True, readable=not self._is_append
             )
-            info = None
+            first = None
             try:
                 prepared = prepare(described)
             except NoSuchVersion:

@@ -300,10 +300,11 @@ class LeaderChecks:
         heads = _look(session, session.catalogue.heads)
         start = self._scan_from % max(len(heads), 1)
         self._scan_from = start + TABLES_PER_SCAN
+        part = (heads[start:] + heads[:start])[:TABLES_PER_SCAN]
         scan = BypassScan(
             self._log,
             self._partition,
-            heads=(heads[start:] + heads[:start])[:TABLES_PER_SCAN],
+            heads=part,
             ask_head=lambda head: self._head_while_leading(session, head),
             write_again=self._old_versions.materialize,
             status_of=status_of,
@@ -316,8 +317,7 @@ class LeaderChecks:
             self._deep_at = self._clock() + SETTINGS_SECONDS
             standing = {head.location for head in heads}
             self._whole = {at: names for at, names in self._whole.items() if at in standing}
-        looked = heads if is_deep else (heads[start:] + heads[:start])[:TABLES_PER_SCAN]
-        self.put_back(session, looked, is_deep=is_deep)
+        self.put_back(session, heads if is_deep else part, is_deep=is_deep)
         return found
 
     def _met_stranger(self, table: str, version: int, became: str) -> None:

@@ -15,9 +15,8 @@ in a network that the operator restricts to the log's own programs.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
@@ -90,7 +89,7 @@ class Answers:
         self._watches = Watches()
         self._remembered = Remembered()
         self._term: dict[str, Any] | None = None
-        self._untold: deque[Event] = deque()
+        self._untold: list[Event] = []
         """Committed; nobody waits for them before they can be read."""
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,28 +144,48 @@ class Answers:
 
     def readable(self, events: list[Event]) -> None:
         """Answer for events whose files can be read."""
+        # What has no files to wait for is told of as committed.
+        filed = [event for event in events if event.awaits_files]
         with self._turn:
-            self._tell_readable(events)
+            self._tell_committed({event.outcome.sequence for event in filed})
+            self._tell(filed, True)
 
     def found(self, outcome: Outcome, offset: int, record: bytes, *, readable: bool) -> None:
-        """Answer with an outcome that was looked up: from before this term, or long ago."""
+        """Answer with an outcome that was looked up: from before this term, or long ago.
+
+        Outcomes of this term need no search, even if they are still on their way to Kafka.
+        """
+        answer = Answer(outcome, offset, record, readable)
         with self._turn:
-            self._tell_found(Answer(outcome, offset, record, readable))
+            if not self._remembered.of(outcome.transaction_id):
+                for connection in self._watches.satisfied(answer):
+                    self._write(connection, answer.frame())
 
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
     ) -> None:
         """Ask each session with too many waiting transactions to pause."""
         late = {name: count for name, count in waiting.items() if count > waiting_max}
-        if late:
-            with self._turn:
-                self._pace(late, waiting_max, retry_after_seconds)
+        if not late:
+            return
+        with self._turn:
+            for session, count in late.items():
+                if (connection := self._sessions.get(session)) is not None:
+                    text = f"{count} of your transactions are waiting; at most {waiting_max} may"
+                    self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
 
     def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
         """Ask every writer to send nothing for a while on behalf of some principals."""
-        if pauses:
-            with self._turn:
-                self._pace_principals(pauses)
+        if not pauses:
+            return
+        frames = b"".join(
+            wire.overloaded_frame(pause.message, pause.seconds, name)
+            for name, pause in pauses.items()
+        )
+        with self._turn:
+            for connection in self._connections.all():
+                if connection.hears_quotas:
+                    self._write(connection, frames)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and disconnect all writers."""
@@ -219,17 +238,9 @@ class Answers:
             self._untold.clear()
 
     def _tell_committed(self, but: Container[int] = ()) -> None:
-        events = []
-        with contextlib.suppress(IndexError):
-            while True:
-                events.append(self._untold.popleft())
-        self._tell([event for event in events if event.outcome.sequence not in but], False)
-
-    def _tell_readable(self, events: list[Event]) -> None:
-        # What has no files to wait for is told of as committed.
-        filed = [event for event in events if event.awaits_files]
-        self._tell_committed({event.outcome.sequence for event in filed})
-        self._tell(filed, True)
+        events = [event for event in self._untold if event.outcome.sequence not in but]
+        self._untold.clear()
+        self._tell(events, False)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[WriterConnection, list[bytes]] = {}
@@ -264,21 +275,6 @@ class Answers:
                 self._write(connection, frames)
 
         return self._holder(event, tell)
-
-    def _pace(self, late: Mapping[str, int], waiting_max: int, retry_after_seconds: float) -> None:
-        for session, waiting in late.items():
-            if (connection := self._sessions.get(session)) is not None:
-                text = f"{waiting} of your transactions are waiting; at most {waiting_max} may"
-                self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
-
-    def _pace_principals(self, pauses: Mapping[str, Pause]) -> None:
-        frames = b"".join(
-            wire.overloaded_frame(pause.message, pause.seconds, name)
-            for name, pause in pauses.items()
-        )
-        for connection in self._connections.all():
-            if connection.hears_quotas:
-                self._write(connection, frames)
 
     def _left(self, connection: WriterConnection) -> None:
         """Forget a connection and its watches."""
@@ -344,17 +340,6 @@ class Answers:
         self._watches.add(connection, watch)
         if not answers:
             self._finder(watch.transaction_id, self._remembered.none_through)
-
-    def _tell_found(self, answer: Answer) -> None:
-        """Answer the watches of a transaction that was decided before this term or long ago.
-
-        Outcomes of this term need no search, even if they are still on their way to Kafka.
-        """
-        transaction_id = answer.outcome.transaction_id
-        if self._remembered.of(transaction_id):
-            return
-        for connection in self._watches.satisfied(answer):
-            self._write(connection, answer.frame())
 
     def _request(self, connection: WriterConnection, body: dict[str, Any]) -> None:
         def answer(result: Any = None, error: Exception | None = None) -> None:
