@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from consumers.servers.namespace.service import Service
@@ -114,3 +115,34 @@ def test_a_request_that_is_repeated_while_it_runs_gets_the_same_answer(
     monkeypatch.setattr(Service, "transaction", transaction)
     assert world.post(path, body, headers=headers) == first
     assert len(asked) > 1
+
+
+@pytest.mark.parametrize("name", ["context", "identity"])
+@pytest.mark.parametrize("kind", ["properties of a batch", "properties", "rows"])
+def test_what_users_call_a_context_is_part_of_the_request(
+    world: World, kind: str, name: str
+) -> None:
+    def body(value: str, caller: str) -> dict[str, Any]:
+        said = {"identity": {"api_key": caller}, "context": {"try": caller}}
+        if kind == "properties":
+            return {"properties": {name: value}, **said}
+        if kind == "properties of a batch":
+            made = {"id": ["a", f"by batch, {name}"], "properties": {name: value}, **said}
+            return {"operations": [{"declare_table": made}], **said}
+        rows = [{"id": 1, name: value}]
+        return {"operations": [{"append": {"table": f"a${name}", "rows": rows}}], **said}
+
+    path = {
+        "properties": f"/v1/table/a$with-{name}/declare",
+        "properties of a batch": BATCH_COMMIT,
+        "rows": "/v1/log/transactions",
+    }[kind]
+    if kind == "rows":
+        table = pa.table({"id": [0], name: ["x"]})
+        assert world.rows(f"/v1/table/a${name}/create", table)[0] == 200
+    key = {"Idempotency-Key": str(uuid4())}
+    first = world.post(path, body("one", "first"), headers=key)
+    assert first[0] == 200, first
+    assert world.post(path, body("one", "second"), headers=key) == first
+    status, answer = world.post(path, body("two", "first"), headers=key)
+    assert (status, answer.get("code")) == (409, 14), answer

@@ -114,7 +114,11 @@ class Call:
         """The body without who asks and in which context: what a repetition has in common."""
         if b'"identity"' not in self.body and b'"context"' not in self.body:
             return self.body
-        return json.dumps(_without_caller(self.fields), sort_keys=True).encode()
+        fields = self._from_body()
+        for request in (fields, *_nested(fields)):
+            for name in ("identity", "context"):
+                request.pop(name, None)  # deeper, in rows and properties, it is the user's word
+        return json.dumps(fields, sort_keys=True).encode()
 
     @property
     def digest(self) -> str:
@@ -354,25 +358,17 @@ def _texts(context: Any) -> dict[str, str]:
     return {k: v for k, v in context.items() if isinstance(v, str) and not k.startswith(_TRANSPORT)}
 
 
-def _nested(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _nested(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the requests within a batch."""
     operations = fields.get("operations")
     for operation in operations if isinstance(operations, list) else ():
-        for body in operation.values() if isinstance(operation, Mapping) else ():
-            if isinstance(body, Mapping):
+        for body in operation.values() if isinstance(operation, dict) else ():
+            if isinstance(body, dict):
                 yield body
 
 
 def _identities(fields: Mapping[str, Any]) -> Iterator[Any]:
     return (body.get("identity") for body in _nested(fields))
-
-
-def _without_caller(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_caller(one) for one in value]
-    if isinstance(value, dict):
-        return {k: _without_caller(v) for k, v in value.items() if k not in ("identity", "context")}
-    return value
 
 
 def one_of(name: str, value: str | None, *allowed: str) -> str:
