@@ -262,6 +262,33 @@ def test_batch_create_commits_nothing_if_one_entry_is_wrong(
     assert heads(world, p, q) == [(1, 10), (1, 10)]
 
 
+def test_a_version_that_its_batch_deletes_has_the_name_that_its_manifest_had(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    table = [tables[0][0], "v1"]
+    operations: list[Any] = [{"declare_table": {"id": table}}]
+    location = world.post(BATCH, {"operations": operations})[1]["results"][0]["declare_table"][
+        "location"
+    ]
+    capture = Capture(location, 0)
+    for mode in ("create", "append"):
+        lance.write_dataset(
+            numbers(0, 1),
+            namespace_client=capture,
+            table_id=table,
+            mode=mode,
+            enable_v2_manifest_paths=False,
+        )
+    entries = [{k: v for k, v in one.items() if k != "naming_scheme"} for one in capture.requests]
+    ranges = [{"start_version": 1, "end_version": 2}]
+    operations = [*map(create, entries), {"delete_table_versions": {"id": table, "ranges": ranges}}]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    made = [one["create_table_version"]["version"] for one in body["results"][:2]]
+    names = [one["manifest_path"].rpartition("/")[2] for one in made]
+    assert names == ["1.manifest", "2.manifest"]
+
+
 @pytest.mark.parametrize("declared", ["before", "in the batch"])
 def test_the_first_versions_of_a_table_in_one_batch_are_proven(
     tmp_path: Path, declared: str

@@ -102,7 +102,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
             "version/create for other branches"
         )
     path = relative_path(target.location, request.manifest_path)
-    _check_name(path, request)
+    scheme = _checked_scheme(path, request)
     data = staged_bytes(target.location, path, request)
     try:
         state, message = decode_manifest(data)
@@ -124,7 +124,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         manifest_path=path,
         manifest_size=len(data),
         e_tag=request.e_tag or "",
-        naming_scheme=request.naming_scheme or "V2",
+        naming_scheme=scheme,
         sha256=hashlib.sha256(data).digest(),
         message=message,
         operation=kind_of(lance_message),
@@ -238,7 +238,8 @@ def _refuse_standing_keys(
         )
 
 
-def _check_name(path: str, request: Any) -> None:
+def _checked_scheme(path: str, request: Any) -> str:
+    """Return after which scheme a manifest is named, if it is as the request says."""
     name = parse_manifest_name(path.rsplit("/", 1)[1])
     assert name is not None
     if path.startswith("tree/"):
@@ -252,6 +253,7 @@ def _check_name(path: str, request: Any) -> None:
             f"{request.manifest_path!r} is named after {name.scheme}, and naming_scheme is"
             f" {request.naming_scheme}"
         )
+    return name.scheme
 
 
 def _metadata(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
