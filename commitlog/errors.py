@@ -107,6 +107,10 @@ class WrongColumns(InvalidTransaction):
     """Rows have other columns than the table, or types that no value of them fits."""
 
 
+DID_YOU_MEAN = "Did you mean"
+"""Similar names follow, of tables that not everybody may know of."""
+
+
 class NoSuchTable(CommitLogError):
     """The log has no table of this name."""
 

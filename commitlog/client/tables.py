@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.client.runtime import Runtime
-from commitlog.errors import NoSuchTable
+from commitlog.errors import DID_YOU_MEAN, NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.messages import TableDescription
 from commitlog.model.table import TableId, format_table_id
@@ -153,13 +153,13 @@ class Tables:
             body = answer()
         except NoSuchTable as error:
             self.forget(table)
-            if any(words in str(error) for words in ("Did you mean", "is an Iceberg")):
+            if any(words in str(error) for words in (DID_YOU_MEAN, "is an Iceberg")):
                 raise
             # A leader has compared its names, unless they are too many; others may not answer.
             has_compared = NoSuchTable.ADVICE in str(error)
             names = [] if has_compared else [info.name for info in self.ask_all(runtime)]
             near = difflib.get_close_matches(format_table_id(table), names, n=3)
-            hint = f"Did you mean {', '.join(near)}?" if near else NoSuchTable.ADVICE
+            hint = f"{DID_YOU_MEAN} {', '.join(near)}?" if near else NoSuchTable.ADVICE
             raise NoSuchTable(
                 f"the log {runtime.log.name} has no table {format_table_id(table)}. {hint}"
             ) from None

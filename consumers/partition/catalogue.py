@@ -18,7 +18,7 @@ from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
-from commitlog.errors import NoSuchTable
+from commitlog.errors import DID_YOU_MEAN, NoSuchTable
 from commitlog.messages import TableDescription
 from commitlog.model.operations import (
     AlterProperties,
@@ -253,7 +253,7 @@ def no_such_table(table: TableId, known: Collection[TableId]) -> str:
     name = format_table_id(table)
     names = map(format_table_id, known if len(known) <= _COMPARED_MAX else ())
     near = difflib.get_close_matches(name, list(names), n=3)
-    hint = f" Did you mean {', '.join(near)}?" if near else f" {NoSuchTable.ADVICE}"
+    hint = f" {DID_YOU_MEAN} {', '.join(near)}?" if near else f" {NoSuchTable.ADVICE}"
     return f"the log has no table {name}.{hint}"
 
 

@@ -124,6 +124,24 @@ def test_lists_show_what_may_be_seen(world: World) -> None:
     assert denied(*world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("stranger")))
 
 
+def test_a_refusal_names_no_tables_that_its_reader_may_not_see(world: World) -> None:
+    made = world.post(f"/v1/table/{HOME}$payroll/declare", {}, headers=key("owner"))
+    assert made[0] == 200, made
+    gone = {"deregister_table": {"id": ["elsewhere", "payroll"]}}
+    beside = {"namespace": ["elsewhere"], "name": "i"}
+    change = {"identifier": beside, "requirements": [], "updates": []}
+    for path, body in (
+        ("/v1/table/elsewhere$payroll/describe", {}),
+        ("/v1/table/elsewhere$payroll/count_rows", {"predicate": "id = 1"}),
+        ("/v1/table/batch-commit", {"operations": [gone]}),
+        ("/v1/transactions/commit", {"table-changes": [change], "lance-operations": [gone]}),
+    ):
+        status, answer = world.post(path, body, headers=key("stranger"))
+        assert status == 404, answer
+        assert "elsewhere$payroll" in str(answer)
+        assert HOME not in str(answer)
+
+
 def test_a_rename_takes_admin_at_both_ends(world: World) -> None:
     body = {"new_table_name": "t", "new_namespace_id": ["elsewhere"]}
     assert denied(*world.post(f"/v1/table/{HOME}$t/rename", body, headers=key("owner")))

@@ -234,7 +234,8 @@ class LogIcebergService:
         except PermissionDeniedError:
             raise
         except (TableNotFoundError, NoSuchTable) as error:
-            raise NoSuchTable(f"lance-{error}") from error
+            text = self._lance.security.shown(who, str(error))
+            raise NoSuchTable(f"lance-{text}") from error
         except ValidationError as error:
             raise InvalidTransaction(
                 f"lance-{message_of(error)}", field="lance-operations"

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from commitlog.adapters.lance_datasets import behind
 from commitlog.client.caller import acting_for
-from commitlog.errors import InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.errors import InvalidTransaction, NoSuchTable, OutcomeUnknown, Unavailable
 from consumers.servers.namespace import rows
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed
@@ -60,6 +60,8 @@ def failure(entry: Entry, call: Call, error: Exception) -> Response:
     if isinstance(error, Landed):
         # Without a body, so that the connection is idle again when its client asks what landed.
         return Response(status_code=error.status, headers=error.headers)
+    if isinstance(error, NoSuchTable):
+        error.args = (call.security.shown(call.principal, str(error)),)
     if call.is_remote:
         error = error_out(entry.name, error, call.object_id or "")
     return error_response(error, call.path)

@@ -16,6 +16,7 @@ from typing import Any
 
 from lance_namespace.errors import UnauthenticatedError
 
+from commitlog.errors import DID_YOU_MEAN
 from commitlog.model.names import label_problem
 from commitlog.model.table import TableId
 from consumers.servers.security.access_file import AccessFile
@@ -142,6 +143,12 @@ class Security:
     def sees(self, principal: Principal, what: TableId) -> bool:
         """Return True if a principal may know that it is there."""
         return self._access is None or self._access.rules().grants.sees(principal, what)
+
+    def shown(self, principal: Principal, refusal: str) -> str:
+        """Return a refusal without similar names, unless its reader may see all that there are."""
+        if self.may(principal, Access.READ, ()):
+            return refusal
+        return refusal.partition(f" {DID_YOU_MEAN}")[0]
 
 
 def _owner(keys: tuple[tuple[bytes, str], ...], key: str) -> str | None:
