@@ -16,6 +16,8 @@ LOOK_SECONDS = 30.0
 BYTES_PER_SECOND = 64 * 1024
 """A client that takes less is cut off."""
 FIRST_SECOND_BYTES = 1024 * 1024
+REST_SECONDS = 60.0
+"""How long a body may take to come that was answered before."""
 UNSENT_BYTES_MAX = 256 * 1024 * 1024
 """What may wait on all connections; beyond it, the slowest are cut off."""
 
@@ -45,6 +47,10 @@ class Outgoing:
         """When something began to wait, and what had been taken by then."""
         self._taken_before = 0
         self.is_closing = transport.is_closing
+        self.lingers = False
+        """Whether a body is still to come on a connection that ends with its answer: closed before
+        that, it would lose the answer for a client that sends all before it reads."""
+        self._is_answered = False
 
     @property
     def unsent(self) -> int:
@@ -66,9 +72,19 @@ class Outgoing:
             self._send()
 
     def close(self) -> None:
-        """Close once all is sent."""
+        """Close once all is sent; asked for the first time, once the body has come, too."""
         self._send()
+        if self.lingers and not self._is_answered:
+            self._is_answered = True
+            self._loop.call_later(REST_SECONDS, self._transport.close)
+            return
         self._transport.close()
+
+    def body_came(self) -> None:
+        """Close if that waited for the body."""
+        self.lingers = False
+        if self._is_answered:
+            self.close()
 
     def _send(self) -> None:
         if not self._pieces:

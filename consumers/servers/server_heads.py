@@ -113,6 +113,11 @@ class LimitedHeads(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")
 
+    def send_400_response(self, msg: str) -> None:
+        """End a connection on which nothing more can be understood."""
+        self._outgoing.lingers = False
+        super().send_400_response(msg)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, unless there are too many; a trailer is none."""
         if not self._is_in_head:
@@ -129,6 +134,7 @@ class LimitedHeads(HttpToolsProtocol):
         self._stop_timer()
         self._kept[REQUESTS] += 1
         self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
+        self._outgoing.lingers = not self.parser.should_keep_alive()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -148,3 +154,4 @@ class LimitedHeads(HttpToolsProtocol):
         self._stop_timer()
         super().on_message_complete()
         self._is_in_head = self._began_now = True
+        self._outgoing.body_came()

@@ -81,6 +81,35 @@ def test_of_a_field_that_is_there_twice_the_first_counts(
     assert world.record(KEYS[1]).operations
 
 
+def test_who_sends_all_of_a_body_gets_the_answer_that_came_before_it(
+    connection: socket.socket,
+) -> None:
+    """Python's urllib sends all before it reads, and asks for the connection to be closed."""
+    body = b"x" * (8 << 20)
+    connection.sendall(
+        b"POST /v1/table/nobody/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+    assert connection.recv(1, socket.MSG_PEEK), "it is answered at once"
+    connection.sendall(body)
+    response = HTTPResponse(connection)
+    response.begin()
+    assert response.status == 404, response.read()
+    assert json.loads(response.read())["code"] == 0
+    assert connection.recv(1) == b""
+
+
+def test_a_connection_whose_body_makes_no_sense_ends_at_once(connection: socket.socket) -> None:
+    connection.sendall(
+        b"POST /v1/table/nobody/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    assert connection.recv(1, socket.MSG_PEEK), "it is answered at once"
+    connection.sendall(b"no chunk\r\n")
+    while connection.recv(4096):
+        pass
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_changes_nothing(world: World, site: str) -> None:
     """Browsers send such requests unasked, with a body of text; they only hide the answer."""
