@@ -320,6 +320,8 @@ def test_the_first_versions_of_a_table_in_one_batch_are_proven(
         ({"deregister_table": {}}, 400, 13),
         ({"deregister_table": {"id": ["n", "nobody"]}}, 404, 4),
         ({"declare_table": {"id": ["n", ".."]}}, 400, 13),
+        ({"declare_table": {"id": ["n", "a\nb"]}}, 400, 13),
+        ({"declare_table": {"id": ["n", "a"], "properties": {"k" * 5_000: ""}}}, 400, 13),
         ({"declare_table": {"id": ["n", "a"], "location": "/elsewhere/a.lance"}}, 400, 13),
         ({"create_table_version": {"id": ["n", "a"]}}, 400, 13),
         (
@@ -336,7 +338,7 @@ def test_a_wrong_operation_is_named(
 ) -> None:
     answered, body = world.post(BATCH, {"operations": [operation]})
     assert (answered, body["code"]) == (status, code), body
-    assert "operations" in body["error"]
+    assert body["error"].startswith(("operations[0]", "operations.0"))
 
 
 @pytest.mark.parametrize("body", [{"operations": []}, {}, {"operations": None}, b"[]", b"{"])

@@ -20,6 +20,7 @@ from lance_namespace import (
 )
 
 from commitlog.client.lance_request import new_transaction_id
+from commitlog.client.names import check_names
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
@@ -122,12 +123,14 @@ class _Batch:
             if stands:
                 refuse_taken(self.service, self.service.info(table), request.version)
             raise
+        check_names([staged.operation], (), None, "")
         self.staged.append(staged)
         self.operations.append(staged.operation)
         self.newest[table] = staged.operation.version
 
     def declare(self, table: TableId, request: Any) -> None:
         made = declaration(self.service, self.call, table, request, len(self.operations))
+        check_names([made], (), None, "")
         self.targets[table] = StagedTarget(table, made.location, made.incarnation)
         self.newest.pop(table, None)
         self.gone.pop(table, None)
