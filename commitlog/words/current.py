@@ -30,6 +30,10 @@ WORDS: dict[str, str] = {
     "iceberg_metadata_too_large": (
         "{what} has over {bytes_max} bytes, decompressed, or {values_max} values; expire snapshots"
     ),
+    "iceberg_not_base64": "{place} is not base64",
+    "iceberg_default_unfit": (
+        "{place} is {value!r}, which is not a value of type {type} as Iceberg's metadata spells it"
+    ),
     "iceberg_digest_unusable": "{place} is {value!r}, not the 64 digits of a SHA-256",
     "iceberg_too_many_values": (
         "the changes have over {count_max} values; send them in several transactions"

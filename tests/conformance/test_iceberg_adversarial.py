@@ -235,6 +235,16 @@ def test_one_wrong_value_refuses_the_whole_request(
     assert (load(server, space), load(server, space, "b")) == before
 
 
+def test_a_new_table_has_no_default_that_java_could_not_read(
+    server: IcebergServer, space: str
+) -> None:
+    schema = {"type": "struct", "fields": [{**FIELDS[0], "initial-default": "x"}]}
+    body = {"name": "made", "schema": schema, "properties": {"format-version": "3"}}
+    reply = server.ask("POST", f"/v1/namespaces/{space}/tables", body)
+    assert_error(reply, 400, "BadRequestException")
+    assert "schema.fields[0].initial-default is 'x'" in reply.error["message"]
+
+
 @pytest.mark.parametrize(
     "identifier",
     [

@@ -121,6 +121,31 @@ def bad(update: Any, table: str = "events") -> tuple[Json, Json]:
     return refused(400, change(table, [update]))
 
 
+def defaulting(type_: Any, value: Any, member: str = "initial-default") -> tuple[Json, Json]:
+    """A column whose default no reader of Iceberg's Java library could read back."""
+    column = {"id": 9, "name": "d", "required": False, "type": type_, member: value}
+    return bad({"action": "add-schema", "schema": {"type": "struct", "fields": [column]}}, "v3")
+
+
+FITTING = (
+    ("boolean", True),
+    ("int", -(2**31)),
+    ("long", 2**63 - 1),
+    ("float", 1.0),
+    ("double", -2.5e300),
+    ("decimal(4,2)", "1.50"),
+    ("decimal(9, 0)", "-7"),
+    ("string", ""),
+    ("date", "2024-02-29"),
+    ("time", "10:00:00.123456"),
+    ("timestamp", "2020-01-01T00:00:00"),
+    ("timestamptz", "2020-01-01T00:00:00.5+00:00"),
+    ("timestamp_ns", "2020-01-01T00:00:00.123456789"),
+    ("timestamptz_ns", "2020-01-01T00:00:00.123456789+00:00"),
+    ("uuid", "550e8400-e29b-41d4-a716-446655440000"),
+    ("fixed[2]", "0A0b"),
+    ("binary", ""),
+)
 OTHER_UUID = {"type": "assert-table-uuid", "uuid": "00000000-0000-4000-8000-000000000000"}
 SCHEMA_IS_0 = {"type": "assert-current-schema-id", "current-schema-id": 0}
 SCHEMA_IS_9 = {"type": "assert-current-schema-id", "current-schema-id": 9}
@@ -346,6 +371,75 @@ CASES: dict[str, tuple[Json, Json]] = {
     "a-property-that-is-no-string": bad({"action": "set-properties", "updates": {"x": 1}}),
     "removals-that-are-no-strings": bad({"action": "remove-properties", "removals": [1]}),
     "a-number-out-of-range": bad({"action": "remove-snapshots", "snapshot-ids": [2**63]}),
+    # What would make the table's metadata unreadable for Java.
+    "a-default-of-another-type": defaulting("int", "x"),
+    "a-default-written-of-another-type": defaulting("int", 2**31, "write-default"),
+    "a-default-that-is-null": defaulting("int", None),
+    "a-default-that-is-true-for-a-long": defaulting("long", True),
+    "a-default-without-a-fraction-for-a-double": defaulting("double", 1),
+    "a-default-beyond-a-float": defaulting("float", 1e39),
+    "a-default-of-another-scale": defaulting("decimal(4,2)", "1.5"),
+    "a-default-on-no-day": defaulting("date", "2020-13-01"),
+    "a-default-with-a-zone-where-none-is": defaulting("timestamp", "2020-01-01T00:00:00+00:00"),
+    "a-default-without-a-zone": defaulting("timestamptz", "2020-01-01T00:00:00"),
+    "a-default-of-another-zone": defaulting("timestamptz", "2020-01-01T00:00:00+02:00"),
+    "a-default-of-another-length": defaulting("fixed[2]", "ab"),
+    "a-default-of-half-a-byte": defaulting("binary", "abc"),
+    "a-default-that-is-no-uuid": defaulting("uuid", "nope"),
+    "a-default-of-a-variant": defaulting("variant", "x"),
+    "a-default-within-a-list": defaulting(
+        {
+            "type": "list",
+            "element-id": 10,
+            "element-required": False,
+            "element": {
+                "type": "struct",
+                "fields": [
+                    {
+                        "id": 11,
+                        "name": "e",
+                        "required": False,
+                        "type": "int",
+                        "write-default": "x",
+                    }
+                ],
+            },
+        },
+        None,
+        "note",
+    ),
+    "defaults-that-fit": ok(
+        change(
+            "v3",
+            [
+                {
+                    "action": "add-schema",
+                    "schema": {
+                        "type": "struct",
+                        "fields": [
+                            {
+                                "id": 10 + place,
+                                "name": f"c{place}",
+                                "required": False,
+                                "type": kind,
+                                "initial-default": value,
+                                "write-default": value,
+                            }
+                            for place, (kind, value) in enumerate(FITTING)
+                        ],
+                    },
+                }
+            ],
+        ),
+        checks={"v3": {"/schemas/1/fields/0/initial-default": True}},
+    ),
+    "a-key-that-is-not-base64": bad(
+        {
+            "action": "add-encryption-key",
+            "encryption-key": {"key-id": "k", "encrypted-key-metadata": "***"},
+        },
+        "v3",
+    ),
     # The document itself.
     "one-table-one-of-another-name": ok(change("events"), change("event_counts")),
     "a-name-that-is-empty": refused(400, change("")),

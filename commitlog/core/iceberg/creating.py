@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from commitlog.core.iceberg.defaults import check_defaults
 from commitlog.core.iceberg.iceberg_table import FORMAT_VERSIONS
 from commitlog.core.iceberg.layout_actions import FIRST_PARTITION_FIELD_ID, read_order, read_spec
 from commitlog.core.iceberg.reading import Node, dump_json
@@ -73,6 +74,7 @@ def parse_create(body: Any) -> CreateRequest:
             "iceberg_format_version_text", version=version, known=FORMAT_VERSIONS
         )
     schema, ids = _with_fresh_ids(read_schema(node.member("schema")))
+    check_defaults(node.member("schema"))
     spec = [
         {**part, "source-id": source, "field-id": FIRST_PARTITION_FIELD_ID + i}
         for i, (part, source) in enumerate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from commitlog.core.iceberg.actions import Action, MetadataUpdate
+from commitlog.core.iceberg.defaults import check_update
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.layout_actions import LAYOUT_ACTIONS
@@ -51,7 +52,10 @@ def read_update(
         node.member("action").fail(
             "iceberg_action_unknown", value=node.value["action"], known=sorted({*ACTIONS, *ALIASES})
         )
-    return MetadataUpdate(name, action.read(node))
+    arguments = action.read(node)
+    if not is_logged:
+        check_update(name, node)
+    return MetadataUpdate(name, arguments)
 
 
 def apply_updates(
