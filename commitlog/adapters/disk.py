@@ -40,6 +40,7 @@ _ADVICE = {
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
     errno.ENXIO: "move away what is no file, but a pipe or a socket",
     errno.EROFS: "mount it for writing",
+    errno.ENODEV: "mount its disk, or put it back where it was",
     errno.EIO: "see what the system's log says of that disk",
     errno.EMFILE: "let this process have more files open (ulimit -n)",
     errno.ENFILE: "let this system have more files open (fs.file-max)",
@@ -78,6 +79,36 @@ def expect_file(path: str) -> None:
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+
+
+_marks: dict[str, str] = {}
+"""Paths that were there, by the folder that each says is still the same."""
+
+
+@contextlib.contextmanager
+def expecting(folder: str, mark: str) -> Iterator[None]:
+    """Make no folder in one of this machine's, for as long, once the path that marks it is gone.
+
+    Where a disk isn't mounted any more, or a folder was moved, there is another one.
+    """
+    _marks[folder] = mark
+    try:
+        yield
+    finally:
+        _marks.pop(folder, None)
+
+
+def expect_there(path: str) -> None:
+    """Raise OSError of a path in a folder that isn't the one that was expected."""
+    for folder, mark in list(_marks.items()):
+        if f"{path}/".startswith(f"{folder}/") and not os.path.exists(mark):
+            raise OSError(errno.ENODEV, "It isn't there any more", folder)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    expect_there(path)
+    os.makedirs(path, exist_ok=True)
 
 
 def advice(error: OSError) -> str:

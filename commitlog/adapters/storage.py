@@ -277,7 +277,7 @@ class LocalStore:
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
         target = self._resolve(to)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        disk.make_folder(os.path.dirname(target))
         source = self._resolve(path)
         os.replace(source, target)
         self._keep_name(target)
@@ -292,7 +292,7 @@ class LocalStore:
         if sha256_of(self.read(path)) != sha256:
             return False
         source, target = self._resolve(path), self._resolve(to)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        disk.make_folder(os.path.dirname(target))
         os.rename(source, target)
         try:
             is_same = sha256_of(Path(target).read_bytes()) == sha256
@@ -371,7 +371,7 @@ class LocalStore:
         """Put a file of another store's under the same path, whatever its size."""
         full = self._resolve(path)
         temporary = disk.beside(full)
-        os.makedirs(os.path.dirname(full), exist_ok=True)
+        disk.make_folder(os.path.dirname(full))
         try:
             if isinstance(source, LocalStore):
                 shutil.copyfile(source._resolve(path), temporary)
@@ -391,7 +391,7 @@ class LocalStore:
         try:
             disk.put_new(temporary, data, durable=self._is_durable)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(full), exist_ok=True)
+            disk.make_folder(os.path.dirname(full))
             disk.put_new(temporary, data, durable=self._is_durable)
         return temporary
 

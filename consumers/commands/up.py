@@ -293,7 +293,8 @@ class Supervisor:
         if broker is None or broker.poll() is None:
             return
         if self._broker_start_at == 0.0:
-            failure = broker.failure()
+            with roots.usable(self._root):
+                failure = broker.failure()
             if isinstance(failure, DiskFull | TooFewFiles):
                 raise failure
             logger.warning("%s", str(failure).partition("\n")[0])

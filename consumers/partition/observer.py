@@ -15,7 +15,8 @@ from functools import partial
 from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
-from commitlog.adapters.places import stays
+from commitlog.adapters.disk import expect_there
+from commitlog.adapters.places import bound, stays
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
 from commitlog.client.newest import Newest
@@ -147,7 +148,9 @@ class StoreObserver:
         if isinstance(wanted, RootWanted):
             return _root(wanted)
         try:
-            return self._look(self._store(wanted.location), wanted)
+            found = self._look(self._store(wanted.location), wanted)
+            expect_there(bound(wanted.location))
+            return found
         except InvalidSettings as error:
             # This process's fault: no reason to say that nothing is there.
             raise OSError(str(error)) from error
@@ -301,6 +304,7 @@ class StoreObserver:
         self._bring_back(wanted)
         task = Build(wanted.location, head, wanted.message, wanted.schema_metadata)
         built = build_clone(task, wanted.target) if wanted.target else build(task)
+        expect_there(bound(wanted.location))
         if isinstance(built, BuildRefused):
             if built.is_temporary:
                 raise OSError(built.reason)

@@ -18,7 +18,7 @@ from commitlog.model.records import Genesis
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.runtime.places import RootMoved, check_place, holds_tables
+from consumers.runtime.places import RootMoved, check_place, holds_tables, is_in_place
 
 NAMED_MAX = 5
 LOOKED_AT_MAX = 1_000
@@ -62,8 +62,9 @@ def check_all(log: Log, root: Path) -> None:
 
     Raises as `check_place` and `check_tables` do.
     """
-    check_place(log)
+    is_in_place(log)
     check_tables(log, root)
+    check_place(log)  # it marks what has no mark: only what holds the tables
 
 
 def check_tables(log: Log, root: Path) -> int:
@@ -161,14 +162,15 @@ def _check_folders(machine: Machine) -> None:
     gone = []
     for name, table in machine.tables.items():
         folder = local_path(table.location) if table.manifest is not None else None
-        if folder is not None and not folder.is_dir():
+        # Writers make the folder anew, for their data, where a disk isn't mounted.
+        if folder is not None and not (folder / "_versions").is_dir():
             gone.append((name, folder))
     if gone:
         raise RootMoved(
             f"{_named([name for name, _ in gone])}: the files are missing, for example in "
             f"{gone[0][1]}. Put them back (`commitlog restore`), or name the place where "
             "they are now (--places OLD=NEW); to continue without them, create their "
-            "folders"
+            "folders, and _versions in each"
         )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters import disk
 from commitlog.adapters.places import TABLES, bound, is_moved, named_here
 from commitlog.adapters.reading import end_of
 from commitlog.adapters.storage import local_path, store_for
@@ -99,7 +101,7 @@ def is_in_place(log: Log) -> bool:
     root = genesis.tables_root
     if _is_marked(root, genesis.log_id):
         return True
-    if _is_empty(root) and _has_transactions(log):
+    if _is_empty(root) and has_transactions(log):
         where = f"{bound(root)}, to which {root} is bound" if is_moved(root) else root
         raise RootMoved(
             f"the tables of log {genesis.log!r} belong in {where}, and nothing is there: "
@@ -123,6 +125,19 @@ def _is_empty(root: str) -> bool:
 def is_marked(genesis: Genesis) -> bool:
     """Return True if the log's tables root is there, with its mark; RootUnusable."""
     return bool(genesis.tables_root) and _is_marked(genesis.tables_root, genesis.log_id)
+
+
+def staying(genesis: Genesis) -> contextlib.AbstractContextManager[None]:
+    """Have no other folder taken for a tables root of this machine, as long as it has its mark now.
+
+    Where a disk isn't mounted any more, what is found and written in the folder that is there
+    instead can't be seen once the disk is back.
+    """
+    folder = local_path(genesis.tables_root) if genesis.tables_root else None
+    mark = "" if folder is None else os.fspath(folder / _mark(genesis.log_id))
+    if folder is None or not os.path.exists(mark):
+        return contextlib.nullcontext()
+    return disk.expecting(os.fspath(folder), mark)
 
 
 def holds_tables(genesis: Genesis, own: str, named: Mapping[str, str]) -> bool:
@@ -241,7 +256,7 @@ def check_unused(root: Path, log: str) -> None:
         )
 
 
-def _has_transactions(log: Log) -> bool:
+def has_transactions(log: Log) -> bool:
     """Return True if a partition has more than the ProtocolVersion that it begins with."""
     return any(end_of(log.read_transactions(one)) > 1 for one in range(log.partitions()))
 

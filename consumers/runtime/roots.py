@@ -79,6 +79,8 @@ def usable(root: Path) -> Iterator[None]:
             ) from error
         if error.errno in _UNWRITABLE:
             advice = f"({error.strerror}): change its permissions, or choose another root"
+            if error.errno == errno.ENOENT:
+                advice = f"({error.strerror}): put it back, or choose another root"
             if os.path.isfile(root):
                 advice = "because it is a file: choose a folder as the root"
             raise RootUnusable(f"{root} cannot be written {advice}") from error

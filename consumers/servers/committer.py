@@ -45,7 +45,7 @@ from consumers.partition.past_outcomes import maker_of
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_followed, settle_roots
-from consumers.runtime.places import RootMoved, is_marked
+from consumers.runtime.places import RootMoved, is_marked, staying
 from consumers.runtime.roots import RootUnusable
 from consumers.socket.answers import Answers
 from consumers.socket.leader_watch import stand_by
@@ -241,7 +241,11 @@ class Committer:
         self._is_ready_told = False
         loop = Loop(session.mailbox)
         try:
-            with self._checks.during(session), Feeding(session, loop.begin) as feeding:
+            with (
+                staying(self._genesis),
+                self._checks.during(session),
+                Feeding(session, loop.begin) as feeding,
+            ):
                 loop.run(lambda: self._work(stop, session, leader, feeding))
             if leader.failure is not None and not isinstance(
                 leader.failure, Fenced | Unavailable | TopicSettings

@@ -17,6 +17,7 @@ from functools import partial
 from importlib.metadata import version as package_version
 from typing import Any, TypeVar
 
+from commitlog.adapters.disk import with_advice
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.iceberg.views import IcebergView
@@ -382,7 +383,10 @@ class Requests:
 
 
 def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:
-    return [observer.observe(one) for one in wanted]
+    try:
+        return [observer.observe(one) for one in wanted]
+    except OSError as error:
+        raise Unavailable(f"the tables can't be looked at: {with_advice(error)}") from error
 
 
 async def _worker(work: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for
-from consumers.runtime.places import check_own_place, is_in_place, noted_logs
+from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
 from consumers.tools.clocks import CLOCK_SECONDS_MAX, leader_ahead
 from consumers.tools.rules import rules_in
@@ -187,7 +187,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     yield from _service(log, config)
 
 
-def _places(log: KafkaLog, config: Config) -> str:
+def _places(log: KafkaLog, config: Config) -> Check | str:
     """See whether the tables are where the log says."""
     find_roots(with_archive(log, config.root), config.root)
     if config.root is not None:
@@ -198,6 +198,13 @@ def _places(log: KafkaLog, config: Config) -> str:
         known = check_tables(log, config.root) if config.root is not None else 0
         seen = f", with the folders of {known} that the last checkpoint knows" if known else ""
         return f"the tables of the log are in {where}{seen}"
+    if has_transactions(log):
+        return Check(
+            "places",
+            Level.WARN,
+            f"{where} has no mark of the log: another folder, or no leader of this release ran yet",
+            "if its disk isn't mounted, mount it; a leader that starts leaves the mark",
+        )
     return f"the tables of the log go to {where}"
 
 

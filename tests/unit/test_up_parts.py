@@ -68,6 +68,12 @@ def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
         roots.take(tmp_path / "file")
 
 
+def test_a_root_that_is_gone_is_to_be_put_back(tmp_path: Path) -> None:
+    with pytest.raises(RootUnusable, match="put it back") as refused, roots.usable(tmp_path):
+        (tmp_path / "gone").stat()
+    assert exit_code(refused.value) == ExitCode.MACHINE
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,0 +1,72 @@
+"""A folder that comes in place of a tables root, as where its disk isn't mounted, is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import lance
+import pytest
+
+from commitlog.errors import InvalidTransaction, Unavailable
+from consumers.partition.table_places import check_all
+from consumers.runtime.places import RootMoved, check_place
+from tests.service import SCHEMA, Service, ids_of, rows
+from tests.waiting import wait_until
+
+WAITS = "mount its disk, or put it back where it was"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """A service whose tables root has the log's mark."""
+    made = Service(tmp_path)
+    try:
+        check_place(made.log)
+        made.start().await_leading()
+        made.client.create_table("t", SCHEMA)
+        made.client.append("t", rows(1))
+        yield made
+    finally:
+        made.close()
+
+
+def test_what_is_in_another_folder_is_not_committed(
+    running: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, tables, location = running.client, tmp_path / "tables", running.location("t")
+    tables.rename(tmp_path / "disk")
+    refused: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            client.append("t", rows(2))
+        except InvalidTransaction as error:
+            refused.append(error)
+
+    writer = Thread(target=append)
+    writer.start()
+    wait_until(lambda: WAITS in caplog.text or not writer.is_alive(), "an answer, or a wait")
+    assert writer.is_alive()  # its file is there, in the wrong place
+    assert list(location.glob("data/*.lance"))
+    again = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(4), location))
+    with pytest.raises(Unavailable, match=WAITS):
+        client.submit("t", again, read_version=2, dry_run=True).result()
+    tables.rename(tmp_path / "stray")
+    (tmp_path / "disk").rename(tables)
+    writer.join()
+    assert "isn't in" in str(refused[0])
+    client.append("t", rows(3))
+    assert ids_of(lance.dataset(str(location))) == [1, 3]
+
+
+def test_another_folder_gets_no_mark(running: Service, tmp_path: Path) -> None:
+    location = running.location("t")
+    running.running[0].stop()
+    (tmp_path / "tables").rename(tmp_path / "disk")
+    (location / "data").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(RootMoved, match="^table t: the files are missing"):
+            check_all(running.log, tmp_path)
+    assert not (tmp_path / "tables" / "_commitlog").exists()
