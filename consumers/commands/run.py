@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from commitlog.adapters.storage import keep_on_disk
-from commitlog.errors import InvalidRequest, WrongLog
+from commitlog.errors import InvalidRequest
 from consumers.commands import output
 from consumers.commands.http_options import (
     HTTP_DEFAULTS,
@@ -165,7 +165,7 @@ def init(
     from consumers.runtime.places import (
         check_place,
         check_tables_root,
-        check_unused,
+        partitions_on,
         writable_tables_root,
     )
 
@@ -178,10 +178,7 @@ def init(
     place = writable_tables_root(config)
     with closing(connect(config)) as log:
         if config.root is not None:
-            try:
-                log.partitions()
-            except WrongLog:
-                check_unused(config.root, config.log)
+            partitions_on(config.root, log)
         genesis = log.create(
             partitions=partitions,
             domains=_domains(domain) or None,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_start import expect_begun
 from commitlog.adapters.places import named_here, places_setting
-from commitlog.errors import Unavailable, WrongLog
+from commitlog.errors import Unavailable
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker, TooFewFiles
 from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
@@ -31,7 +31,12 @@ from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.forking import CAN_FORK, Template
 from consumers.runtime.patience import Patience
-from consumers.runtime.places import check_own_place, check_unused, writable_tables_root
+from consumers.runtime.places import (
+    check_own_place,
+    check_unused,
+    partitions_on,
+    writable_tables_root,
+)
 from consumers.runtime.process import Stopped, configure_logging, stop_on_signals
 from consumers.tools.archive.log import with_archive
 
@@ -177,11 +182,9 @@ class Supervisor:
         self._say(f"opening log {config.log}")
         with contextlib.closing(KafkaLog.connect(servers, config.log, config.kafka)) as log:
             tables = config.need_tables_root()
-            try:
-                partitions = log.partitions()
-            except WrongLog:
+            partitions = partitions_on(self._root, log)
+            if not partitions:
                 partitions = 1
-                check_unused(self._root, config.log)
                 writable_tables_root(config)
             expect_begun(log, partitions)
             with roots.usable(self._root):

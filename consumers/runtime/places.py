@@ -226,6 +226,20 @@ def another_log(what: str, found: Mapping[str, Any], here: Mapping[str, Any]) ->
     )
 
 
+def partitions_on(root: Path, log: Log) -> int:
+    """Return how many partitions a log has, 0 if there is no such log.
+
+    Raises WrongLog or RootMoved if it has no record, but the root says that it had some.
+    """
+    partitions = 0
+    with contextlib.suppress(WrongLog):
+        partitions = log.partitions()
+        if log.last_outcome_records(0):
+            return partitions
+    check_unused(root, log.name)
+    return partitions
+
+
 def check_unused(root: Path, log: str) -> None:
     """Raise unless a new log may be made on a root: none was there whose cluster is gone.
 
@@ -249,8 +263,9 @@ def check_unused(root: Path, log: str) -> None:
     if left:
         raise RootMoved(
             f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), but the cluster "
-            "has no such log: the broker's disk was lost, or this is another cluster. No "
-            "log was made. Name the cluster that has it; or move the root aside and "
+            "has no such log, or none of its records: the broker's disk was lost, or this is "
+            "another cluster. No log was made. Name the cluster that has it; or move the root "
+            "aside and "
             f"restore its backup: commitlog restore PLACE --root {shlex.quote(str(root))}"
             " --remains WHERE-IT-WAS-MOVED. For a new log, choose another root"
         )

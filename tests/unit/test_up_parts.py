@@ -18,14 +18,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.errors import Unavailable
 from commitlog.ports import LogIdentity
+from commitlog.protocol import outcomes_topic
 from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError
-from consumers.runtime.places import MARKS, RootMoved, check_unused
+from consumers.runtime.places import MARKS, RootMoved, check_unused, partitions_on
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 from consumers.servers.metrics import Metrics
 from consumers.servers.server import serve
@@ -229,6 +231,7 @@ import sys
 from pathlib import Path
 from commitlog.errors import Unavailable
 from commitlog.ports import LogIdentity
+from commitlog.protocol import outcomes_topic
 from consumers.runtime.process import run_part
 tries = []
 def work(stop, on_ready):
@@ -515,3 +518,16 @@ def test_a_root_whose_mark_cannot_be_read_is_not_taken_for_an_unused_one(tmp_pat
     mark.write_bytes(b"")  # as a power cut may leave it
     with pytest.raises(RootMoved, match="is the root of a log 'log'"):
         check_unused(tmp_path, "log")
+
+
+def test_a_log_that_lost_its_records_is_not_begun_again(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    log = MemoryLog(cluster)
+    assert partitions_on(tmp_path, log) == 0
+    log.create(tables_root="/tables")
+    outcomes = cluster.partition(outcomes_topic(log.name), 0).records
+    (tmp_path / "index.duckdb").touch()
+    assert partitions_on(tmp_path, log) == 1
+    outcomes.clear()  # as after a power cut
+    with pytest.raises(RootMoved, match="none of its records"):
+        partitions_on(tmp_path, log)
