@@ -47,6 +47,8 @@ WAIT_SECONDS_MAX = 5.0
 """From one try to reach Kafka or a leader to the next."""
 GRACE_SECONDS = 4.0
 """How long a part may take to end after its supervisor is gone."""
+END_SECONDS, SUPERVISED_END_SECONDS = 9.0, 3.8
+"""How long it may take to end when it is to; a supervisor waits a little longer."""
 _PENDING_LINES_MAX = 10_000
 _FLUSH_SECONDS = 0.5
 _M_ARENA_MAX = -8
@@ -114,6 +116,9 @@ def run_part(
             target=_end_with_supervisor, args=(lifeline, stop), name="lifeline", daemon=True
         ).start()
     stop_on_signals(stop, on_signal=_leave)
+    has_ended = threading.Event()
+    ending = (name, stop, has_ended, END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS)
+    threading.Thread(target=_end_by_force, args=ending, name="end", daemon=True).start()
 
     def on_ready(address: str) -> None:
         logger.info("%s is ready%s", name, f" at {address}" if address else "")
@@ -131,6 +136,8 @@ def run_part(
     except Exception as error:
         logger.error("%s ends: %s", name, with_advice(error))
         raise
+    finally:
+        has_ended.set()
     logger.info("%s has ended", name)
 
 
@@ -327,6 +334,18 @@ def _end_with_supervisor(lifeline: socket.socket, stop: threading.Event) -> None
     stop.set()
     time.sleep(GRACE_SECONDS)
     os._exit(1)
+
+
+def _end_by_force(
+    name: str, stop: threading.Event, has_ended: threading.Event, seconds: float
+) -> None:
+    """End a part that may be killed at any time, if its work waits for a silent Kafka or disk."""
+    stop.wait()
+    if has_ended.wait(seconds):
+        return
+    logger.info("%s has ended; it waited for something that didn't answer", name)
+    logging.shutdown()
+    os._exit(0)
 
 
 class _StandardError(logging.Handler):

@@ -150,6 +150,29 @@ def test_a_part_tells_its_address_and_ends_when_asked(part: Script, tmp_path: Pa
     assert "script has ended" in (tmp_path / "script.log").read_text()
 
 
+SILENT = """
+import sys
+import threading
+from pathlib import Path
+from consumers.runtime import process
+process.SUPERVISED_END_SECONDS = 0.1
+def work(stop, on_ready):
+    on_ready("here:1")
+    threading.Event().wait()
+process.run_part("script", Path(sys.argv[1]), work)
+"""
+
+
+def test_a_part_that_waits_for_what_is_silent_ends_when_asked(tmp_path: Path) -> None:
+    script = Script(SILENT)
+    script._command.append(str(tmp_path))
+    script.start()
+    wait_until(lambda: script.address == "here:1", "its address")
+    script.ask_to_end()
+    assert script.end(time.monotonic() + WAIT_SECONDS)
+    assert "script has ended; it waited" in (tmp_path / "script.log").read_text()
+
+
 FOLDER_GONE = """
 import sys
 from pathlib import Path
