@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import seal_outcome
+from commitlog.errors import Unavailable
 from commitlog.model.records import Submitted
+from commitlog.protocol import transactions_topic
 from consumers.tools.archive.files import check_segment
+from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.writer import archive
 from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create, decide
@@ -95,3 +99,23 @@ def test_files_without_a_proof_stay_until_there_is_one(tmp_path: Path) -> None:
     assert file.exists()
     assert archive(made.log, 0, tmp_path).segments == 1
     assert not file.exists()
+
+
+def test_an_archive_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    made = Terms()
+    for number in (1, 2, 3):
+        made.run(append_to("t", number))
+    folder = tmp_path / FOLDER
+    folder.symlink_to(folder)
+    log = ArchivedLog(made.log, folder)
+    assert list(read_to(log.read_transactions(0)))  # nothing needs it yet
+    keys = [one.key for one in read_to(made.log.read_transactions(0))][1:3]
+    made.log.tombstone(0, keys)
+    made.log.cluster.compact(transactions_topic(made.log.name))
+    with pytest.raises(Unavailable, match="cannot be read: Too many levels"):
+        list(read_to(log.read_transactions(0)))
+    with pytest.raises(Unavailable, match="cannot be read: Too many levels"):
+        assert log.has_archive
+    folder.unlink()
+    assert not log.has_archive
+    assert list(read_to(log.read_transactions(0)))

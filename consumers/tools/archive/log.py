@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.reading import ReadsThrough
+from commitlog.errors import Unavailable
 from commitlog.model.records import Submitted
 from commitlog.ports import ArchivableLog, RawRecord, Reader
 from consumers.tools.archive.proof import PROOF, Archive, DecidedSegment
@@ -57,14 +58,16 @@ class ArchivedLog:
         """Return what tells a proof from the next: some file systems count time in steps."""
         try:
             found = (self._folder / str(partition) / PROOF).stat()
-        except OSError:
+        except OSError as error:
+            if why := self.why_unread(partition):
+                raise Unavailable(why) from error
             return ()
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     @property
     def has_archive(self) -> bool:
-        """Whether there is an archive by now."""
-        return bool(self._archives) or any(self._folder.glob(f"*/{PROOF}"))
+        """Whether there is an archive by now; Unavailable if nobody can tell."""
+        return bool(self._archives) or any(map(self._written_at, range(self._log.partitions())))
 
     def why_unread(self, partition: int) -> str:
         """Say why a partition's archive can't be looked into; empty if it can, or there is none."""
@@ -78,7 +81,10 @@ class ArchivedLog:
         return ""
 
     def archived_to(self, partition: int) -> int:
-        """Return the offset before which all transactions are in the archive by now."""
+        """Return the offset before which all transactions are in the archive by now.
+
+        Raises Unavailable if nobody can tell.
+        """
         if partition not in self._archives and not self._written_at(partition):
             return 0
         return self.archive(partition).end.transactions_offset
@@ -109,7 +115,8 @@ class ArchivedTransactions(ReadsThrough):
         self._partition = partition
         self._position = offset
         self._archived: Iterator[RawRecord] | None = None
-        self._end = log.archived_to(partition)
+        # Whether one that can't be read is needed shows at the first gap.
+        self._end = 0 if log.why_unread(partition) else log.archived_to(partition)
         """Where `_archived` ends."""
         if offset < self._end:
             self._archived = transactions_of(log.archive(partition), offset)
