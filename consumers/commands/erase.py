@@ -75,6 +75,8 @@ def erase(
     from consumers.tools.erasure.erase import erase as run
 
     config, predicate = where.load(), _predicate(rows)
+    if predicate and not dry_run:
+        _expect_words(reason)
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or user())
     with client, output.progress(table) as bar:
@@ -94,6 +96,14 @@ def erase(
     else:
         _show(found, is_new=bool(predicate), dry_run=dry_run)
     return ExitCode.OK if found.is_done else ExitCode.UNAVAILABLE
+
+
+def _expect_words(reason: str) -> None:
+    if not reason.strip():
+        raise ConfigurationError(
+            "--reason is missing, and the record of an erasure keeps it: say why, in words that may"
+            " stay, not whom it is about"
+        )
 
 
 def _predicate(rows: str | None) -> str:

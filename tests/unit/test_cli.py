@@ -183,6 +183,15 @@ def test_a_root_that_cannot_be_is_wrong_usage(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("reason", [[], ["--reason", " "]])
+def test_an_erasure_without_a_reason_is_wrong_usage(
+    reason: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
+    assert cli.main(["erase", "t", "--where", "id = 1", *reason, *where]) == ExitCode.USAGE
+    assert "--reason is missing" in capsys.readouterr().err
+
+
 def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("uid not found")))
     assert options.user() == f"uid {os.getuid()}"
