@@ -228,10 +228,10 @@ class _Child:
     def _start(self) -> None:
         self._reap(self.close())
         self._is_nice = False
-        ours, theirs = socket.socketpair()
-        self._socket = ours
         problem = ""
         try:
+            ours, theirs = socket.socketpair()
+            self._socket = ours
             with theirs:
                 self._process = self._templates.start(theirs)
             problem = "the server ends" if self._is_over else ""

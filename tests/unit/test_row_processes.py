@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -291,6 +293,17 @@ def test_who_finds_none_free_is_told_to_come_again(asked: Callable[..., Asked]) 
 def test_a_child_that_cannot_start_says_why(asked: Callable[..., Asked]) -> None:
     with pytest.raises(Unavailable, match="it is broken"):
         asked(1, "broken").ask(("pid", None))
+
+
+def test_a_child_without_files_left_for_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, 240))
+    none_left = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr("socket.socketpair", Mock(side_effect=none_left))
+    processes._warm()
+    assert caplog.messages[0].endswith("Too many open files")
+    processes.close()
 
 
 def test_children_end_with_their_parent(processes: Asked) -> None:
