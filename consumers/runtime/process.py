@@ -134,11 +134,16 @@ def run_part(
     except Stopped:
         logger.info("%s was stopped while it started", name)
     except Exception as error:
-        logger.error("%s ends: %s", name, with_advice(error))
+        logger.error("%s ends: %s", name, _in_one_line(error))
         raise
     finally:
         has_ended.set()
     logger.info("%s has ended", name)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return what an error says, also if a library's message in it has several lines."""
+    return " ".join(with_advice(error).split())
 
 
 def _allow_many_files() -> None:
@@ -186,7 +191,7 @@ def _work_patiently(
                     raise
             elif not (is_patient or was_ready):
                 raise
-            logger.warning("%s starts again in %.2g s: %s", name, pause, with_advice(error))
+            logger.warning("%s starts again in %.2g s: %s", name, pause, _in_one_line(error))
         gc.collect()  # what it had read of the log: by itself, Python may keep it for months
         if stop.wait(pause):
             return None

@@ -25,7 +25,7 @@ from commitlog.protocol import outcomes_topic
 from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
-from consumers.runtime import roots
+from consumers.runtime import process, roots
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.places import MARKS, RootMoved, check_unused, partitions_on
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
@@ -171,6 +171,15 @@ def test_a_part_that_waits_for_what_is_silent_ends_when_asked(tmp_path: Path) ->
     script.ask_to_end()
     assert script.end(time.monotonic() + WAIT_SECONDS)
     assert "script has ended; it waited" in (tmp_path / "script.log").read_text()
+
+
+def test_what_a_part_waits_for_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "WAIT_SECONDS", 0)
+    work = Mock(side_effect=[Unavailable("cannot write:\n\nIO Error: full\n  later"), None])
+    process._work_patiently("index", work, threading.Event(), lambda _: None, is_patient=True)
+    assert caplog.messages == ["index starts again in 0 s: cannot write: IO Error: full later"]
 
 
 FOLDER_GONE = """
