@@ -321,11 +321,15 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         clock = partial(leader_clock, now_ms=time.time_ns() // 1_000_000)
         for look in (lance_release, _version, clock):
             for number, status in health.statuses.items():
-                found = look(number, status)
-                is_first_of_many = not number and len(leaders) > 1
-                yield replace(found, name=f"{found.name} 0") if is_first_of_many else found
+                yield numbered(look(number, status), number, len(leaders))
         if config.root is not None:
             yield finding("index", partial(_index, config.root, health), RIGHTS_ADVICE)
+
+
+def numbered(found: Check, partition: int, partitions: int) -> Check:
+    """Return a finding about a partition, named with its number if there are others."""
+    is_first_of_many = not partition and partitions > 1
+    return replace(found, name=f"{found.name} 0") if is_first_of_many else found
 
 
 def lance_release(partition: int, status: Mapping[str, Any]) -> Check:

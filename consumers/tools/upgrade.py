@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
 from consumers.partition.checkpoint import FORMAT, HEAD
-from consumers.tools.doctor import lance_release
+from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
 from consumers.views.index_format import SCHEMA_VERSION
@@ -35,17 +36,17 @@ def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Chec
         found = health.check()
         yield from (one for one in found if one.name.startswith("leader") and _is_bad(one))
         statuses = sorted(health.statuses.items())
-    old = False
+    old, partitions = False, log.partitions()
     for partition, status in statuses:
         programs = [_leader(partition, status), *_connected(partition, status)]
         old = old or any(_is_bad(one) for one in programs)
-        yield from programs
+        yield from (numbered(one, partition, partitions) for one in programs)
     if root is not None:
-        yield from _kept(root, log.partitions())
+        yield from _kept(root, partitions)
     for partition, status in statuses:
-        yield _rules(partition, status, old)
+        yield numbered(_rules(partition, status, old), partition, partitions)
         if not old:
-            yield lance_release(partition, status)
+            yield numbered(lance_release(partition, status), partition, partitions)
 
 
 def _is_bad(check: Check) -> bool:
@@ -77,9 +78,10 @@ def _connected(partition: int, status: Mapping[str, Any]) -> Iterator[Check]:
 def _kept(root: Path, partitions: int) -> Iterator[Check]:
     """Yield what the root's checkpoints and index are; both can be made again from the log."""
     for partition in range(partitions):
-        name = "checkpoint" if not partition else f"checkpoint {partition}"
+        name = "checkpoint" if partitions == 1 else f"checkpoint {partition}"
         folder = root / "checkpoints" / str(partition)
-        yield finding(name, lambda path=folder / HEAD: _checkpoint(path))  # type: ignore[misc]
+        found = finding(name, lambda path=folder / HEAD: _checkpoint(path))  # type: ignore[misc]
+        yield replace(found, name=name)
     yield finding("index", lambda: _index(root))
 
 
