@@ -91,15 +91,15 @@ def _check_format(connection: duckdb.DuckDBPyConnection, public: Path) -> None:
 
 
 def _broken(public: Path, error: Exception) -> BrokenIndex:
-    return BrokenIndex(
-        f"the version index at {public} cannot be read: {_first_line(error)}. Nothing is lost: "
-        f"restart `commitlog index` (or `up`), which publishes a good one; if the message stays, "
-        f"delete {public} and {public.parent / 'index'} while it is stopped"
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    said = str(error).strip().split("\n")[0]
+    if "Could not set lock" in said:
+        advice = "Another process writes to it: end that, and let others open it read-only"
+    else:
+        advice = (
+            "Nothing is lost: restart `commitlog index` (or `up`), which publishes a good one; if"
+            f" the message stays, delete {public} and {public.parent / 'index'} while it is stopped"
+        )
+    return BrokenIndex(f"the version index at {public} cannot be read: {said}. {advice}")
 
 
 def query(

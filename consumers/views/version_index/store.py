@@ -237,6 +237,8 @@ class VersionIndex:
 
     def note_whole(self, at: float) -> None:
         """Note when the log was seen to have nothing else, unless that is yet to be published."""
+        if not self.layout.public.exists():
+            self._dirty = True  # somebody removed it, and on a log at rest nothing else publishes
         if not self._dirty:
             note_whole(self.layout, at)
 
