@@ -148,6 +148,8 @@ class CommandProcess:
             return
         self._forget()
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            how += ", as the system ends what takes too much memory"
         if is_final(code):
             raise PartFailed(f"{self.name} ended with {how}: see its output above", code=code)
         pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)

@@ -245,7 +245,7 @@ def test_a_part_ends_with_its_supervisor(part: Script) -> None:
     assert process.wait(120) == 0
 
 
-def test_a_part_that_dies_is_started_again(part: Script) -> None:
+def test_a_part_that_dies_is_started_again(part: Script, caplog: pytest.LogCaptureFixture) -> None:
     wait_until(lambda: part.address == "here:1", "its address")
     first = part.pid
     assert first is not None
@@ -256,6 +256,7 @@ def test_a_part_that_dies_is_started_again(part: Script) -> None:
         return part.pid not in (None, first) and part.address == "here:1"
 
     wait_until(is_back, "another process", state=lambda: (first, part.pid, part.address))
+    assert "signal SIGKILL, as the system ends what takes too much memory" in caplog.text
 
 
 AWAY = """
@@ -263,7 +264,6 @@ import sys
 from pathlib import Path
 from commitlog.errors import Unavailable
 from commitlog.ports import LogIdentity
-from commitlog.protocol import outcomes_topic
 from consumers.runtime.process import run_part
 tries = []
 def work(stop, on_ready):
