@@ -24,9 +24,12 @@ CROWDED_SECONDS = 5.0
 HEADERS_MAX = 512
 PIPELINED_MAX = 64
 """Requests that wait on a connection for the one before them; a few bytes each become kilobytes."""
-_UPGRADE = re.compile(rb"(\r\n)(?=upgrade *:)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"(\r\n)(?=upgrade:)", re.IGNORECASE)
 """In a head, before what asks for another protocol: the parser would take what follows for that,
 and drop the body. Java's own client asks for HTTP/2 with each request. No protocol is served."""
+_UNSURE = re.compile(rb"(\r\n)?\r(\n(u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
+"""At the end of a packet: what follows may make this such a line, or the end of a head."""
+_UNSURE_BYTES_MAX = len("\r\n\r\nupgrade")
 CONNECTION = "commitlog.connection"
 """In a request's scope: what is kept about its connection, as long as that is open."""
 REQUESTS = "requests"
@@ -54,6 +57,8 @@ class LimitedHeads(HttpToolsProtocol):
         self._idle_seconds = self.timeout_keep_alive
         self._body: list[bytes] = []
         """What came of a body and wasn't passed on yet."""
+        self._unsure = b""
+        """What came of a head and waits for the next packet."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -100,7 +105,11 @@ class LimitedHeads(HttpToolsProtocol):
         """Parse what came, unless a head, or what follows a body, has become too long by it."""
         self._began_now = False
         if self._is_in_head:
-            head, end, rest = data.partition(b"\r\n\r\n")
+            head, end, rest = (self._unsure + data).partition(b"\r\n\r\n")
+            self._unsure = b""
+            if not end and (found := _UNSURE.search(head[-_UNSURE_BYTES_MAX:])):
+                self._unsure = found.group()
+                head = head.removesuffix(self._unsure)
             data = _UPGRADE.sub(rb"\1x-", head) + end + rest
         super().data_received(data)
         if self._pass_body() or self._began_now:  # what came is a body's, nearly all of it
@@ -117,6 +126,14 @@ class LimitedHeads(HttpToolsProtocol):
         """End a connection on which nothing more can be understood."""
         self._outgoing.lingers = False
         super().send_400_response(msg)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that sends no more, or has left; then the connection ends."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if self.scheme == "https" or not self._is_in_head or is_answered:
+            return False
+        self.cycle.keep_alive = False
+        return True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, unless there are too many; a trailer is none."""

@@ -9,6 +9,7 @@ from http.client import HTTPResponse
 
 import pytest
 
+from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
@@ -52,6 +53,56 @@ def test_an_upgrade_that_is_not_served_is_passed_over(
         status, answer = create(connection, name, field)
         assert status == 200, answer
         assert json.loads(answer)["properties"] == {"name": name}
+
+
+def test_an_upgrade_is_passed_over_however_it_arrives(
+    world: World, connection: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LimitedHeads.data_received
+
+    def by_bytes(self: LimitedHeads, data: bytes) -> None:
+        for byte in data:
+            whole(self, bytes([byte]))
+
+    monkeypatch.setattr(LimitedHeads, "data_received", by_bytes)
+    for field in (H2C, H2C.lower(), ""):
+        name = world.fresh_name()
+        status, answer = create(connection, name, field)
+        assert status == 200, answer
+        assert json.loads(answer)["properties"] == {"name": name}
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "identity, chunked"])
+def test_a_transfer_coding_that_is_not_undone_is_refused(
+    world: World, connection: socket.socket, coding: str
+) -> None:
+    """What came would be taken for the body, compressed as it is."""
+    name = world.fresh_name()
+    connection.sendall(
+        f"POST /v1/namespace/{name}/create HTTP/1.1\r\nHost: x\r\n"
+        f"Transfer-Encoding: {coding}\r\n\r\n0\r\n\r\n".encode()
+    )
+    response = HTTPResponse(connection)
+    response.begin()
+    answer = response.read()
+    assert (response.status, coding.encode() in answer) == (501, True), answer
+    assert world.send("GET", f"/v1/namespaces/{name}")[0] == 404
+
+
+def test_a_client_that_sends_no_more_gets_its_answer(
+    world: World, connection: socket.socket
+) -> None:
+    name = world.fresh_name()
+    body = f'{{"namespace": ["{name}"]}}'
+    connection.sendall(
+        "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    connection.shutdown(socket.SHUT_WR)
+    response = HTTPResponse(connection)
+    response.begin()
+    assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
+    assert connection.recv(1) == b""  # and the connection ends with it
 
 
 def test_trailers_are_no_headers(world: World, connection: socket.socket) -> None:

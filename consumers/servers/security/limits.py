@@ -175,6 +175,10 @@ class Limits:
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")
+        for name, value in scope["headers"]:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                coding = value.decode("latin-1")
+                raise OverLimit(501, f"the transfer coding {coding!r} is not served, only chunked")
         target = scope.get("raw_path") or quote(scope["path"]).encode()
         if problem := target_problem(target, scope.get("query_string", b"")):
             raise OverLimit(400, problem)
