@@ -246,7 +246,10 @@ def test_a_decided_transaction_keeps_its_status_and_takes_properties(world: Worl
 
 @pytest.mark.parametrize("name", ["a b", "a+b", "a%2Bb"])
 def test_names_are_what_clients_mean(world: World, name: str) -> None:
-    """Lance's Rust client and Iceberg's Java client write a space as `+`, and `+` as `%2B`."""
+    """Lance's Rust client and Iceberg's Java client write a space as `+`, and `+` as `%2B`.
+
+    Go and Iceberg's Rust client leave `+` as it is.
+    """
     world.namespace.create_namespace(CreateNamespaceRequest(id=[name]))
     world.write([name, f"t {name}"], numbers(0, 3))
     assert world.open([name, f"t {name}"]).count_rows() == 3
@@ -257,6 +260,9 @@ def test_names_are_what_clients_mean(world: World, name: str) -> None:
     assert (status, said["namespace"]) == (200, [name])
     assert world.send("GET", f"/v1/namespaces/{quote(name)}") == (status, said)
     assert world.send("HEAD", f"/v1/namespaces/{written}/tables/x")[0] == 404
+    for agent in ("GoIceberg/0.7.0", "Go-http-client/1.1", "iceberg-rs/0.10.1"):
+        plain = f"/v1/namespaces/{quote(name, safe='+')}"
+        assert world.send("GET", plain, headers={"User-Agent": agent}) == (status, said)
 
 
 @pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")

@@ -42,7 +42,8 @@ _NAMED = re.compile(rb"/v1/(?:at-[^/]*/)?(?:table|namespaces?)/")
 """Paths with names. Lance's Rust client and Iceberg's Java client write a space as `+` in them,
 and `+` as `%2B`.
 """
-
+_PLUS_IS_PLUS = ("GoIceberg/", "Go-http-client/", "iceberg-rs/")
+"""How others name themselves: Go and Iceberg's Rust client leave `+` as it is."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OF_OTHERS = frozenset((b"sec-fetch-site", site) for site in (b"cross-site", b"same-site"))
 """Browsers say so of requests that a page sends to another origin, and send those that look like
@@ -135,7 +136,8 @@ class Limits:
         if scope["type"] != "http" or is_under(scope["path"], UNLIMITED):
             await self._app(scope, receive, send)
             return
-        if b"+" in (target := scope.get("raw_path") or b"") and _NAMED.search(target):
+        target, agent = scope.get("raw_path") or b"", Headers(scope=scope).get("user-agent", "")
+        if b"+" in target and _NAMED.search(target) and not agent.startswith(_PLUS_IS_PLUS):
             scope["path"] = unquote(target.replace(b"+", b"%20").decode("latin-1"))
         has_begun = False
         held: list[Message] = []
