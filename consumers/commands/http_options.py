@@ -36,6 +36,9 @@ class Http:
     base_path: str | None = None
     """Serve the APIs below this path. [COMMITLOG_BASE_PATH]"""
 
+    http_hosts: str | None = None
+    """Public names, separated by commas, that lead to loopback. [COMMITLOG_HTTP_HOSTS]"""
+
     allowed_locations: str | None = None
     """Prefixes, separated by commas, besides the tables root. [COMMITLOG_ALLOWED_LOCATIONS]"""
 
@@ -149,13 +152,14 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
     from consumers.servers.server import ServerSettings, Tls
 
     _check(config)
+    hosts = frozenset(filter(None, (one.strip().lower() for one in config.http_hosts.split(","))))
     tls = None
     if config.tls_certificate:
         tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
     return ServerSettings(
         base_path=config.base_path.rstrip("/"),
         security=_security(config),
-        limits=LimitSettings(requests_max=config.http_requests_max),
+        limits=LimitSettings(hosts=hosts, requests_max=config.http_requests_max),
         metrics=Metrics(health.leaders, health.index_lags, health.index_steps),
         tls=tls,
     )

@@ -45,7 +45,7 @@ PASSED_ON = (
     *("iceberg_tables_max", "iceberg_updates_max", "iceberg_timeout"),
     *("access_file", "base_path", "allowed_locations", "tls_certificate"),
     *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
-    *("row_processes", "row_memory"),
+    *("http_hosts", "row_processes", "row_memory"),
 )
 """Settings that the parts get as they are here."""
 HTTP_FD = "COMMITLOG_HTTP_FD"

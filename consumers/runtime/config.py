@@ -107,9 +107,7 @@ class Config:
     socket_port: int = _setting(0, "port of the leader's socket; 0 picks one")
     token: str = _setting("", "what writers must show at the leader's socket", is_secret=True)
     maintain: bool = _setting(True, "keep tables fast unattended: compaction, indices, manifests")
-    quotas: str = _setting(
-        "", "transactions per second by principal: NAME=RATE,...; * is any other"
-    )
+    quotas: str = _setting("", "transactions per second by principal: NAME=RATE,...; * is others")
     iceberg_tables_max: int = _setting(100, "tables of one Iceberg transaction", least=1)
     iceberg_updates_max: int = _setting(1000, "updates of a table in an Iceberg commit", least=1)
     iceberg_timeout: int = _setting(30, "seconds that an Iceberg commit may take", least=1)
@@ -117,6 +115,7 @@ class Config:
         "", "who may do what over HTTP (TOML); without it, everybody may do everything"
     )
     base_path: str = _setting("", "path below which the APIs are served")
+    http_hosts: str = _setting("", "public names that lead to loopback, separated by commas")
     allowed_locations: str = _setting("", "prefixes besides the tables root, separated by commas")
     storage_file: str = _setting("", "how to reach tables in object stores (TOML)")
     tls_certificate: str = _setting("", "certificate chain of the HTTP server (PEM)")

@@ -9,6 +9,7 @@ from http.client import HTTPResponse
 
 import pytest
 
+from consumers.servers.security.hosts import is_foreign
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
 
@@ -173,3 +174,34 @@ def test_a_page_of_another_site_changes_nothing(world: World, site: str) -> None
     assert world.send("GET", "/v1/namespaces", b"", sent)[0] == 200
     sent["Sec-Fetch-Site"] = "same-origin"
     assert world.send("POST", "/v1/namespaces", asked, sent)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example.com:2333", "localhost.evil.com", "127.0.0.1.nip.io"]
+)
+def test_a_page_whose_name_leads_to_this_machine_gets_nothing(world: World, host: str) -> None:
+    """Its browser takes the server for the page's own site, so nothing else tells it apart."""
+    asked = json.dumps({"namespace": [world.fresh_name()]}).encode()
+    for method, body in (("GET", b""), ("POST", asked)):
+        status, said = world.send(method, "/v1/namespaces", body, {"Host": host})
+        assert (status, "--http-hosts" in said["error"]["message"]) == (403, True), said
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("", "127.0.0.1", "127.0.0.2:80", "[::1]:2333", "10.1.2.3:2333", "LOCALHOST:2333"),
+        *("a.localhost", "localhost.", "commitlog:2333", "host.docker.internal:2333"),
+        *("commitlog.lake.svc.cluster.local", "log.example.com:80", socket.gethostname()),
+    ],
+)
+def test_the_names_that_clients_use_are_served(host: str) -> None:
+    assert not is_foreign(("127.0.0.1", 2333), host, frozenset({"log.example.com"}))
+
+
+def test_names_count_only_where_a_browser_of_this_machine_may_ask() -> None:
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert is_foreign((address, 2333), "evil.com", frozenset())
+        assert not is_foreign((address, 2333), "evil.com", frozenset({"*"}))
+    for server in (("10.1.2.3", 2333), ("/run/socket", None), None):
+        assert not is_foreign(server, "evil.com", frozenset())

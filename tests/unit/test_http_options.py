@@ -59,6 +59,7 @@ def test_settings_reach_the_server(tmp_path: Path) -> None:
             "tls_certificate": certificate,
             "tls_key": key,
             "http_requests_max": 7,
+            "http_hosts": "Log.example.com, two.example.com,",
             "allowed_locations": " /one, /two ,",
             "batch_operations_max": 5,
         },
@@ -68,6 +69,7 @@ def test_settings_reach_the_server(tmp_path: Path) -> None:
     assert settings.base_path == "/lance"
     assert settings.security.is_on
     assert settings.limits.requests_max == 7
+    assert settings.limits.hosts == {"log.example.com", "two.example.com"}
     assert settings.tls is not None
     assert config.http_scheme == "https"
     ours = namespace_settings(config)

@@ -25,6 +25,7 @@ from commitlog.errors import CommitLogError
 from consumers.servers.security.answers import is_under, refusal
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
+from consumers.servers.security.hosts import is_foreign
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
@@ -54,6 +55,8 @@ a form's without asking the server first."""
 class LimitSettings:
     """How much a client may take."""
 
+    hosts: frozenset[str] = frozenset()
+    """More names by which a server without credentials is reached on its own machine."""
     requests_max: int = 256
     """How many requests may run at the same time; further clients are asked to retry."""
     header_bytes_max: int = 32 * 1024
@@ -136,7 +139,8 @@ class Limits:
         if scope["type"] != "http" or is_under(scope["path"], UNLIMITED):
             await self._app(scope, receive, send)
             return
-        target, agent = scope.get("raw_path") or b"", Headers(scope=scope).get("user-agent", "")
+        headers = Headers(scope=scope)
+        target, agent = scope.get("raw_path") or b"", headers.get("user-agent", "")
         if b"+" in target and _NAMED.search(target) and not agent.startswith(_PLUS_IS_PLUS):
             scope["path"] = unquote(target.replace(b"+", b"%20").decode("latin-1"))
         has_begun = False
@@ -150,9 +154,9 @@ class Limits:
             else:
                 await send(message)
 
-        request = _Request(self, Headers(scope=scope), receive)
+        request = _Request(self, headers, receive)
         try:
-            self._check_head(scope)
+            self._check_head(scope, headers)
             await request.begin(scope)
             await self._app(scope, request.receive, noting)
         except OverLimit as refused:
@@ -169,18 +173,24 @@ class Limits:
         for message in held:
             await send(message)
 
-    def _check_head(self, scope: Scope) -> None:
+    def _check_head(self, scope: Scope, headers: Headers) -> None:
         # Where credentials are required, a page has only those that somebody gave it.
         is_open = not self._security.is_on and scope["method"] not in _SAFE
         if is_open and not _OF_OTHERS.isdisjoint(scope["headers"]):
             raise OverLimit(403, "a page of another site may not send this; nothing was done")
+        host = headers.get("host", "")
+        if not self._security.is_on and is_foreign(scope.get("server"), host, self._settings.hosts):
+            raise OverLimit(
+                403,
+                f"this server isn't known as {host!r}; if it is, start it with --http-hosts and "
+                "that name; nothing was done",
+            )
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")
-        for name, value in scope["headers"]:
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                coding = value.decode("latin-1")
-                raise OverLimit(501, f"the transfer coding {coding!r} is not served, only chunked")
+        coding = headers.get("transfer-encoding", "chunked")
+        if coding.strip().lower() != "chunked":
+            raise OverLimit(501, f"the transfer coding {coding!r} is not served, only chunked")
         target = scope.get("raw_path") or quote(scope["path"]).encode()
         if problem := target_problem(target, scope.get("query_string", b"")):
             raise OverLimit(400, problem)

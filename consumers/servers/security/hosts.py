@@ -1,0 +1,48 @@
+"""By which names a server that asks for no credentials is reached on its own machine.
+
+The name of a page may lead to this machine (DNS rebinding). Its browser then takes the server for
+the page's own site, which may read and change everything. Only the name that it sends tells.
+"""
+
+from __future__ import annotations
+
+import socket
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+ANY = "*"
+_NOT_PUBLIC = ("internal", "lan", "local", "localdomain", "localhost", "test", "home.arpa")
+"""How names end that nobody can register: those of containers and clusters, among others."""
+_REMEMBERED_MAX = 1024
+
+
+@lru_cache(_REMEMBERED_MAX)
+def is_foreign(server: tuple[str, int | None] | None, host: str, known: frozenset[str]) -> bool:
+    """Return True if a request to a loopback address asks for a name that somebody may own.
+
+    `server` is the address that was reached, `host` the name with its port, and `known` has names
+    that are the server's own.
+    """
+    if server is None or not _is_loopback(server[0]) or ANY in known or host.startswith("["):
+        return False
+    name = host.partition(":")[0].rstrip(".").lower()
+    is_private = "." not in name or name.endswith(tuple(f".{end}" for end in _NOT_PUBLIC))
+    return not (
+        is_private or _is_address(name) or name in known or name == socket.gethostname().lower()
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    if not _is_address(address):
+        return False
+    found = ip_address(address)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
