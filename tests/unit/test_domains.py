@@ -1,11 +1,16 @@
 """Do tables and namespaces of a domain with its own partition behave as all others do?"""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from consumers.servers.namespace.service import Service
 from tests.namespace_world import World, numbers
 
 LOG_PROPERTIES = "/v1/log/properties"
@@ -79,6 +84,35 @@ def test_a_key_of_iceberg_holds_for_one_request_whatever_partition_decides_it(
         assert (status, said["error"]["type"]) == (400, "BadRequestException"), said
         assert world.send("GET", f"/v1/namespaces/{second}%1Fafter_{first}")[0] == 404
         assert world.post("/v1/namespaces", made, headers=key)[0] == 200
+
+
+@pytest.mark.parametrize("is_iceberg", [False, True])
+def test_two_requests_under_one_key_at_once_are_carried_out_one_after_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_iceberg: bool
+) -> None:
+    for name in ("own", "other"):
+        world.post("/v1/namespaces", {"namespace": [name]})
+    both_ask, whole = threading.Barrier(2), Service.transaction
+
+    def asked(self: Service, transaction_id: str) -> Any:
+        found = whole(self, transaction_id)
+        with suppress(threading.BrokenBarrierError):
+            both_ask.wait(0.3)  # until the other has asked, too, where it may
+        return found
+
+    monkeypatch.setattr(Service, "transaction", asked)
+    key = {"Idempotency-Key": str(uuid4())}
+
+    def ask(domain: str, name: str) -> int:
+        if is_iceberg:
+            return world.post("/v1/namespaces", {"namespace": [domain, name]}, headers=key)[0]
+        return world.post(f"/v1/namespace/{domain}${name}/create", {}, headers=key)[0]
+
+    with ThreadPoolExecutor() as threads:
+        ended = list(threads.map(ask, ("own", "other"), ("one", "two")))
+    assert sorted(ended) in ([200, 400], [200, 409])
+    made = [world.send("GET", f"/v1/namespaces/{name}")[0] for name in ("own%1Fone", "other%1Ftwo")]
+    assert sorted(made) == [200, 404]
 
 
 @pytest.mark.parametrize("position", [1, "1", -1])

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
 from lance_namespace.errors import LanceNamespaceError
 from starlette.datastructures import Headers
@@ -27,6 +27,7 @@ from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.hosts import is_foreign
 from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.plus_signs import has_spaces
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
 RETRY_AFTER_SECONDS = 1
@@ -39,12 +40,6 @@ SMALL_BYTES = 64 * 1024
 SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
 """These bytes of the disk for those files stay free, or that part of it if it is less."""
 _ROWS = "application/vnd.apache.arrow"
-_NAMED = re.compile(rb"/v1/(?:at-[^/]*/)?(?:table|namespaces?)/")
-"""Paths with names. Lance's Rust client and Iceberg's Java client write a space as `+` in them,
-and `+` as `%2B`.
-"""
-_PLUS_IS_PLUS = ("GoIceberg/", "Go-http-client/", "iceberg-rs/")
-"""How others name themselves: Go and Iceberg's Rust client leave `+` as it is."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OF_OTHERS = frozenset((b"sec-fetch-site", site) for site in (b"cross-site", b"same-site"))
 """Browsers say so of requests that a page sends to another origin, and send those that look like
@@ -132,6 +127,7 @@ class Limits:
         self._spooled_bytes: Counter[str] = Counter()
         self.decompressing = asyncio.Lock()
         """Whose turn it is among bodies of which more than a piece comes."""
+        self._of_keys: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tarpit = Tarpit(self._settings.refused_per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,8 +136,7 @@ class Limits:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        target, agent = scope.get("raw_path") or b"", headers.get("user-agent", "")
-        if b"+" in target and _NAMED.search(target) and not agent.startswith(_PLUS_IS_PLUS):
+        if has_spaces(target := scope.get("raw_path") or b"", headers.get("user-agent", "")):
             scope["path"] = unquote(target.replace(b"+", b"%20").decode("latin-1"))
         has_begun = False
         held: list[Message] = []
@@ -206,6 +201,23 @@ class Limits:
             return (await self._security.identified(shown)).name
         except (LanceNamespaceError, CommitLogError):
             return ""  # the next check refuses it
+
+    async def turn(self, key: str) -> asyncio.Lock:
+        """Wait until no other request under an Idempotency-Key runs; the caller releases it.
+
+        Such a request looks in all partitions for what its key committed before it commits itself.
+        """
+        lock = self._of_keys.setdefault(key, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._settings.pause_seconds_max):
+                await lock.acquire()
+        except TimeoutError:
+            raise OverLimit(
+                503,
+                "a request under this Idempotency-Key is running; nothing was done for this "
+                "one; try again in a while",
+            ) from None
+        return lock
 
     def take(self, client: str) -> None:
         """Begin a request, if there is room."""
@@ -284,6 +296,7 @@ class _Request:
             self._in_memory_max = IN_MEMORY_BYTES_MAX
         self.received_bytes = self._held = self._spooled = 0
         self._began = time.monotonic()
+        self._turn: asyncio.Lock | None = None
 
     async def begin(self, scope: Scope) -> None:
         """Find out who asks; take a slot already if no body is to come."""
@@ -328,6 +341,8 @@ class _Request:
             )
         if message["type"] == "http.request" and not message.get("more_body", False):
             self._is_read = True
+            if key := self._headers.get("idempotency-key", "").lower():
+                self._turn = await self._limits.turn(key)
             self._no_longer_arriving()
             if not self._has_slot:
                 self._take_slot()
@@ -359,6 +374,8 @@ class _Request:
 
     def end(self) -> None:
         """Give back what it took."""
+        if self._turn is not None:
+            self._turn.release()
         self._no_longer_arriving()
         self._limits.hold(self.client, -self._held)
         self._limits.spool(self.client, -self._spooled)
