@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -43,6 +44,8 @@ TICK_SECONDS, LOOK_SECONDS = 1.0, 2.0
 IDLE_SECONDS = 120
 """How long a connection may be idle: longer than clients keep theirs (Lance's 90 s), since a
 request that meets the end of its connection fails."""
+HANDSHAKE_SECONDS = 10.0
+"""How long a connection may take until it speaks TLS; until then nothing else counts it."""
 _STARTUP_SECONDS = 20.0
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the event loop, which needs it again
@@ -201,6 +204,14 @@ class _Server(uvicorn.Server):
             super().run(sockets)
         except Exception as error:
             self._failure = error
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        if self.config.is_ssl:
+            loop = asyncio.get_running_loop()  # uvicorn leaves its minute as it is
+            limited = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE_SECONDS)
+            loop.create_server = limited  # type: ignore[method-assign]
+        await super().startup(sockets)
 
     def why(self, what: str) -> Exception:
         """Return why it doesn't run."""

@@ -22,6 +22,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, RESTError
 
 from commitlog.model.operations import RenameTable
+from consumers.servers import server
 from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
 from consumers.servers.security.access_file import AccessFile
@@ -437,6 +438,22 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
             assert response.status == 200
         with pytest.raises((http.client.HTTPException, OSError)):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=120)
+
+
+def test_a_connection_that_never_speaks_tls_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no list of connections yet, and takes a file all the same."""
+    pytest.importorskip("cryptography")
+    from tests.certificates import make_certificate
+
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.1)
+    certificate, private = make_certificate(tmp_path)
+    with (
+        _served(ServerSettings(tls=Tls(str(certificate), str(private)))) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
+    ):
+        assert silent.recv(1) == b""
 
 
 @pytest.mark.slow
