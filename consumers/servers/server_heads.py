@@ -128,8 +128,11 @@ class LimitedHeads(HttpToolsProtocol):
         super().send_400_response(msg)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer a client that sends no more, or has left; then the connection ends."""
-        is_answered = self.cycle is None or self.cycle.response_complete
+        """Answer a client that sends no more, or has left; then the connection ends.
+
+        If its answer has begun, it has left: it may be a feed, which goes on for an hour.
+        """
+        is_answered = self.cycle is None or self.cycle.response_started
         if self.scheme == "https" or not self._is_in_head or is_answered:
             return False
         self.cycle.keep_alive = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from http.client import HTTPResponse
 
@@ -104,6 +105,23 @@ def test_a_client_that_sends_no_more_gets_its_answer(
     response.begin()
     assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
     assert connection.recv(1) == b""  # and the connection ends with it
+
+
+def test_a_reader_that_leaves_its_feed_is_gone_at_once(
+    world: World, connection: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the feeds that a page left would take requests from others until a heartbeat fails."""
+    gone, lost = threading.Event(), LimitedHeads.connection_lost
+
+    def told(self: LimitedHeads, exc: Exception | None) -> None:
+        lost(self, exc)
+        gone.set()
+
+    monkeypatch.setattr(LimitedHeads, "connection_lost", told)
+    connection.sendall(b"GET /v1/log/feed HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    connection.shutdown(socket.SHUT_WR)
+    assert gone.wait(10)
 
 
 def test_trailers_are_no_headers(world: World, connection: socket.socket) -> None:
