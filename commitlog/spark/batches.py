@@ -61,12 +61,13 @@ from commitlog.spark.files import (
     write_files,
 )
 from commitlog.spark.mapping import map_arrow
-from commitlog.spark.merge import COUNTED, Merge, NothingToDo, Source, prepare
+from commitlog.spark.merge import COUNTED, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.pyspark_api import is_connect
 from commitlog.spark.row_parts import RowsPart, appended, merged
 from commitlog.spark.sink import QUERY_ID
 from commitlog.spark.versions import standing
+from commitlog.spark.wanted import Merge
 
 FILES_SCHEMA = (
     "fragments array<string>, rows long, keys binary, digest long, inline array<binary>,"
@@ -116,15 +117,23 @@ class Batch:
         *,
         update: bool = True,
         insert: bool = True,
+        update_where: str = "",
         delete_where: str = "",
         **options: Any,
     ) -> None:
         """Update, insert and delete rows of a table by key; see `commitlog.spark.merge`."""
-        wanted = Merge.of(on, update=update, insert=insert, delete_where=delete_where, **options)
+        wanted = Merge.of(
+            on,
+            update=update,
+            insert=insert,
+            update_where=update_where,
+            delete_where=delete_where,
+            **options,
+        )
         info = standing(self._log, table)
         with Source(frame, wanted, info) as rows:
             local = rows.local if self._options.by_log else None
-            small = merged(info, local, wanted.on, update=update, insert=insert)
+            small = merged(info, local, wanted)
             if small is not None:
                 self._parts += [(info, part) for part in small.parts]
                 self._brings(small.source)

@@ -59,31 +59,13 @@ from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.pyspark_api import arrow_schema_of, asked_about
 from commitlog.spark.row_parts import SmallMerge, merged
 from commitlog.spark.versions import standing
+from commitlog.spark.wanted import ROWS_IN_DRIVER, Merge, check_condition
 
-ROWS_IN_DRIVER = 100_000
-"""Sources up to this many rows are joined in the driver."""
 BACKLOG_SECONDS = 0.5
 """How long a merge waits if too many writes of rows wait already."""
 PART_SCHEMA = "part binary"
 COUNTED = ("inserted", "updated", "deleted")
 OWN = (ADDRESS, ROW_ID, DELETE)
-
-
-@dataclass(frozen=True)
-class Merge:
-    """What to do with rows whose key the table has, or hasn't."""
-
-    on: tuple[str, ...]
-    update: bool = True
-    insert: bool = True
-    delete_where: str = ""
-    """SQL over the source's columns: rows for which it holds are deleted from the table."""
-    rows_in_driver: int = ROWS_IN_DRIVER
-
-    @classmethod
-    def of(cls, on: str | Sequence[str], **options: Any) -> Merge:
-        """Take one key column or several."""
-        return cls((on,) if isinstance(on, str) else tuple(on), **options)
 
 
 @dataclass(frozen=True)
@@ -114,6 +96,7 @@ def merge(
     options: Mapping[str, str],
     update: bool = True,
     insert: bool = True,
+    update_where: str = "",
     delete_where: str = "",
     rows_in_driver: int = ROWS_IN_DRIVER,
     connect: Connect = connect_to,
@@ -122,7 +105,8 @@ def merge(
 
     `options` are those of format `commitlog`: `kafka.bootstrap.servers`, `log`, `timeoutSeconds`,
     `rowsPerFile`, `bytesPerFile`. Rows with a null in their key match nothing. Columns that the
-    source lacks, and fields of structs, keep their values; in new rows they are null.
+    source lacks, and fields of structs, keep their values; in new rows they are null. With
+    `update_where`, such as `source.at > target.at`, only rows for which it holds are updated.
 
     Raises:
         InvalidTransaction: columns that don't fit, or a key that the source has twice.
@@ -137,13 +121,17 @@ def merge(
                 advice="Use `each_batch` or `upsert`, which commit a batch once, or leave it out",
             )  # fmt: skip
     wanted = Merge.of(
-        on, update=update, insert=insert, delete_where=delete_where, rows_in_driver=rows_in_driver
+        on,
+        update=update,
+        insert=insert,
+        update_where=update_where,
+        delete_where=delete_where,
+        rows_in_driver=rows_in_driver,
     )
     log = connect(parsed.connection)
     execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
     with Source(source, wanted, info := standing(log, table)) as rows:
-        local = rows.local if parsed.by_log else None
-        small = merged(info, local, wanted.on, update=update, insert=insert)
+        small = merged(info, rows.local if parsed.by_log else None, wanted)
         if small is not None:
             found = _write_rows(log, info, small, parsed.timeout_seconds)
             if found is not None:
@@ -240,6 +228,7 @@ def prepare(
         update=wanted.update,
         insert=wanted.insert,
         given=present(source.columns, info.schema).serialize().to_pybytes(),
+        update_where=wanted.update_where,
     )
     fragments = [int(fragment.fragment_id) for fragment in dataset.get_fragments()]
     if source.local is not None:
@@ -374,4 +363,6 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> pa.Schema:
     fields = [field for field in frame.schema if field.name not in extra]
     given = arrow_schema(StructType(fields), info.name)
     check_columns(given, info.schema, info.name, partial=not wanted.insert)
+    if wanted.update_where:
+        check_condition(wanted.update_where, info.schema, present(given, info.schema), wanted.on)
     return given

@@ -39,6 +39,7 @@ from commitlog.spark.files import (
     named_by_task,
     write_files,
 )
+from commitlog.spark.wanted import columns_named, rows_that_hold
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
 KEY = "__key"
@@ -62,6 +63,8 @@ class MergeTask:
     insert: bool = True
     given: bytes = b""
     """The schema of the source's columns in the table's types; empty: all of the table's."""
+    update_where: str = ""
+    """Lance's SQL over `source` and `target`: only rows for which it holds are updated."""
 
     def columns(self) -> pa.Schema:
         """Return the source's columns in the table's types."""
@@ -124,17 +127,17 @@ class _Rows:
     def _taken(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         found, deletes = pc.is_valid(batch.column(ADDRESS)), batch.column(DELETE)
         update = pc.and_(found, pc.invert(deletes)) if self._task.update else _none(batch)
+        moved = self._kept.to_update(batch.filter(update))
         missing = pc.and_(pc.invert(found), pc.invert(deletes))
         insert = missing if self._task.insert else _none(batch)
-        moved = batch.filter(update)
-        gone = pc.and_(found, deletes)
-        self.addresses.append(batch.filter(pc.or_(update, gone)).column(ADDRESS))
+        gone = batch.filter(pc.and_(found, deletes))
+        self.addresses += [moved.column(ADDRESS), gone.column(ADDRESS)]
         self.row_ids += moved.column(ROW_ID).to_pylist()
         new = batch.filter(insert)
         self.keys.update(hashes_of(new, self._task.on))
         self.updated += moved.num_rows
         self.inserted += new.num_rows
-        self.deleted += pc.sum(gone).as_py() or 0
+        self.deleted += gone.num_rows
         if moved.num_rows:
             yield self._kept.completed(moved)
         if new.num_rows:
@@ -304,6 +307,16 @@ class KeptColumns:
     @cached_property
     def _dataset(self) -> lance.LanceDataset:
         return open_dataset(self._task.target.location, self._task.version)
+
+    def to_update(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows whose row in the table is to be updated."""
+        condition, on = self._task.update_where, self._task.on
+        if not condition or not found.num_rows:
+            return found
+        names = columns_named(condition, self._task.target.arrow_schema(), on).names
+        held = self._dataset._take_rows(found.column(ROW_ID), names)
+        given = found.select(columns_named(condition, self.given, on).names)
+        return found.take(rows_that_hold(condition, held, pa.Table.from_batches([given])))
 
     def completed(self, moved: pa.RecordBatch) -> pa.RecordBatch:
         """Return moved rows with all columns of the table."""

@@ -22,6 +22,7 @@ from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode
 from commitlog.spark.files import brought
 from commitlog.spark.merge_files import DELETE
+from commitlog.spark.wanted import Merge
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,28 @@ class SmallMerge(NamedTuple):
     """What the source brought, for the transaction's notes."""
 
 
-def merged(
-    info: TableInfo, rows: pa.Table | None, on: tuple[str, ...], *, update: bool, insert: bool
-) -> SmallMerge | None:
+def merged(info: TableInfo, rows: pa.Table | None, wanted: Merge) -> SmallMerge | None:
     """Return a merge as writes of rows; None if there are too many, or they aren't for the log.
 
     Raises InvalidTransaction for keys that come twice.
     """
     if rows is None or rows.nbytes > ROWS_INLINE_BYTES_MAX:
         return None
-    if any(rows.column(name).null_count for name in on):
+    if any(rows.column(name).null_count for name in wanted.on):
         return None
     given = rows_table(rows.drop_columns([DELETE]), info.schema, info.name)
-    check_merge(info, given, on)
+    check_merge(info, given, wanted.on)
     deletes = rows.column(DELETE)
     parts = []
-    if update or insert:
-        settings = {"when_matched_update_all": update, "when_not_matched_insert_all": insert}
+    if wanted.update or wanted.insert:
+        settings = {
+            "when_matched_update_all": wanted.update,
+            "when_matched_update_all_filt": wanted.update_where or None,
+            "when_not_matched_insert_all": wanted.insert,
+        }
         kept = given.filter(pc.invert(deletes))
-        parts.append(RowsPart(RowsMode.UPSERT, kept, on, settings))
-    parts.append(RowsPart(RowsMode.DELETE, given.filter(deletes), on))
+        parts.append(RowsPart(RowsMode.UPSERT, kept, wanted.on, settings))
+    parts.append(RowsPart(RowsMode.DELETE, given.filter(deletes), wanted.on))
     parts = [part for part in parts if part.rows.num_rows]
     if not all(_fits(info, part) for part in parts):
         return None

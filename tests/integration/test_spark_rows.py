@@ -20,9 +20,10 @@ from commitlog.client.row_groups import BaseScan, base_scan, read_base
 from commitlog.client.row_reading import read_write
 from commitlog.client.row_writes import encode_write
 from commitlog.client.rows import ROW_ADDRESS
+from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import RowsMode
 from commitlog.model.records import Code
-from commitlog.spark import Batch, each_batch, merge, row_base
+from commitlog.spark import Batch, Merged, each_batch, merge, row_base
 from commitlog.spark.row_base import base_on_executors
 from consumers.tools.row_stream import apply_on_spark
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
@@ -148,6 +149,39 @@ def test_a_merge_of_a_batch_comes_to_what_files_come_to(world: SparkWorld) -> No
     assert merged.outcome is not None
     [last] = [r for r in world.log_rows("r$bylog") if r["sequence"] == merged.outcome.sequence]
     assert last["principal"] == "nameless"
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({"rows": "log"}, 100), ({}, 100), ({}, 0)],
+    ids=["as rows", "in the driver", "on executors"],
+)
+def test_a_merge_leaves_newer_rows_alone(
+    world: SparkWorld, settings: dict[str, str], limit: int, request: pytest.FixtureRequest
+) -> None:
+    table = f"r$newer{request.node.callspec.id.replace(' ', '')}"
+    world.create(table, SCHEMA, primary_key="id")
+    world.client.append(table, pa.table({"id": [1, 2, 3], "name": ["m"] * 3}, schema=SCHEMA))
+    given = [(1, "a", False), (2, "z", False), (3, "a", True), (4, "a", False), (5, "a", True)]
+    source = world.spark.createDataFrame(given, "id long, name string, gone boolean")
+
+    def merged(condition: str) -> Merged:
+        return merge(
+            source,
+            table,
+            "id",
+            options={**world.options, **settings},
+            update_where=condition,
+            delete_where="gone",
+            rows_in_driver=limit,
+        )
+
+    with pytest.raises(InvalidTransaction, match="nme"):
+        merged("source.nme > target.name")
+    done = merged("source.name > target.name")
+    assert (done.updated, done.inserted, done.deleted) == (1, 1, 1)
+    found = [(row["id"], row["name"]) for row in world.rows(table)]
+    assert found == [(1, "m"), (2, "z"), (4, "a")]
 
 
 @pytest.mark.parametrize("is_ansi", ["true", "false"], ids=["ansi", "legacy"])

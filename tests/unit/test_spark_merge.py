@@ -28,6 +28,7 @@ from commitlog.spark.merge_files import (
     merge_rows,
     with_table_types,
 )
+from commitlog.spark.wanted import Merge, check_condition
 from tests.service import SCHEMA, Service, rows, service
 
 TABLE = "shop$orders"
@@ -48,12 +49,12 @@ def source(*rows: tuple[int | None, str | None], deletes: tuple[int, ...] = ()) 
     return pa.table(given)
 
 
-def task_for(info: TableInfo, *, update: bool = True, insert: bool = True) -> MergeTask:
+def task_for(info: TableInfo, **how: Any) -> MergeTask:
     target = target_of(info, TABLE, info.schema, rows_per_file=1000, bytes_per_file=1 << 30)
-    return MergeTask(target, info.version, ("id",), info.stable_row_ids, update, insert)
+    return MergeTask(target, info.version, ("id",), info.stable_row_ids, **how)
 
 
-def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: bool) -> list[MergePart]:
+def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: Any) -> list[MergePart]:
     """Do the merge in so many tasks: rows of a fragment, and of a new key, go to one of them."""
     info = world.client.table(TABLE)
     task = task_for(info, **how)
@@ -129,6 +130,57 @@ def test_matched_and_unmatched_rows_can_be_left_alone(world: Service) -> None:
     assert contents(world) == {1: "a", 2: "a", 3: "x"}
     commit(world, parts_of(world, source((2, "y"), (8, "y")), insert=False), insert=False)
     assert contents(world) == {1: "a", 2: "y", 3: "x"}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_only_rows_for_which_a_condition_holds_are_updated(
+    world: Service, stable: bool, tasks: int
+) -> None:
+    """A condition that is null doesn't hold; new rows and deletions don't ask it."""
+    world.client.create_table(TABLE, SCHEMA, stable_row_ids=stable)
+    for ids, name in (((1, 2, 3), "m"), ((4, 5), "m"), ((6,), None), ((7,), "z")):
+        data = pa.table({"id": ids, "name": [name] * len(ids)}, schema=SCHEMA)
+        world.client.append(TABLE, data)
+    given = source(
+        (5, "x"), (1, "a"), (2, "x"), (4, "n"), (6, "x"), (7, "a"), (3, None), (9, "a"),
+        deletes=(7,),
+    )  # fmt: skip
+    parts = parts_of(world, given, tasks=tasks, update_where="source.name > target.name")
+    commit(world, parts)
+    expected = {1: "m", 2: "x", 3: "m", 4: "n", 5: "x", 6: None, 9: "a"}
+    assert contents(world) == expected
+    assert [sum(getattr(part, name) for part in parts) for name in COUNTED] == [1, 3, 1]
+    with pytest.raises(NothingToDo):
+        commit(world, parts_of(world, source((1, "a")), update_where="false"))
+
+
+def test_a_condition_may_name_what_the_source_lacks(world: Service) -> None:
+    columns = [("id", pa.int64()), ("at", pa.struct([("day", pa.date32()), ("n", pa.int64())]))]
+    schema = pa.schema([*columns, ("name", pa.string())])
+    world.client.create_table(TABLE, schema)
+    held = [{"day": None, "n": 5}, {"day": None, "n": 1}]
+    world.client.append(TABLE, pa.table({"id": [1, 2], "at": held, "name": ["a", "b"]}, schema))
+    given = source((1, "x"), (2, "x"))
+    commit(world, parts_of(world, given, update_where="Target.at.n < 3 -- new"))
+    assert contents(world) == {1: "a", 2: "x"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("source.nme > target.name", "nme"),
+        ("source.name >", "can't be evaluated"),
+        ("true) OR (false", "closes a bracket"),
+        ("source.id > 1 source.id", "can't be evaluated"),
+        (" ", "can't be evaluated"),
+    ],
+)
+def test_a_condition_that_no_rows_can_be_held_against_is_refused(condition: str, said: str) -> None:
+    with pytest.raises(InvalidTransaction, match=said):
+        check_condition(condition, SCHEMA, SCHEMA, ("id",))
+    with pytest.raises(InvalidTransaction, match="no effect with update=False"):
+        Merge.of("id", update=False, update_where=condition)
 
 
 def test_a_task_sends_no_more_keys_than_a_merge_names(
