@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,6 +168,17 @@ def test_a_time_in_the_future_is_refused_unless_a_version_has_it(
     assert found.resolve(VersionWanted(time_ms=newest_ms)) == 2
     with pytest.raises(InvalidRequest, match="is in the future"):
         found.resolve(VersionWanted(time_ms=newest_ms + 1))
+
+
+def test_a_version_is_found_by_the_time_that_pylance_shows(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    made = {world.client.append(TABLE, rows(n)).time_ms: n + 1 for n in range(1, 17)}
+    shown = {one["version"]: one["timestamp"] for one in world.client.open(TABLE).versions()}
+    for version in made.values():  # the last one of each millisecond
+        moment = shown[version]
+        assert isinstance(moment, datetime)
+        wanted = options(timestampAsOf=moment.astimezone().isoformat()).version
+        assert versions(world).resolve(wanted) == version
 
 
 def test_the_guard_and_tags_of_branches_are_no_tags_of_a_table(world: Service) -> None:
