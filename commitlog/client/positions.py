@@ -144,8 +144,10 @@ def milliseconds_of(moment: datetime) -> int:
     """Return a time as milliseconds since 1970; without a zone it is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     # Not by `timestamp()`, a float: some of its milliseconds are one less. For such a reason
-    # pylance's `versions()` shows every third version a microsecond early.
-    return (aware - _EPOCH + timedelta(microseconds=1)) // timedelta(milliseconds=1)
+    # pylance's `versions()` shows every third version a microsecond early. The last microsecond of
+    # a second is left alone: 23:59:59.999999 is how one writes the end of a day.
+    early = timedelta(microseconds=1 if aware.microsecond < 999_999 else 0)
+    return (aware - _EPOCH + early) // timedelta(milliseconds=1)
 
 
 def sequences_text(found: Mapping[int, int]) -> str:

@@ -144,7 +144,7 @@ class TableVersions:
         found, newer = self._around(time_ms)
         if time_ms > time.time_ns() // 1_000_000 and newer > self.info.version:
             # A zone may take a time behind all that a datetime has.
-            shown_ms = min(time_ms, milliseconds_of(datetime.max) - 1)
+            shown_ms = min(time_ms, milliseconds_of(datetime.max))
             moment = datetime.fromtimestamp(shown_ms / 1000, UTC)
             if not found or self.read(found).time_us // 1000 < time_ms:
                 raise of_the_future(moment.isoformat(), "timestampAsOf")

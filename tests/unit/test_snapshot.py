@@ -8,12 +8,14 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import lance
 import pytest
 
 from commitlog.adapters.storage import LocalStore
+from commitlog.client.positions import milliseconds_of
 from commitlog.client.snapshot import Snapshot
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
@@ -192,3 +194,17 @@ def test_files_that_are_gone_are_no_version(shop: Service, head: int, tmp_path: 
         kept.rename(manifests)
     with pytest.raises(Unavailable, match="cannot be read"):
         shop.client.snapshot(index=str(tmp_path / "none.duckdb"))
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1970-01-01T00:00:00.123999", 124),  # as pylance shows a version of 124
+        ("1970-01-01T00:00:00.123", 123),
+        ("1970-01-01T00:00:00.999999", 999),  # the end of a second, or of a day
+        ("1970-01-01T01:00:00.001+01:00", 1),
+        ("9999-12-31T23:59:59.999999", 253_402_300_799_999),
+    ],
+)
+def test_a_time_is_the_millisecond_that_it_was_written_for(text: str, milliseconds: int) -> None:
+    assert milliseconds_of(datetime.fromisoformat(text)) == milliseconds
