@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.rest import routes
 from consumers.servers.namespace.service import Service
+from consumers.servers.security.limits import Limits
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World, numbers
 from tests.service import on_memory
@@ -82,6 +84,7 @@ def test_a_request_that_is_repeated_while_it_runs_gets_the_same_answer(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
+    """At one server the second waits; this is what two of them do."""
     path, body = _COMMIT, request(namespace, [{"deregister_table": {"id": [namespace, "lance"]}}])
     if kind == "rename":
         names = [{"namespace": [namespace], "name": name} for name in ("ice", "new")]
@@ -96,6 +99,12 @@ def test_a_request_that_is_repeated_while_it_runs_gets_the_same_answer(
             assert server.ask("POST", path, body, key).status in (200, 204)
         return found
 
+    async def turn(limits: Limits, key: str) -> asyncio.Lock:
+        lock = asyncio.Lock()
+        await lock.acquire()
+        return lock
+
+    monkeypatch.setattr(Limits, "turn", turn)
     monkeypatch.setattr(Service, "transaction", transaction)
     again = server.ask("POST", path, body, key)
     assert again.status in (200, 204), again.data
