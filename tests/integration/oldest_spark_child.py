@@ -18,7 +18,8 @@ from commitlog.spark import CommitLogDataSource, each_batch, local_session, merg
 SERVERS, LOG, JARS, FOLDER = sys.argv[1:]
 OPTIONS = {"kafka.bootstrap.servers": SERVERS, "log": LOG}
 REACH = ", ".join(f"`{name}` '{value}'" for name, value in OPTIONS.items())
-COLUMNS = ["id", "name", "timestamp'2013-07-01' AS at", "array(1F, 0.5F) AS v"]
+TIMES = ["timestamp'2013-07-01' AS at", "timestamp_ntz'2013-07-01' AS day"]
+COLUMNS = ["id", "name", *TIMES, "array(1F, 0.5F) AS v"]
 QUERY_SECONDS = 300
 DELTA = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 SETTINGS = {
@@ -72,7 +73,7 @@ def this_format(spark: SparkSession) -> dict[str, Any]:
 
     append(frame(1, 2))
     spark.sql(f"CREATE TABLE old USING commitlog OPTIONS ({REACH}, table 's$old')")
-    spark.sql("INSERT INTO old VALUES (3, 'sql', null, null)")
+    spark.sql("INSERT INTO old VALUES (3, 'sql', null, null, null)")
     said = refused(spark, {
         "insert": "INSERT INTO old SELECT * FROM old WHERE id > 100",
         "alter": "ALTER TABLE old ADD COLUMN x int",
@@ -106,7 +107,14 @@ def this_format(spark: SparkSession) -> dict[str, Any]:
     except Exception as error:
         said["limit"] = str(error)
     seen = spark.table("seen").count()
-    return {"rows": rows, "kinds": kinds, "refused": said, "outcomes": outcomes, "seen": seen}
+    return {
+        "rows": rows,
+        "times": [kind for _, kind in read(columns="at,day").dtypes],
+        "kinds": kinds,
+        "refused": said,
+        "outcomes": outcomes,
+        "seen": seen,
+    }
 
 
 def three_formats(spark: SparkSession) -> dict[str, Any]:

@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("oldest_spark_child.py")
 WIDE = pa.schema(
     [("id", pa.int32()), ("name", pa.string()), ("at", pa.timestamp("ns", "UTC")),
-     ("v", pa.list_(pa.float32(), 2))]
+     ("day", pa.timestamp("us")), ("v", pa.list_(pa.float32(), 2))]
 )  # fmt: skip
 COPY = pa.schema([("id", pa.int32()), ("kind", pa.string())])
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -60,6 +60,7 @@ def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
         [1, "a", [1.0, 0.5]], [2, "m", [1.0, 0.5]], [3, "sql", None], [4, "x", [1.0, 0.5]],
         [5, "x", None], [6, "a", [1.0, 0.5]],
     ]  # fmt: skip
+    assert alone["times"] == ["timestamp", "timestamp_ntz"]
     assert alone["kinds"] == {"insert": 7, "update_preimage": 2, "update_postimage": 2}
     assert alone["seen"] == alone["outcomes"] > 7
     said = alone["refused"]
