@@ -120,6 +120,7 @@ class Supervisor:
         port = self._listener.getsockname()[1]
         servers = self._start_broker()
         partitions = self._await_log(servers)
+        address = f"{config.http_scheme}://{roots.host_in_url(config.host)}:{port}"
         write_endpoints(
             self._root,
             {
@@ -128,12 +129,11 @@ class Supervisor:
                 "roots": json.dumps(named_here()),
                 "root": str(self._root),
                 "places": config.places,
-                "http": f"{config.http_scheme}://{config.host}:{port}",
+                "http": address,
             },
         )
         self._start_parts(servers, partitions)
         self._await_readiness(port)
-        address = f"{config.http_scheme}://{_host_in_url(config.host)}:{port}"
         return f"ready {address} kafka {servers} root {self._root}"
 
     def _uses_cluster(self) -> bool:
@@ -367,10 +367,6 @@ def take_http_listener() -> socket.socket | None:
     """Return the socket that the supervisor listens on for the server, if there is one."""
     number = os.environ.pop(HTTP_FD, None)
     return socket.socket(fileno=int(number)) if number is not None else None
-
-
-def _host_in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _not_ready(config: Config, port: int) -> str:

@@ -167,6 +167,11 @@ def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
     return listener
 
 
+def host_in_url(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _kept_port(root: Path) -> int:
     try:
         return int((root / HTTP_PORT_FILE).read_text())

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from commitlog.errors import Unavailable
+from consumers.runtime.roots import host_in_url
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
@@ -176,7 +177,7 @@ def serve(
             waited += 0.02
             pause.wait(0.02)
         host, port = listener.getsockname()[:2]
-        on_ready(f"{host}:{port}")
+        on_ready(f"{host_in_url(host)}:{port}")
         while not stop.wait(LOOK_SECONDS):
             if not thread.is_alive():
                 raise server.why("ended")

@@ -563,3 +563,9 @@ def test_a_log_that_lost_its_records_is_not_begun_again(tmp_path: Path) -> None:
     outcomes.clear()  # as after a power cut
     with pytest.raises(RootMoved, match="none of its records"):
         partitions_on(tmp_path, log)
+
+
+def test_an_address_of_ipv6_stands_in_brackets_before_a_port() -> None:
+    assert [roots.host_in_url(one) for one in ("::1", "10.0.0.1", "a.b")] == [
+        *("[::1]", "10.0.0.1", "a.b")
+    ]
