@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import socket
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
+
+from consumers.runtime.loopback import is_loopback
 
 ANY = "*"
 _NOT_PUBLIC = ("internal", "lan", "local", "localdomain", "localhost", "test", "home.arpa")
 """How names end that nobody can register: those of containers and clusters, among others."""
+_MAPPED = "::ffff:"
+"""Before an IPv4 address, where a socket takes both kinds."""
 _REMEMBERED_MAX = 1024
 
 
@@ -23,21 +27,14 @@ def is_foreign(server: tuple[str, int | None] | None, host: str, known: frozense
     `server` is the address that was reached, `host` the name with its port, and `known` has names
     that are the server's own.
     """
-    if server is None or not _is_loopback(server[0]) or ANY in known or host.startswith("["):
+    reached = server[0].removeprefix(_MAPPED) if server else ""
+    if not is_loopback(reached) or ANY in known or host.startswith("["):
         return False
     name = host.partition(":")[0].rstrip(".").lower()
     is_private = "." not in name or name.endswith(tuple(f".{end}" for end in _NOT_PUBLIC))
     return not (
         is_private or _is_address(name) or name in known or name == socket.gethostname().lower()
     )
-
-
-def _is_loopback(address: str) -> bool:
-    if not _is_address(address):
-        return False
-    found = ip_address(address)
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 def _is_address(name: str) -> bool:
