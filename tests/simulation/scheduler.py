@@ -14,6 +14,8 @@ import hashlib
 import inspect
 import math
 import random
+import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -108,6 +110,9 @@ class Scheduler:
         """All that tasks of event loops were made of."""
         self.listing: list[str] | None = None
         """Every traced line, when somebody wants to read the run."""
+        self._thread = threading.get_ident()
+        self.strangers: list[str] = []
+        """Stacks of other threads that passed a point: what they do would be taken for a task's."""
 
     @property
     def running(self) -> Process | None:
@@ -190,6 +195,7 @@ class Scheduler:
 
     def point(self, process: Process, what: str) -> None:
         """Pass a point where the code under test touches the world."""
+        self._refuse_strangers()
         if not process.is_alive:
             raise Killed(process.name)
         if process.is_spared:
@@ -217,8 +223,15 @@ class Scheduler:
             task.wakes_after = self.steps + self.random.randrange(1, 6)
             self._hold_up(task, process)
 
+    def _refuse_strangers(self) -> None:
+        """Keep out a thread that another test left: it found the world in a module's globals."""
+        if threading.get_ident() != self._thread:
+            self.strangers.append("".join(traceback.format_stack()))
+            raise RuntimeError("a simulated world is for the thread that made it")
+
     def sleep(self, process: Process, seconds: float) -> None:
         """Let others run while a task waits."""
+        self._refuse_strangers()
         if not process.is_alive:
             raise Killed(process.name)
         if self._task is not None:

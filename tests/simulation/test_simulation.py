@@ -63,6 +63,31 @@ def test_who_waits_for_a_lock_lets_its_holder_go_on() -> None:
     scheduler.stop()
 
 
+def test_a_thread_that_another_test_left_doesnt_take_a_tasks_place() -> None:
+    scheduler, process, said = Scheduler(seed=0), Process("p"), list[str]()
+    scheduler.rates.preempt = 1.0
+
+    def touch() -> None:
+        try:
+            scheduler.point(process, "touched by another thread")
+        except RuntimeError as error:
+            said.append(str(error))
+
+    def act() -> None:
+        thread = threading.Thread(target=touch)
+        thread.start()
+        thread.join()
+        scheduler.point(process, "acts")
+        said.append("acted")
+
+    scheduler.add(process, "task", act)
+    while len(said) < 2:
+        scheduler.step()
+    assert said == ["a simulated world is for the thread that made it", "acted"]
+    assert ["touch" in stranger for stranger in scheduler.strangers] == [True]
+    scheduler.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.flaky(reruns=0)  # a seed does the same at each try

@@ -482,6 +482,8 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
             world.run()
             check_lanes(world.cluster)
             report.problem = next(iter(world.auditor.complaints), "")
+            if not report.problem and world.scheduler.strangers:
+                report.problem = f"another thread was here: {world.scheduler.strangers[0]}"
         except Violation as violation:
             report.problem = str(violation)
         except Exception as error:
