@@ -175,6 +175,7 @@ def test_an_outcome_has_the_bytes_that_fastavro_gives_it(
     assert value == by_fastavro(schema_of(sealed), sealed)
 
 
+@pytest.mark.slow
 @given(dataclass_of(Outcome))
 def test_the_core_knows_the_size_of_an_outcome(outcome: Outcome) -> None:
     _, value = avro.seal_outcome(outcome, previous_hash=b"", epoch=0, node="")
@@ -211,6 +212,7 @@ def test_numbers_have_one_reading(data: bytes, at: int) -> None:
         assert fastavro.schemaless_reader(io.BytesIO(data[at:]), "long", None) == number
 
 
+@pytest.mark.slow
 @given(TRANSACTIONS, IDS, LONGS, TEXTS)
 def test_the_payload_hash_covers_the_content_alone(
     transaction: Transaction, transaction_id: str, number: int, principal: str
@@ -251,6 +253,7 @@ def _silent(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, message="", conflict=conflict)
 
 
+@pytest.mark.slow
 @given(dataclass_of(Outcome), st.binary(max_size=32), LONGS, TEXTS)
 def test_outcomes_survive_and_their_hash_is_the_decisions(
     outcome: Outcome, previous_hash: bytes, epoch: int, node: str
@@ -273,6 +276,7 @@ def test_no_bytes_break_the_decoder_of_the_log(key: bytes | None, value: bytes) 
     assert record.reason
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(sorted(ENCODED)), st.integers(0, 2000), st.binary(max_size=4), st.booleans())
 def test_damaged_records_break_no_decoder(

@@ -181,6 +181,7 @@ print(state_digest(table).hex())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_agree() -> None:
     digests = {
         ended(

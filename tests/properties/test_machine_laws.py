@@ -217,6 +217,7 @@ def redecided(talk: Conversation, machine: Machine, submitted) -> Outcome:  # ty
         talk.world.machine = original
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=25))
 def test_versions_and_ids_only_grow(steps: list[Step]) -> None:
     talk = Conversation()

@@ -161,6 +161,7 @@ def test_a_group_comes_to_what_its_writes_come_to_one_by_one(seed: int) -> None:
     assert {row["id"] for row in merged.rows.slice(0, merged.moved).to_pylist()} == ids
 
 
+@pytest.mark.slow
 def test_only_rows_that_may_have_a_groups_keys_are_read() -> None:
     """Whatever there is besides: a table may have ten million rows."""
     table = pa.table(
@@ -210,6 +211,7 @@ def outcome_of(one: Write | RowsUnusable) -> Any:
     return one.rows.to_pylist(), list(one.keys), one.operation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(80))
 def test_writes_that_are_read_together_are_what_each_is_alone(seed: int) -> None:
     """Also those that are broken, or say what isn't so."""

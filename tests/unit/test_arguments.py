@@ -225,6 +225,7 @@ def test_who_connects_with_wrong_arguments_is_told() -> None:
             use_storage_options(*given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), PARAMETERS, ids=[f"{kind.__name__}.{name}" for kind, name in PARAMETERS]
 )

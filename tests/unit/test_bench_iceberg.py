@@ -47,6 +47,7 @@ def test_a_system_is_compared_with_sqlcatalog_at_the_same_work() -> None:
     assert "somebody else was first" in str(rounds[0])
 
 
+@pytest.mark.slow
 def test_the_cost_of_history_is_measured_on_real_appends() -> None:
     said: list[str] = []
     few, more = snapshot_costs((1, 300), said.append)

@@ -116,6 +116,7 @@ def test_growth_measures_the_machine_alone() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", merge.WORKS)
 def test_two_writers_of_one_fragment_change_rows_of_their_own(
     running: Service, monkeypatch: pytest.MonkeyPatch, work: str, tmp_path: Path
@@ -145,6 +146,7 @@ def test_two_writers_of_one_fragment_change_rows_of_their_own(
         ours[0]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [peer.name for peer in peers.PEERS])
 def test_every_peer_commits_rows_that_can_be_counted(name: str, tmp_path: Path) -> None:
     found = peers.installed((name,))
@@ -205,6 +207,7 @@ def no_service() -> Iterator[Any]:
     yield
 
 
+@pytest.mark.slow
 def test_a_suite_that_fails_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def assert_appendable(outcome: Outcome) -> None:
     assert len(record_of(outcome)) <= RECORD_BYTES_MAX + 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_refusal_of_a_huge_name_is_small(protocol: int) -> None:
     world = World(rules=Rules(protocol))

@@ -150,6 +150,7 @@ def test_a_batch_of_too_many_operations_is_refused_before_it_is_read(world: Worl
 NUL = "a\0b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -213,6 +214,7 @@ def test_a_path_that_is_no_utf_8_names_nothing(world: World, path: str) -> None:
     assert "aren't UTF-8" in str(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", ["\x01", "\x1b", "\x1f", "\x7f", "\x85"])
 def test_an_unprintable_character_is_refused_wherever_it_stands(
     world: World, character: str
@@ -381,6 +383,7 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
         Limits(app, settings, _Known()).hold("", 4 * MEGABYTE)
 
 
+@pytest.mark.slow
 def test_rows_that_arrive_fill_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows over 8 MiB are kept in files, and little may unfold to gigabytes of them."""
     settings = LimitSettings(spooled_bytes_max=20 * MEGABYTE)
@@ -412,6 +415,7 @@ def test_rows_that_arrive_leave_no_file_if_the_server_is_killed(
         assert read.stdout == body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bodies", [1, 16])
 def test_others_have_their_turn_after_each_piece_of_bodies_that_unfold(bodies: int) -> None:
     limits, sent = Limits(_reading), gzip.compress(bytes(64 * MEGABYTE // bodies))
@@ -451,6 +455,7 @@ def test_requests_in_a_row_are_few(world: World) -> None:
     assert b"400 Bad Request" in flood
 
 
+@pytest.mark.slow
 def test_idle_connections_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a file of the server's, which needs files for itself."""
     monkeypatch.setattr(LimitedHeads, "connections_max", 20)
@@ -485,6 +490,7 @@ def test_headers_that_follow_a_body_are_bounded(world: World) -> None:
     assert answer.endswith(b"\r\n5")
 
 
+@pytest.mark.slow
 def test_a_body_of_small_pieces_arrives(world: World) -> None:
     body = json.dumps({"predicate": "id > 2" + " " * 300_000}).encode()
     head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nConnection: close\r\n"

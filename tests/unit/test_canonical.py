@@ -32,11 +32,13 @@ def expected(value: object) -> bytes:
     return told.encode()
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_it_is_json_with_sorted_keys_and_no_space(value: object) -> None:
     assert canonical.to_json(value) == expected(value)
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_python_writes_the_same_without_machine_code(value: object) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -74,6 +74,7 @@ def test_the_end_tells_what_failed_and_closes_as_pytest_did(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_failed_check_fails_what_passed(tmp_path: Path) -> None:
     closing = "==== 3 passed in 3.00s ===="
     code, lines = run(tmp_path, closing + "\n", 0, check=1)
@@ -81,6 +82,7 @@ def test_a_failed_check_fails_what_passed(tmp_path: Path) -> None:
     assert "FAILED: make check; see above" in lines
 
 
+@pytest.mark.slow
 def test_a_run_without_a_closing_line_fails_and_shows_the_errors(tmp_path: Path) -> None:
     code, lines = run(tmp_path, "", 0)
     assert code == 1

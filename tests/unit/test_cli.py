@@ -115,6 +115,7 @@ def test_a_replay_builds_in_a_folder_of_this_machine(
     assert not list(Path().iterdir()), "a folder named s3: would be another place"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["0", "-5", "99999999999999999999"])
 @pytest.mark.parametrize("command", ["history t", "conflicts", "log"])
 def test_a_limit_that_cannot_be_is_wrong_usage(
@@ -124,6 +125,7 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

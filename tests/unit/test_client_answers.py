@@ -91,6 +91,7 @@ def test_a_broken_socket_is_connected_again_and_open_watches_are_repeated(
     assert client.table("a$t").version == 2
 
 
+@pytest.mark.slow
 def test_the_outcomes_topic_answers_while_the_socket_is_down(
     client: CommitLog, leader: SteeredLeader
 ) -> None:
@@ -115,6 +116,7 @@ def test_an_iceberg_commit_in_the_topic_is_readable(client: CommitLog) -> None:
     assert not are_readable(client._tables, replace(outcome, results=(unknown,)))
 
 
+@pytest.mark.slow
 def test_the_fallback_heeds_no_record_of_a_deposed_leader(
     client: CommitLog, log: MemoryLog, leader: SteeredLeader
 ) -> None:
@@ -133,6 +135,7 @@ def test_the_fallback_heeds_no_record_of_a_deposed_leader(
     assert ticket.result(WAIT_SECONDS, wait="committed").status is Status.COMMITTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 100])
 def test_void_records_at_the_end_hide_no_leader(
     client: CommitLog, log: MemoryLog, leader: SteeredLeader, count: int
@@ -149,6 +152,7 @@ def test_void_records_at_the_end_hide_no_leader(
         )
 
 
+@pytest.mark.slow
 def test_a_hundred_are_in_flight_at_once(client: CommitLog) -> None:
     operations = [_append(client, i) for i in range(100)]
     tickets = [client.submit("a$t", operation) for operation in operations]
@@ -279,6 +283,7 @@ def test_the_same_transaction_twice_is_one(client: CommitLog) -> None:
     assert client.open("a$t").count_rows() == 1
 
 
+@pytest.mark.slow
 def test_a_delivery_that_fails_is_repeated_under_the_same_id(
     client: CommitLog, log: MemoryLog
 ) -> None:
@@ -293,6 +298,7 @@ def test_a_delivery_that_fails_is_repeated_under_the_same_id(
     assert next(fates, None) is None
 
 
+@pytest.mark.slow
 def test_a_client_without_a_leader_says_so(log: MemoryLog) -> None:
     with CommitLog(lambda: log, settings=RuntimeSettings(request_timeout_seconds=0.3)) as client:
         with pytest.raises(Unavailable, match="leader"):

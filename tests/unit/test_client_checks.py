@@ -115,6 +115,7 @@ def _not_an_operation(client: CommitLog) -> Any:
     return "append"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [

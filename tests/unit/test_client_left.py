@@ -34,6 +34,7 @@ def connect(log: MemoryLog, leader: SteeredLeader) -> Callable[[], CommitLog]:
     return lambda: CommitLog(lambda: log, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_a_client_that_nobody_has_ends(connect: Callable[[], CommitLog]) -> None:
     before = threads()
     client = connect()
@@ -43,6 +44,7 @@ def test_a_client_that_nobody_has_ends(connect: Callable[[], CommitLog]) -> None
     wait_until(lambda: ended(before), "its threads ended")
 
 
+@pytest.mark.slow
 def test_what_a_client_gave_keeps_it(connect: Callable[[], CommitLog]) -> None:
     before = threads()
     ticket = connect().runtime().watch(connect().append("a$t", ROWS).transaction_id)

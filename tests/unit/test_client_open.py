@@ -67,6 +67,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITES)
 def test_native_writes_go_through_the_log(
     client: CommitLog, leader: SteeredLeader, name: str
@@ -159,6 +160,7 @@ def test_a_race_that_lance_cannot_see_before_is_answered_as_one(
     assert other.version == 4
 
 
+@pytest.mark.slow
 def test_the_log_s_reason_for_a_refusal_is_kept(
     client: CommitLog, leader: SteeredLeader, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +214,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_native_write_of_wrong_arguments_is_refused_in_the_log_s_words(
     client: CommitLog, name: str
@@ -247,6 +250,7 @@ READ: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", [KeyError("mine"), KeyboardInterrupt()])
 @pytest.mark.parametrize("as_reader", [True, False])
 @pytest.mark.parametrize("name", READ)
@@ -348,6 +352,7 @@ REFUSABLE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSABLE)
 def test_each_write_of_a_handle_says_why_it_was_refused(
     client: CommitLog, leader: SteeredLeader, name: str
@@ -488,6 +493,7 @@ def _reader(name: str, count: int) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(values.schema, [values])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -102,6 +102,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_rows_are_what_lance_writes_as_a_dataset(
     client: CommitLog, tmp_path: Path, source: Callable[[Path], Any]
@@ -222,6 +223,7 @@ def test_an_update_of_keys_names_the_new_ones(
     assert keys.hashes == b"".join(key_hashes([pa.array([100])]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "where"),
     [
@@ -262,6 +264,7 @@ def test_a_second_merge_counts_rows_that_were_deleted_before(
     assert _rows(client) == {2: "w", 3: "x", 4: "y", 5: "z"}
 
 
+@pytest.mark.slow
 def test_merges_by_the_other_options(client: CommitLog, leader: SteeredLeader, table: str) -> None:
     rows = {"id": [1, 8], "v": ["m", "n"]}
     client.merge_insert(table, rows, "id", when_matched_update_all=False)
@@ -464,6 +467,7 @@ def test_parts_of_maps_have_the_names_that_lance_compares(client: CommitLog) -> 
     assert found["j"].to_pylist() == ["{}", None, None]
 
 
+@pytest.mark.slow
 def test_rows_are_found_again_where_their_keys_are(client: CommitLog, table: str) -> None:
     expected = dict(zip(range(1, 6), "abcde", strict=True))
     for number in range(2, 9):
@@ -518,6 +522,7 @@ def test_what_a_callers_stream_raises_reaches_the_caller(
     assert 9 not in _rows(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", ["; x", " LIMIT 1", " source.v = 'x'", ") OR (true"])
 def test_a_merges_condition_with_something_behind_it_is_refused(
     client: CommitLog, table: str, rest: str

@@ -53,6 +53,7 @@ def row(shared: Service) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "becomes"),
     [

@@ -262,6 +262,7 @@ def test_what_deciding_leaves_in_memory_does_not_grow_with_the_versions(
     assert young <= BLOCKS_MAX
 
 
+@pytest.mark.slow
 def test_more_fragments_take_no_more_calls() -> None:
     counts = []
     for fragments in (10, 10_000):

@@ -27,6 +27,7 @@ def test_odd_appends_are_decided_alike(native_chain: type[Chain], seed: int) -> 
     assert digest == made.machine.digest(), seed
 
 
+@pytest.mark.slow
 def test_golden_logs_are_decided_alike(
     native_chain: type[Chain], released_logs: dict[str, MemoryLog]
 ) -> None:

@@ -38,6 +38,7 @@ def ledger(observations: list[StationHour]) -> Ledger:
     return Ledger.at_start(observations, read_airports())
 
 
+@pytest.mark.slow
 def test_a_desk_plans_the_same_steps_every_time(observations: list[StationHour]) -> None:
     steps = plan(3, observations)
     assert steps == plan(3, read_observations())
@@ -81,6 +82,7 @@ def test_every_late_observation_is_brought_once(
     assert sum(counted.values()) == DESK_COUNT * ROUND_COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [StepKind.CORRECT, StepKind.DELETE, StepKind.UPSERT, StepKind.APPEND]
 )

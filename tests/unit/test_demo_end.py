@@ -37,6 +37,7 @@ def printed(root: Path, *, stays: bool) -> str:
     return cast("io.StringIO", console.file).getvalue()
 
 
+@pytest.mark.slow
 def test_the_service_is_looked_after_until_somebody_interrupts() -> None:
     service = Watched(KeyboardInterrupt())
     keep_open(cast("DemoService", service))

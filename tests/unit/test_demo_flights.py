@@ -67,6 +67,7 @@ def some_lines() -> str:
     return header + "".join(lines[:: FLIGHTS_ROWS // LINES])
 
 
+@pytest.mark.slow
 def test_each_flight_is_what_plain_python_makes_of_it(tmp_path: Path, some_lines: str) -> None:
     path = tmp_path / "some.csv"
     path.write_text(some_lines)
@@ -85,6 +86,7 @@ def test_each_flight_is_what_plain_python_makes_of_it(tmp_path: Path, some_lines
         assert was == should
 
 
+@pytest.mark.slow
 def test_slices_hold_every_line_once_and_in_order(
     tmp_path: Path, some_lines: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_brokers_of_compose_keep_three_copies_and_agree_on_each_other() -> None:
     assert len(ids) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "document"), MANIFESTS)
 @pytest.mark.parametrize("release", ["1.30", kubernetes_validate.latest_version()])
 def test_manifests_fit_the_schemas_of_kubernetes(

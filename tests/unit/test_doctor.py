@@ -48,6 +48,7 @@ def test_doctor_says_which_lane_runs(
     assert find("python").message.endswith(said)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "CONNECT_SECONDS", 1.0)
     found = find("cluster", bootstrap_servers="127.0.0.1:9")
@@ -55,6 +56,7 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch
     assert "127.0.0.1:9" in found.message
 
 
+@pytest.mark.slow
 def test_a_moved_root_is_found_without_its_broker(tmp_path: Path) -> None:
     tables = tmp_path / "first" / "tables"
     marks = tables / MARKS
@@ -100,6 +102,7 @@ def test_what_may_not_be_looked_at_is_a_finding(
     assert "user" in found["disk"].advice
 
 
+@pytest.mark.slow
 def test_little_room_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "DISK_FREE_MINIMUM", 2**70)
     assert find("disk", root=tmp_path / "not" / "yet").level is Level.WARN
@@ -156,6 +159,7 @@ def test_durability_is_counted_on_the_cluster() -> None:
     assert "min.insync.replicas" in weak.advice
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_one_if_something_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--json"]) == ExitCode.REFUSED
     findings = json.loads(capsys.readouterr().out)

@@ -30,6 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own", "other"])
 def test_a_namespace_is_decided_where_its_tables_are(world: World, name: str) -> None:
     made = world.post(f"/v1/namespace/{name}/create", {"properties": {"a": "1"}})
@@ -52,6 +53,7 @@ def test_a_namespace_is_decided_where_its_tables_are(world: World, name: str) ->
     assert world.send("GET", f"/v1/namespaces/{name}")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own", "other"])
 def test_a_repeated_request_gets_the_first_answer(world: World, name: str) -> None:
     def twice(method: str, path: str, body: bytes = b"") -> None:
@@ -86,6 +88,7 @@ def test_a_key_of_iceberg_holds_for_one_request_whatever_partition_decides_it(
         assert world.post("/v1/namespaces", made, headers=key)[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_iceberg", [False, True])
 def test_two_requests_under_one_key_at_once_are_carried_out_one_after_the_other(
     world: World, monkeypatch: pytest.MonkeyPatch, is_iceberg: bool
@@ -123,6 +126,7 @@ def test_a_position_names_each_partition(world: World, position: int | str) -> N
     assert "one for each partition, with commas between" in said["error"]
 
 
+@pytest.mark.slow
 def test_a_partition_without_a_leader_stops_no_request_about_another(tmp_path: Path) -> None:
     world = World(tmp_path, request_seconds=3.0, domains={"own": 1})
     try:

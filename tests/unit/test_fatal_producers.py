@@ -271,6 +271,7 @@ class _Refusing:
         return getattr(self._writer, name)
 
 
+@pytest.mark.slow
 def test_a_resend_that_cannot_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "DELIVERY_SECONDS", 0.01)
     log = MemoryLog()

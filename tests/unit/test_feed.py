@@ -110,6 +110,7 @@ def test_who_leaves_before_it_has_read_as_far_as_it_began_is_told_nothing_of_bef
     assert min(sequences(after)) > 600
 
 
+@pytest.mark.slow
 def test_a_busy_partition_holds_no_other_up_and_tokens_name_both() -> None:
     busy, quiet = PartitionLog(0), PartitionLog(1)
     busy.grow(600)
@@ -213,6 +214,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
     def tables(*names: str) -> list[set[str]]:
         events = told(shop.client, names or None, "beginning", refused=True)
@@ -241,6 +243,7 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
         assert feed.poll(0) == []
 
 
+@pytest.mark.slow
 def test_idle_seconds_count_once_a_feed_has_caught_up(stream: PartitionLog) -> None:
     wanted = sequences(read(log_of(stream), [BEGINNING], EVERYTHING))
     (start,) = token_starts(

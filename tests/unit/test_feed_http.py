@@ -94,6 +94,7 @@ class Feed:
         self.response.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_cut_off_again_and_again_misses_nothing(uri: str, shop: Service) -> None:
     found: list[int] = []
     last_id = None
@@ -113,6 +114,7 @@ def test_a_client_that_is_cut_off_again_and_again_misses_nothing(uri: str, shop:
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_feed_goes_on_over_a_restart_of_its_server_and_a_change_of_leader(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         log = running.client
@@ -136,6 +138,7 @@ def test_a_feed_goes_on_over_a_restart_of_its_server_and_a_change_of_leader(tmp_
         assert len(wanted) == 5
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_ends_its_feeds(shop: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 4 * WAIT_SECONDS)
     stop, ready = threading.Event(), threading.Event()
@@ -183,6 +186,7 @@ def test_heartbeats_move_the_id_along_past_what_is_left_out(uri: str, shop: Serv
     again.cut()
 
 
+@pytest.mark.slow
 def test_a_feed_ends_when_its_time_is_over(uri: str) -> None:
     feed = Feed(uri, seconds="0.5", **{"from": "now"})
     messages = []

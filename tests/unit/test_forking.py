@@ -86,6 +86,7 @@ print(json.dumps([os.getpid(), child.pid, child.wait(60), child.poll()]))
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fork", [False, True])
 def test_what_is_forked_outlives_its_template_and_ends_as_others_do(is_fork: bool) -> None:
     then = """
@@ -144,6 +145,7 @@ def test_a_short_command_line_names_what_there_is_room_for(tmp_path: Path) -> No
     assert words == [Path(sys.executable).name, "-m", "consumers.cli"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["it was killed", "it imports for ever", "it can't import"])
 def test_a_template_that_can_not_fork_is_an_error(how: str) -> None:
     names = {"it was killed": "json", "it imports for ever": "slow_one", "it can't import": "none"}
@@ -173,6 +175,7 @@ class _Gone:
         raise EOFError
 
 
+@pytest.mark.slow
 def test_a_part_whose_template_has_ended_is_started_by_its_command_line() -> None:
     part = CommandProcess("it", ["--version"], environment=os.environ, inherited=())
     part.start(_Gone())  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["", "clients.append(held)"], ids=["garbage", "in use"])
 def test_a_forked_child_leaves_its_parents_clients_alone(keep: str) -> None:
     program = textwrap.dedent(PARENT).replace("KEEP", keep)

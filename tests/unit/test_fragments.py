@@ -57,6 +57,7 @@ def test_fragments_are_a_sorted_map_however_they_change(
     assert_holds(target, model)
 
 
+@pytest.mark.slow
 @given(st.sets(IDS), CHANGES, CHANGES)
 def test_a_fork_changes_alone(
     first: set[int], changes: list[tuple[int, int]], later: list[tuple[int, int]]

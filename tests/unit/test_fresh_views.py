@@ -103,6 +103,7 @@ def test_views_of_tables_branches_and_clones_hold_nested_rows_and_nulls(running:
             assert content(again) == shown, (table, position)
 
 
+@pytest.mark.slow
 def test_views_show_the_blobs_of_versions_below(running: Service) -> None:
     client = running.client
     client.create_table("ns$b", BLOBS, primary_key="id")

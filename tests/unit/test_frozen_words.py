@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
 
+import pytest
+
 from commitlog import words
 from commitlog.model.reasons import Aside, Cut, Phrase, bounded
 
@@ -49,6 +51,7 @@ def test_no_released_refusal_is_reworded() -> None:
     assert golden["advice"] == words.FROZEN_ADVICE
 
 
+@pytest.mark.slow
 def test_every_reason_has_words() -> None:
     found = dict(_reasons())
     assert len(found) > 150

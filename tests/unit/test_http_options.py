@@ -97,6 +97,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     running.close()
 
 
+@pytest.mark.slow
 def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_path: Path) -> None:
     key = {"x-api-key": "k"}
     assert world.send("GET", "/lance/v1/table")[0] == 401

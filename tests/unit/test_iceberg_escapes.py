@@ -148,6 +148,7 @@ def test_no_update_names_a_place_of_others(places: Places) -> None:
                 assert status == 403, (path, place, update, answer)
 
 
+@pytest.mark.slow
 def test_a_table_s_own_place_is_named_freely(places: Places) -> None:
     update = {"action": "set-properties", "updates": {"write.data.path": f"{places.mine}/other"}}
     change = {"requirements": [], "updates": [update]}
@@ -194,6 +195,7 @@ def test_no_table_is_made_at_a_place_of_others(places: Places) -> None:
         assert status == 403, (place, answer)
 
 
+@pytest.mark.slow
 def test_what_was_staged_is_made_where_the_log_wanted_it(places: Places) -> None:
     body = {"name": "staged", "schema": SCHEMA, "stage-create": True}
     status, staged = places.post("namespaces/bobs/tables", body)
@@ -215,6 +217,7 @@ def test_what_was_staged_is_made_where_the_log_wanted_it(places: Places) -> None
     assert status == 200, answer
 
 
+@pytest.mark.slow
 def test_no_metadata_file_of_others_is_registered(places: Places) -> None:
     tail = places.secret_file.removeprefix(f"{places.root}/")
     for number, file in enumerate(
@@ -236,6 +239,7 @@ def test_no_metadata_file_of_others_is_registered(places: Places) -> None:
     assert places.world.send("GET", "/v1/namespaces/hr/tables/salaries", b"", BOB)[0] == 403
 
 
+@pytest.mark.slow
 def test_a_forged_metadata_file_names_no_place_of_others(places: Places) -> None:
     """Who may write the files of his table can write metadata as he likes, and register it."""
     store, source = store_for(places.mine), store_for(places.secret)
@@ -252,6 +256,7 @@ def test_a_forged_metadata_file_names_no_place_of_others(places: Places) -> None
         assert status == 403, (place, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["again", "again & #1"])
 def test_a_table_is_registered_again_under_its_name(places: Places, name: str) -> None:
     status, made = places.post("namespaces/bobs/tables", {"name": name, "schema": SCHEMA})
@@ -307,6 +312,7 @@ def test_lance_tables_take_no_place_that_others_left(places: Places) -> None:
     assert status == 200, answer
 
 
+@pytest.mark.slow
 def test_a_message_of_lance_names_no_place_of_others(places: Places) -> None:
 
     world, name = places.world, f"bobs${places.world.fresh_name()}"

@@ -32,6 +32,7 @@ def ids(kept: Any) -> list[int]:
     return [one.snapshot_id for one in kept.snapshots()]
 
 
+@pytest.mark.slow
 def test_snapshots_expire_by_policy_and_what_is_named_stays(alone: tuple[Any, FilesWorld]) -> None:
     catalog, world = alone
     kept = appended(catalog, world, 5, properties=KEEP_TWO)
@@ -49,6 +50,7 @@ def test_snapshots_expire_by_policy_and_what_is_named_stays(alone: tuple[Any, Fi
     assert world.remove() == []
 
 
+@pytest.mark.slow
 def test_a_namespace_has_a_policy_for_tables_of_both_formats(alone: tuple[Any, FilesWorld]) -> None:
     catalog, world = alone
     kept = appended(catalog, world, 3)
@@ -59,6 +61,7 @@ def test_a_namespace_has_a_policy_for_tables_of_both_formats(alone: tuple[Any, F
     assert [len(ids(one)) for one in (kept, off, wrong)] == [2, 3, 3]
 
 
+@pytest.mark.slow
 def test_an_expiry_that_meets_another_commit_looks_again(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_contents_are_all_files_of_the_table(
     assert list(found.last) == [table.metadata_location]
 
 
+@pytest.mark.slow
 def test_a_purge_removes_all_files_and_a_drop_none(alone: tuple[Any, FilesWorld]) -> None:
     catalog, world = alone
     kept, gone = made(catalog, world), made(catalog, world)
@@ -82,6 +83,7 @@ def test_files_elsewhere_stay_and_so_does_what_names_them(
     assert not below(table.location())
 
 
+@pytest.mark.slow
 def test_what_a_purge_leaves_is_listed_until_it_is_gone(alone: tuple[Any, FilesWorld]) -> None:
     catalog, world = alone
     elsewhere = world.tables_root / f"elsewhere-{world.fresh_name()}"

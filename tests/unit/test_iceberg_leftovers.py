@@ -31,6 +31,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
 
 
+@pytest.mark.slow
 def test_what_no_snapshot_leads_to_is_listed_and_removed_once_it_is_old(
     alone: tuple[Any, FilesWorld],
 ) -> None:
@@ -98,6 +99,7 @@ def test_what_fell_out_of_the_metadata_log_is_listed_and_goes_after_a_record(
     assert len(order) == 3
 
 
+@pytest.mark.slow
 def test_maintenance_removes_what_no_snapshot_leads_to_by_policy_after_a_record(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_files_stay_for_readers_that_began_while_a_snapshot_led_to_them(
     removals.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"strays": {"a": "b"}, "unread": {}}'])
 def test_notes_that_are_damaged_begin_anew(
     alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture, damaged: bytes
@@ -221,6 +224,7 @@ def test_notes_that_are_damaged_begin_anew(
     assert list(json.loads(notes.read_text())["strays"]) == [str(stray)]
 
 
+@pytest.mark.slow
 def test_a_wrong_policy_of_an_iceberg_table_is_told_and_holds_up_no_other(
     alone: tuple[Any, FilesWorld], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_wrong_policy_of_an_iceberg_table_is_told_and_holds_up_no_other(
     assert all("$".join(wrong.name()) in one for one in told)
 
 
+@pytest.mark.slow
 def test_what_was_read_once_is_not_read_again(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +330,7 @@ class Killed(BaseException):
     """Ends a removal where it is, as `kill -9` does."""
 
 
+@pytest.mark.slow
 def test_a_removal_that_is_killed_at_any_step_is_ended_by_the_next(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +437,7 @@ def test_a_table_that_cannot_be_read_is_named_and_keeps_what_it_may_lead_to(
         assert [one.location for one, _ in leftovers.find()] == [str(new)]
 
 
+@pytest.mark.slow
 def test_what_a_client_removes_during_a_look_holds_up_no_other(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -457,6 +464,7 @@ def test_what_a_client_removes_during_a_look_holds_up_no_other(
     assert not [one for one in caplog.messages if "is left alone" in one]
 
 
+@pytest.mark.slow
 def test_a_purge_waits_for_a_store_that_does_not_say_what_others_need(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_refusal_names_a_lance_operation_by_its_place_in_the_request(
     assert refused.error["message"].startswith("lance-operations[1]: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "status"),
     [
@@ -170,6 +171,7 @@ def test_a_missing_file_is_said_when_the_table_is_loaded(
     assert server.ask("HEAD", address).status == 204
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -380,6 +382,7 @@ def test_a_location_as_java_writes_it_is_a_local_path(
     assert server.ask("POST", tables, elsewhere).status == 400
 
 
+@pytest.mark.slow
 def test_an_outcome_that_is_not_known_in_time_is_said_so_and_known_later(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     world = World(tmp_path, lambda: MemoryLog(cluster))

@@ -343,6 +343,7 @@ MERGED = SPARK | {"spark.merge-into.num-target-rows-inserted": "1"}
 STREAMED = {"spark.sql.streaming.epochId": "3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "level", "is_rebased"),
     [
@@ -444,6 +445,7 @@ def test_lists_that_cannot_be_read_are_not_rebased(world: Writers, broken: str) 
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "kind", "value"),
     [

@@ -181,6 +181,7 @@ def test_staging_makes_nothing(world: World, server: IcebergServer) -> None:
     assert server.ask("HEAD", f"{_TABLES}/staged").status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["a#1", "a?b", "a%20b", "*", "[x]", "a b", "\u00fc" * 255, "x" * 255, ".hidden"]
 )

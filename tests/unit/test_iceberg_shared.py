@@ -35,6 +35,7 @@ def _register(world: FilesWorld, name: str, place: str) -> None:
     assert world.post("/v1/namespaces/files/register", body, headers=READ_ONLY)[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_metadata_elsewhere", [False, True])
 def test_a_second_name_keeps_the_files_of_a_purged_table(
     alone: tuple[Any, FilesWorld], has_metadata_elsewhere: bool
@@ -51,6 +52,7 @@ def test_a_second_name_keeps_the_files_of_a_purged_table(
     assert not below(table.location())
 
 
+@pytest.mark.slow
 def test_a_purged_table_that_came_back_by_older_metadata_keeps_its_files(
     alone: tuple[Any, FilesWorld],
 ) -> None:
@@ -139,6 +141,7 @@ def test_tables_that_went_with_their_namespace_are_left_alone(
     assert below(table.location()) == before
 
 
+@pytest.mark.slow
 def test_a_table_of_another_log_is_left_alone_until_this_one_has_changed_it(
     alone: tuple[Any, FilesWorld], tmp_path: Path
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_table_of_another_log_is_left_alone_until_this_one_has_changed_it(
         other.close()
 
 
+@pytest.mark.slow
 def test_two_logs_over_one_tables_root_leave_each_others_files_alone(
     alone: tuple[Any, FilesWorld], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,6 +203,7 @@ def test_two_logs_over_one_tables_root_leave_each_others_files_alone(
     assert "has tables of another log, too" in caplog.text
 
 
+@pytest.mark.slow
 def test_nothing_goes_while_it_cannot_be_listed_whose_files_are_there(
     alone: tuple[Any, FilesWorld],
     tmp_path: Path,
@@ -291,6 +296,7 @@ def test_a_purge_leaves_what_another_table_has_by_add_files(
     assert not below(owner.location())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["before", "meanwhile"])
 def test_a_purge_stops_at_a_table_registered_by_older_metadata(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch, step: str

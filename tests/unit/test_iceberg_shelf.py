@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_an_index_is_a_dict(steps: list[tuple[str, int]]) -> None:
     assert {key: index.get(key) for key in range(301) if key in index} == expected
 
 
+@pytest.mark.slow
 @given(_STEPS, st.sets(_KEYS, max_size=40))
 def test_a_shelf_is_an_ordered_dict(steps: list[tuple[str, int]], last: set[int]) -> None:
     shelf = Shelf("id", [{"id": i} for i in range(150)])

@@ -41,6 +41,7 @@ def head(world: World) -> int:
     return world.log.snapshot().positions[0]
 
 
+@pytest.mark.slow
 def test_all_tables_are_as_they_stood(world: World, server: IcebergServer) -> None:
     from pyiceberg import exceptions
 
@@ -127,6 +128,7 @@ def test_metadata_that_is_gone_is_told(world: World, server: IcebergServer) -> N
     assert then.table_exists("gone.short")
 
 
+@pytest.mark.slow
 def test_readers_beside_writers_see_all_of_a_commit_or_nothing(
     world: World, server: IcebergServer
 ) -> None:
@@ -176,6 +178,7 @@ def lance_rows(namespace: Any, table: list[str]) -> pa.Table:
     return lance.dataset(namespace_client=namespace, table_id=table).to_table()
 
 
+@pytest.mark.slow
 def test_positions_have_names(world: World, server: IcebergServer) -> None:
     space = world.fresh_name()
     now = catalog(server)

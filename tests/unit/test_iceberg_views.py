@@ -182,6 +182,7 @@ def create(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "schema": SCHEMA, "view-version": version(), "properties": {}, **more}
 
 
+@pytest.mark.slow
 def test_clients_make_views_beside_tables(world: World, server: IcebergServer) -> None:
     pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
     from pyiceberg.catalog import load_catalog

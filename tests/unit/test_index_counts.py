@@ -83,6 +83,7 @@ def test_each_way_to_write_counts_and_a_compaction_adds_no_rows(tmp_path: Path) 
         assert table["n"] == log.open(T).count_rows() == 1
 
 
+@pytest.mark.slow
 def test_a_registered_table_counts_what_it_has(tmp_path: Path) -> None:
     made = lance.write_dataset(pa.table({"id": pa.array([1, 2, 3], pa.int64())}), tmp_path / "x")
     made.delete("id = 2")

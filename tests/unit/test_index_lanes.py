@@ -60,6 +60,7 @@ def test_rows_of_any_log_are_alike(native: type[AppendColumns], seed: int) -> No
     assert taken > 300
 
 
+@pytest.mark.slow
 def test_rows_of_every_golden_log_are_alike(native: type[AppendColumns]) -> None:
     taken = 0
     with ExitStack() as stack:

@@ -71,6 +71,7 @@ CALLS: list[Callable[[LeaderSocket], object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS, ids=("read", "send", "attend", "start"))
 def test_no_lock_stays_held(call: Callable[[LeaderSocket], object]) -> None:
     at, was_interrupted = 0, True

@@ -73,6 +73,7 @@ def test_a_closed_writer_appends_nothing_and_opens_no_other_client() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [_allow, _clean])
 def test_a_refused_client_does_not_wait_for_the_garbage_collector(
     act: Callable[[], None], monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def broker() -> Iterator[Broker]:
     running.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_asks_a_fenced_broker_lives_on(broker: Broker) -> None:
     # In a process of its own: the client's answer to this was to abort it.
     command = [sys.executable, "-c", ASKING, f"127.0.0.1:{broker.port}"]
@@ -106,6 +107,7 @@ def test_a_process_that_asks_a_fenced_broker_lives_on(broker: Broker) -> None:
     assert (asking.returncode, said) == (0, "made-up\n")
 
 
+@pytest.mark.slow
 def test_a_cluster_without_an_answer_is_unavailable_within_the_time_given() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -113,6 +115,7 @@ def test_a_cluster_without_an_answer_is_unavailable_within_the_time_given() -> N
             KafkaLog.connect(address, timeout_seconds=1)
 
 
+@pytest.mark.slow
 def test_the_address_of_the_http_server_is_told_from_the_brokers() -> None:
     """The ready line has both, and the other one answers in words that Kafka's client counts."""
     with socket.create_server(("127.0.0.1", 0)) as http:

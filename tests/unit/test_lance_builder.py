@@ -91,6 +91,7 @@ def _names(dataset: lance.LanceDataset, folder: str) -> set[str]:
     return {path.name for path in (Path(dataset.uri) / folder).iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_pylance_builds_what_nobody_else_sees(dataset: lance.LanceDataset, name: str) -> None:
     task = _task(dataset, MAKERS[name](dataset))
@@ -166,6 +167,7 @@ def test_a_foreign_version_is_noticed_and_not_touched(dataset: lance.LanceDatase
     assert _names(dataset, "_versions") == before
 
 
+@pytest.mark.slow
 def test_a_build_has_a_deadline_and_cleans_up_behind_it(
     dataset: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_values_of_other_types_are_left_to_python(lanes: Lanes, name: str) -> No
     assert native._native.read(bytearray(python.prefix)) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_reading_and_writing_keep_no_memory(lanes: Lanes, golden: dict[str, list[bytes]]) -> None:
     records = [
         one for one in golden[""] if one[:PREFIX_BYTES] in {p.prefix for p in lanes.python.values()}
@@ -249,6 +250,7 @@ def test_a_record_with_other_things_around_is_left_to_python(
     assert load(native_module)[-1].encode_append_record(*given) is None
 
 
+@pytest.mark.slow
 def test_encoding_appends_keeps_no_memory(native_module: Path) -> None:
     *_, native = load(native_module)
     surroundings = around(("t",), "life", "jo")

@@ -152,6 +152,7 @@ def test_a_root_of_another_log_is_refused(
     assert (asked, read_endpoints(root)) == ([], left)
 
 
+@pytest.mark.slow
 def test_a_root_of_another_log_is_neither_served_nor_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_root_of_another_log_is_neither_served_nor_believed(
     assert "name this log's root" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

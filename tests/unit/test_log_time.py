@@ -50,6 +50,7 @@ def test_one_bad_append_time_moves_the_clock_by_a_step(world: World, submitted_a
     assert replayed_from_parts(world.machine).digest() == world.machine.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_ms", [30 * DAY_MS, -30 * DAY_MS])
 def test_commits_go_on_while_the_brokers_clock_is_wrong_for_long(
     world: World, ahead_ms: int
@@ -77,6 +78,7 @@ def test_the_clock_follows_at_once_after_a_quiet_month(world: World) -> None:
     assert ask(world, "a").time_ms == world.now_ms
 
 
+@pytest.mark.slow
 def test_an_id_that_may_have_been_forgotten_is_refused_whatever_the_clocks_did(
     world: World,
 ) -> None:

@@ -62,6 +62,7 @@ def test_many_tables_are_one_record(world: World, tables: tuple[str, str]) -> No
     assert world.send("GET", f"{PATH}/{done['transaction_id']}") == (200, done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["{up}SECRET", "a/{up}SECRET", "./SECRET", "", "x.lance\0", "\\x", "x" * 5000]
 )
@@ -92,6 +93,7 @@ RECORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDS)
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -116,6 +118,7 @@ def test_what_the_log_itself_says_of_a_record_no_request_says(
     assert world.log.runtime().request(0, "status")["sequence"] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value", "is_kept"),
     [
@@ -232,6 +235,7 @@ def test_the_feed_has_the_logs_own_path(world: World) -> None:
     assert {route.path for route in feed_routes(world.log)} == {"/v1/log/feed", "/v1/feed"}
 
 
+@pytest.mark.slow
 def test_the_document_describes_them(world: World) -> None:
     with urllib.request.urlopen(f"{world.uri}/openapi.json", timeout=60) as answer:
         paths = json.loads(answer.read())["paths"]

@@ -155,6 +155,7 @@ def test_sql_answers_as_table_json_and_csv(
     assert capsys.readouterr().out == "one\n"
 
 
+@pytest.mark.slow
 def test_listings_are_csv_if_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["history", TABLE], ["tables"], ["conflicts"], ["blame", TABLE]):
         assert run(*command, "--root", root, "--csv") == ExitCode.OK
@@ -192,6 +193,7 @@ def test_a_listing_without_rows_is_the_header_as_csv(
     assert headers[:5] == headers[5:]
 
 
+@pytest.mark.slow
 def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("top", "--once", "--json", "--root", root) == ExitCode.OK
     row = json.loads(capsys.readouterr().out)
@@ -207,6 +209,7 @@ def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) ->
     )
 
 
+@pytest.mark.slow
 def test_an_index_that_has_all_there_is_is_not_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_tables_commits_are_transactions_however_many_operations_they_have(
     assert (table["committed"], table["refused"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_top_stays_in_place_on_a_terminal_until_interrupted(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +407,7 @@ def test_the_older_command_line_of_duckdb_reads_it(root: Path) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_columns_of_one_name_keep_their_values(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -448,6 +453,7 @@ def test_times_are_as_exact_as_json_as_they_are(
     ]
 
 
+@pytest.mark.slow
 def test_an_error_of_duckdb_is_one_line_that_steers_no_terminal(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,6 +491,7 @@ def test_a_query_that_is_no_text_is_a_wrong_argument(
     assert "standard input isn't text" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_a_digit_that_is_no_number_names_no_position(
     root: Path, command: str, capsys: pytest.CaptureFixture[str]
@@ -493,6 +500,7 @@ def test_a_digit_that_is_no_number_names_no_position(
     assert "has no transaction" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_a_position_of_a_partition_that_the_log_lacks_is_refused(
     root: Path, command: str, capsys: pytest.CaptureFixture[str]

@@ -109,6 +109,7 @@ def test_only_the_loop_that_is_not_outside_answers_from_what_it_owns() -> None:
     assert (elsewhere, outside) == ([False], [False])
 
 
+@pytest.mark.slow
 def test_a_lane_does_one_job_at_a_time_and_a_late_one_holds_up_no_other() -> None:
     mailbox, go_on = Mailbox(), threading.Event()
     lanes = Lanes("test", mailbox.post, workers=1)

@@ -71,6 +71,7 @@ def test_what_was_done_is_told_though_more_failed(
     assert all(said in one["result"] for said, one in zip(results, done, strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_done_is_told_though_sparks_process_ended(
     made: Service, told: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_what_was_done_is_told_though_sparks_process_ended(
     assert done[1]["result"] == "left for later: the Spark job failed"
 
 
+@pytest.mark.slow
 def test_a_broken_table_holds_up_no_other(made: Service, told: Any) -> None:
     for table in ("a", "b", "c"):
         made.client.create_table(table, SCHEMA)

@@ -37,6 +37,7 @@ def test_a_broker_starts(tmp_path: Path) -> None:
     assert process.wait(60)
 
 
+@pytest.mark.slow
 def test_sql_is_answered(tmp_path: Path) -> None:
     process = SqlProcess(tmp_path, SqlSettings(seconds=60))
     try:

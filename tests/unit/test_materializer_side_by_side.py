@@ -124,6 +124,7 @@ def test_one_transaction_s_tables_are_written_at_once(running: Running) -> None:
     running.await_told(sequence)
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_is_tried_again(running: Running) -> None:
     running.store("a").failures = 2
     sequences = [running.put(change) for name in TABLES for change in running.changes[name]]

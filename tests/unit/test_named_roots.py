@@ -183,6 +183,7 @@ def test_an_older_logs_places_follow_its_root(tmp_path: Path) -> None:
         assert not OLD.joinpath("protocol-4").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "root", "words"),
     [

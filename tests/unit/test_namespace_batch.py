@@ -58,6 +58,7 @@ def test_versions_of_many_tables_commit_as_one_record(
     assert world.open(p, 2).count_rows() == 15
 
 
+@pytest.mark.slow
 def test_what_a_batch_needs_of_many_tables_is_looked_at_in_one_round(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_one_conflict_refuses_all_and_names_the_operation(
     assert described[0] == 200, "the winner can be described once 409 is answered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [True, False], ids=["staged no more", "staged as another version"])
 def test_a_version_that_exists_is_a_conflict_whatever_is_staged(
     world: World, tables: tuple[list[str], list[str]], gone: bool
@@ -129,6 +131,7 @@ def test_a_refusal_names_entries_as_the_request_does(
     assert heads(world, tables[0]) == [(1, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["file://", "file-object-store://", ""])
 def test_a_manifest_may_be_named_by_its_whole_path(
     world: World, tables: tuple[list[str], list[str]], scheme: str

@@ -37,6 +37,7 @@ def listed(world: World, table: list[str]) -> list[int]:
     return [entry["version"] for entry in body["versions"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranges", "count", "left"),
     [

@@ -71,6 +71,7 @@ def test_a_commit_whose_answer_is_spoilt_is_there_once(
         assert found.version == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["lost", "500", "504"])
 def test_a_batch_that_is_sent_again_is_there_once(world: World, answer: str) -> None:
     tables = [[world.fresh_name(), "t"] for _ in range(3)]

@@ -222,6 +222,7 @@ def test_a_client_is_told_on_a_connection_that_it_just_opened(
             assert last.path_of(asked) == name_of(asked + 1), "it asks there first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks_before", [True, False], ids=["begins before", "begins after"])
 def test_a_new_connection_is_that_of_the_only_client_that_does_not_ask_elsewhere(
     world: World, table: list[str], monkeypatch: pytest.MonkeyPatch, asks_before: bool
@@ -483,6 +484,7 @@ CHANGES: list[tuple[int, Callable[[Any], Any]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_what_an_append_does_not_touch_lands_at_its_first_try(
     world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def headless(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
+@pytest.mark.slow
 def test_without_a_leader_nothing_is_said_that_may_be_wrong(headless: World) -> None:
     for path in ("a$t/describe", "a$t/version/list", "nobody/describe", "a$t/version/describe"):
         status, body = headless.post(f"/v1/table/{path}")

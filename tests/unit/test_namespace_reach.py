@@ -147,6 +147,7 @@ def with_base(place: str) -> bytes:
     return transaction.SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["version/create", "batch-commit"])
 def test_a_base_path_in_a_table_that_one_may_not_read_is_refused(world: World, way: str) -> None:
     secret = create(world, "hr$salaries", 100)

@@ -100,6 +100,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 def test_each_question_sees_what_was_committed_before_it(world: World) -> None:
     assert world.rows("/v1/table/t/create", numbers(0, 10))[0] == 200
 

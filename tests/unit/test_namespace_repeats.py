@@ -88,6 +88,7 @@ def test_a_version_is_created_once(world: World) -> None:
     assert body["version"]["manifest_path"] == first[1]["version"]["manifest_path"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["create", "batch-create", "batch-create without a key", "delete", "deregister"]
 )

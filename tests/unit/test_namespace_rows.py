@@ -195,6 +195,7 @@ def test_a_merge_gives_a_declared_table_its_first_version(world: World) -> None:
     assert count(world, table) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "anew"}], ids=["", "with a key"])
 @pytest.mark.parametrize("operation", ["insert", "merge_insert"])
 def test_a_table_that_another_client_declared_anew_gets_its_first_rows(
@@ -313,6 +314,7 @@ def test_a_query_reads_as_pylance_does(world: World, table: str) -> None:
     assert (status, "LanceRead" in plan) == (200, True), plan
 
 
+@pytest.mark.slow
 def test_a_large_answer_is_sent_from_a_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     name = world.fresh_name()
     rows = pa.table({"id": range(20), "b": [bytes([n]) * 2**20 for n in range(20)]})
@@ -400,6 +402,7 @@ def test_without_a_duration_a_merge_has_a_minute() -> None:
     assert seconds(None) == 60
 
 
+@pytest.mark.slow
 def test_merges_at_the_same_time_are_carried_out_one_after_another(
     world: World, table: str
 ) -> None:

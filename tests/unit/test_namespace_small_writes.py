@@ -44,6 +44,7 @@ def operations_of(world: World, answer: dict[str, Any]) -> list[str]:
     return [result.operation for result in outcome.results]
 
 
+@pytest.mark.slow
 def test_many_small_requests_share_commits_and_have_their_own_counts(world: World) -> None:
     world.log.delete("ns$small", "true")
     status, first = world.rows(f"{BASE}/insert", rows(*range(10)))

@@ -119,6 +119,7 @@ def test_a_version_written_around_the_log_does_not_wedge_the_table(
     assert len(os.listdir(f"{location}/_quarantine")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["lost", "500", "503", "409"])
 def test_an_answer_that_goes_wrong_leaves_no_duplicate(
     world: World, table: list[str], answer: str
@@ -189,6 +190,7 @@ def test_a_declared_table_has_no_versions(world: World) -> None:
     assert (status, body["code"]) == (404, 11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "status", "code"),
     [

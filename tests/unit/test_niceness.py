@@ -40,16 +40,19 @@ def niceness(*, own_session: bool) -> tuple[str, str, str]:
     return own, before, after
 
 
+@pytest.mark.slow
 def test_a_part_in_a_session_of_its_own_makes_its_group_nice() -> None:
     own, before, after = niceness(own_session=True)
     assert (int(own), after) == (BEGAN + 7, "None" if before == "None" else "7")
 
 
+@pytest.mark.slow
 def test_a_part_that_was_started_from_a_shell_leaves_the_shells_group_alone() -> None:
     own, before, after = niceness(own_session=False)
     assert (int(own), after) == (BEGAN + 7, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("began", [0, 4])
 def test_who_is_far_behind_yields_to_nobody(began: int) -> None:
     """Nor has it more of a processor afterwards than whoever started it by `nice` gave it."""

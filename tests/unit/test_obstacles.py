@@ -105,6 +105,7 @@ def aside(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if MARK in path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstruct", IN_THE_WAY)
 def test_a_commit_takes_its_name_from_whatever_has_it(
     cluster: MemoryCluster, world: World, server: IcebergServer, obstruct: Callable[[Path], None]

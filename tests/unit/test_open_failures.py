@@ -78,6 +78,7 @@ def in_a_transaction(log: CommitLog) -> None:
         t.append("t", WIDE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write",
     [
@@ -127,6 +128,7 @@ HANDLE_WRITES: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HANDLE_WRITES)
 def test_a_handle_whose_version_was_deleted_says_so(tmp_path: Path, name: str) -> None:
     with service(tmp_path) as running:

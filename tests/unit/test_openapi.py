@@ -85,6 +85,7 @@ def of_each_operation(routes: Iterable[tuple[str, str]]) -> pytest.MarkDecorator
     )
 
 
+@pytest.mark.slow
 def test_each_operation_of_the_document_is_asked_about() -> None:
     read = [result.ok() for result in schema().get_all_operations() if isinstance(result, Ok)]
     assert sorted(each.label for each in read) == sorted(
@@ -251,6 +252,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     sql.close()
 
 
+@pytest.mark.slow
 @of_each_operation(QUESTIONS)
 def test_questions_are_answered_as_documented(method: str, path: str, asked: str) -> None:
     def ask(case: schemathesis.Case[Any]) -> None:
@@ -259,12 +261,14 @@ def test_questions_are_answered_as_documented(method: str, path: str, asked: str
     ask_about(schema()[path][method], 5, ask)
 
 
+@pytest.mark.slow
 def test_a_question_s_answer_has_the_documented_shape(asked: str) -> None:
     case = schema()["/v1/sql"]["POST"].Case(body={"sql": "SELECT 1 AS one, 'a' AS two"})
     answer = case.call_and_validate(base_url=asked, checks=CHECKED, timeout=60)
     assert answer.json()["rows"] == [[1, "a"]]
 
 
+@pytest.mark.slow
 def test_the_document_names_questions_where_they_are_served(asked: str) -> None:
     with urllib.request.urlopen(f"{asked}/openapi.json", timeout=120) as answer:
         paths = json.load(answer)["paths"]

@@ -98,6 +98,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield Page(root, uri, decided[:-KEPT_BACK])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [97, 1000, 8192])
 def test_the_log_in_pages_is_every_transaction_once(page: Page, limit: int) -> None:
     found = page.pages(limit=limit)
@@ -110,6 +111,7 @@ def test_the_log_in_pages_is_every_transaction_once(page: Page, limit: int) -> N
     assert page.get("events", limit=5)["total"] == len(decided)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [97, 8192])
 def test_a_table_in_pages_is_every_operation_once(page: Page, limit: int) -> None:
     found = page.pages(table=TABLE, limit=limit)
@@ -210,6 +212,7 @@ def test_an_answer_is_asked_for_again_only_when_the_index_changed(page: Page) ->
     assert page.ask("/api/live", known)[0] == 200
 
 
+@pytest.mark.slow
 def test_questions_that_began_on_a_replaced_snapshot_end_on_it(tmp_path: Path) -> None:
     decided, terms = busy_log(300)
     extend_index(tmp_path, decided[:200], terms)
@@ -302,6 +305,7 @@ def test_an_index_of_another_program_is_said_to_be_one(tmp_path: Path) -> None:
         assert "builds the index anew" in body["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "said"),
     [

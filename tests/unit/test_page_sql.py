@@ -145,6 +145,7 @@ def test_no_question_gets_out(uri: str, root: Path, tmp_path: Path, sql: str) ->
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -165,6 +166,7 @@ def test_the_look_at_a_statement_alone_refuses_what_may_act(
         sql_child.check(looked_at, sql)
 
 
+@pytest.mark.slow
 def test_the_look_at_a_statement_lets_a_recursive_one_pass(
     looked_at: duckdb.DuckDBPyConnection,
 ) -> None:
@@ -244,6 +246,7 @@ def test_the_kernel_alone_keeps_the_process_in(uri: str, tmp_path: Path) -> None
     assert (inside / "readable").read_text() == "yes"
 
 
+@pytest.mark.slow
 def test_a_question_that_takes_too_long_is_killed(root: Path) -> None:
     process = SqlProcess(root, SqlSettings(seconds=0.1))
     try:
@@ -254,6 +257,7 @@ def test_a_question_that_takes_too_long_is_killed(root: Path) -> None:
         process.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_starts_too_late_answers_no_other_question(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +274,7 @@ def test_a_process_that_starts_too_late_answers_no_other_question(
         process.close()
 
 
+@pytest.mark.slow
 def test_a_question_that_is_left_alone_ends_by_itself(root: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "consumers.servers.page.sql_child", str(root)],
@@ -301,6 +306,7 @@ def test_too_much_memory_or_too_long_an_answer_is_refused(root: Path) -> None:
         process.close()
 
 
+@pytest.mark.slow
 def test_the_process_knows_no_secrets(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMITLOG_TOKEN", "hunter2")
     process = SqlProcess(root, SqlSettings(seconds=60))
@@ -314,6 +320,7 @@ def test_the_process_knows_no_secrets(root: Path, monkeypatch: pytest.MonkeyPatc
         process.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

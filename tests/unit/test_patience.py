@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from consumers.broker import embedded
 from consumers.broker.readiness import wait_until_ready
 from consumers.commands.parts import PAUSE_SECONDS_MAX, RESTARTS_MAX, Restarts
@@ -58,6 +60,7 @@ def test_who_is_stuck_is_given_up() -> None:
     assert watched.wait(30, at_work=0.02) == 0
 
 
+@pytest.mark.slow
 def test_a_process_at_work_is_told_from_one_that_sleeps() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -72,6 +75,7 @@ def test_a_process_at_work_is_told_from_one_that_sleeps() -> None:
             process.wait()
 
 
+@pytest.mark.slow
 def test_a_broker_is_waited_for_while_it_makes_progress() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -108,6 +112,7 @@ def test_nobody_can_tell_of_a_process_that_is_gone() -> None:
     assert active_seconds(os.getpid()) > 0.0
 
 
+@pytest.mark.slow
 def test_a_process_that_formats_is_waited_for_while_it_works_and_ended_when_it_is_stuck() -> None:
     news = itertools.count()
     script = "import time; print('said', flush=True); time.sleep({})"

@@ -28,6 +28,7 @@ SECONDS, SEED = 2.0, 1
 TABLE = ("shop", "orders")
 
 
+@pytest.mark.slow
 def test_golden_logs_are_followed(
     native_chain: type[Chain], released_logs: dict[str, MemoryLog]
 ) -> None:

@@ -71,6 +71,7 @@ def assert_proven(world: Service) -> None:
     assert verdict.problems == []
 
 
+@pytest.mark.slow
 def test_reworded_refusals_prove_the_same_log(
     world: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_reworded_refusals_prove_the_same_log(
         assert one.conflict is None or one.conflict.advice in ("give up", "")
 
 
+@pytest.mark.slow
 def test_another_release_of_lance_is_put_in_force_by_a_record(
     world: Service, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def outcomes(cluster: MemoryCluster) -> dict[str, Status]:
     }
 
 
+@pytest.mark.slow
 def test_before_the_record_both_lead_in_turn_with_one_state(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_before_the_record_both_lead_in_turn_with_one_state(
     assert list(outcomes(cluster).values()) == [Status.COMMITTED] * 3
 
 
+@pytest.mark.slow
 def test_an_old_leader_stops_at_the_record_and_a_new_one_decides_it(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_an_old_leader_stops_at_the_record_and_a_new_one_decides_it(
     assert (new.rules.protocol, new.rules.operations_max) == (NEW, 7)
 
 
+@pytest.mark.slow
 def test_an_old_standby_stops_at_the_record_and_does_not_lead_after_it(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:

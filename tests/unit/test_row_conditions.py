@@ -21,6 +21,7 @@ def conditions() -> Iterator[Conditions]:
     made.close()
 
 
+@pytest.mark.slow
 def test_conditions_hold_or_not_or_are_refused(conditions: Conditions) -> None:
     assert conditions.fulfilling(TARGET, SOURCE, "target.id = source.id") == [1]
     with pytest.raises(RowsUnusable, match="can't be evaluated") as refused:

@@ -287,6 +287,7 @@ def content(dataset: lance.LanceDataset) -> list[str]:
     return sorted(map(str, dataset.to_table().to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's counts of reads")
 def test_one_row_of_many_fragments_is_found_without_reading_them(tmp_path: Path) -> None:
     dataset = lance.write_dataset(

@@ -212,6 +212,7 @@ def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> Non
     assert template is not processes.made._templates._template
 
 
+@pytest.mark.slow
 def test_a_fork_beside_lance_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Lance warns whoever forks, which a user would take for a fault of the service."""
     template = Template(("lance",))

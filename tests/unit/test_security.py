@@ -136,6 +136,7 @@ def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
             security.identify(wrong)
 
 
+@pytest.mark.slow
 def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +347,7 @@ def test_known_keys_do_not_wait_for_a_slow_issuer(monkeypatch: pytest.MonkeyPatc
     assert len(refused) == 2
 
 
+@pytest.mark.slow
 def test_a_key_file_is_read_again_when_it_may_have_changed(
     checker: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_one_id_by_both_ways_is_one_commit(running: Service) -> None:
     direct.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", [Fate.LOSE, Fate.APPEND_UNTOLD, Fate.REFUSE])
 def test_what_the_leader_cannot_append_the_client_appends(running: Service, fate: Fate) -> None:
     fates = [fate]
@@ -122,6 +123,7 @@ def test_what_the_leader_cannot_append_the_client_appends(running: Service, fate
     assert running.client.table(TABLE).version == 3
 
 
+@pytest.mark.slow
 def test_a_leader_that_could_not_append_is_sent_records_again(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_leader_that_could_not_append_is_sent_records_again(
     assert not fates
 
 
+@pytest.mark.slow
 def test_what_a_leader_had_on_its_way_goes_to_the_next_one(
     running: Service, tmp_path: Path
 ) -> None:
@@ -165,6 +168,7 @@ def test_what_a_leader_had_on_its_way_goes_to_the_next_one(
     assert running.client.table(TABLE).version == 3
 
 
+@pytest.mark.slow
 def test_a_leader_with_too_much_to_decide_is_asked_again(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_the_slowest_are_cut_off_if_too_much_waits(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(work()) == [False, True, False, False]
 
 
+@pytest.mark.slow
 def test_a_stranger_who_reads_no_answer_loses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_stranger_who_reads_no_answer_loses_it(
         world.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rest", "is_closed"), [(b"x", True), (b"x" * 90, False)])
 def test_the_rest_of_a_body_that_nobody_reads_does_not_keep_a_connection(
     rest: bytes, is_closed: bool, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ async def answer(app: ASGIApp, method: str, path: str) -> list[Message]:
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["", "/lance"])
 @pytest.mark.parametrize(
     "path",

@@ -69,6 +69,7 @@ def denied(status: int, body: Any) -> bool:
     return (status, body["code"] if isinstance(body, dict) else None) == (403, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", OPERATIONS, ids=lambda entry: str(entry.name))
 def test_every_operation_asks_who_it_is(world: World, entry: Any) -> None:
     path = entry.path.replace("{id}", f"{HOME}$t").replace("{index_name}", "i")
@@ -79,6 +80,7 @@ def test_every_operation_asks_who_it_is(world: World, entry: Any) -> None:
         assert not any(secret in json.dumps(body) for secret in KEYS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry", [e for e in OPERATIONS if e.access is not None], ids=lambda entry: str(entry.name)
 )
@@ -270,6 +272,7 @@ ICEBERG: tuple[tuple[str, str, Any, Access | None], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path", "body", "access"), ICEBERG)
 def test_the_other_apis_ask_the_same(
     world: World, method: str, path: str, body: Any, access: Access | None
@@ -396,6 +399,7 @@ def test_more_bodies_than_there_is_room_for_are_told_so(tmp_path: Path) -> None:
         world.close()
 
 
+@pytest.mark.slow
 def test_a_body_that_drips_is_given_up_as_a_whole(tmp_path: Path) -> None:
     world = limited(tmp_path, pause_seconds_max=30.0, body_seconds_max=1.0)
     host, port = world.uri.removeprefix("http://").split(":")

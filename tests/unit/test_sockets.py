@@ -176,6 +176,7 @@ def test_a_loop_that_waits_for_sockets_stops_waiting_when_it_is_over(answers: An
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_writers_that_left_and_of_watches_that_were_answered(
     answers: Answers,
 ) -> None:
@@ -254,6 +255,7 @@ def test_without_room_for_another_connection_those_that_stand_go_on(
         writer.socket.close()
 
 
+@pytest.mark.slow
 def test_a_question_that_is_open_at_the_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     begun, given_up = threading.Event(), threading.Event()
 

@@ -121,6 +121,7 @@ def test_without_stable_row_ids_an_update_is_a_deletion_and_an_insertion(world: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [False, True])
 def test_changes_put_together_are_the_table(world: Service, stable: bool) -> None:
     make_history(world, stable=stable)
@@ -215,6 +216,7 @@ def test_the_stream_begins_with_what_is_there(world: Service) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [ReadMaxRows(1), ReadMaxRows(4), ReadMaxFiles(2)])
 def test_limits_cut_batches_and_lose_nothing(world: Service, limit: Any) -> None:
     make_history(world, stable=True)

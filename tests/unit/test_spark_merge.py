@@ -94,6 +94,7 @@ def contents(world: Service) -> dict[int, str]:
     return {row["id"]: row["name"] for row in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_rows_are_updated_inserted_and_deleted(world: Service, stable: bool, tasks: int) -> None:
@@ -132,6 +133,7 @@ def test_matched_and_unmatched_rows_can_be_left_alone(world: Service) -> None:
     assert contents(world) == {1: "a", 2: "y", 3: "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_only_rows_for_which_a_condition_holds_are_updated(
@@ -216,6 +218,7 @@ def test_a_key_that_comes_twice_is_named_and_nothing_is_committed(world: Service
         commit(world, parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_all_rows_of_a_key_that_the_table_has_twice_are_changed(

@@ -94,6 +94,7 @@ def test_what_replaces_a_table_has_the_tables_columns(world: Service) -> None:
     assert world.client.open(name).to_table().to_pylist() == [{"id": 1, "sum": 5, "twice": 7}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("change", ["cast", "drop", "rename", "add"])
 def test_columns_that_change_while_rows_are_written_lose_no_values(
@@ -159,6 +160,7 @@ def test_a_table_that_is_made_again_while_rows_are_written_takes_none(
     assert ids(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["query#2", "query?", "query%20", "a:b"])
 @pytest.mark.parametrize("scheme", ["", "file:", "file://", "file://localhost"])
 def test_a_checkpoint_has_the_name_that_spark_gives_it(

@@ -72,6 +72,7 @@ def test_a_version_is_found_by_time_position_and_tag(world: Service, policy: str
     assert found.read(4).operation == "Append"
 
 
+@pytest.mark.slow
 def test_a_time_finds_the_versions_that_are_left(world: Service) -> None:
     world.client.create_table(TABLE, SCHEMA)
     times = [0]
@@ -108,6 +109,7 @@ def test_a_time_finds_a_version_of_a_table_that_began_with_a_later_one(
         lance.write_dataset(rows(number), place, mode="append" if number else "create")
         time.sleep(0.002)
         times.append(time.time_ns() // 1_000_000)
+        time.sleep(0.002)  # a version of the same millisecond would be the one at that time
     for version, path in manifests_of(place).items():
         if version not in (4, 7, 8, 9):  # Lance keeps what tags name
             path.unlink()
@@ -259,6 +261,7 @@ def test_small_fragments_are_one_tasks(world: Service) -> None:
     assert grouped([(0, 9, 5), (1, 9, 5), (2, 9, 50), (3, 9, 1)], 100, 12) == [(0, 1), (2,), (3,)]
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_said_before_a_task_starts(world: Service) -> None:
     class Here(CommitLogDataSource):
         connect = staticmethod(lambda _: world.client)

@@ -56,6 +56,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "index.duckdb"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "ids"),
     [
@@ -80,6 +81,7 @@ def test_tables_are_read_at_the_version_asked_for(
     assert run_sql(query, open_table).column(0).to_pylist() == ids
 
 
+@pytest.mark.slow
 def test_data_and_history_are_joined(open_table: Open, index: Path) -> None:
     found = run_sql(
         "SELECT h.version, h.operation, (SELECT count(*) FROM nyc$flights) AS n"
@@ -91,6 +93,7 @@ def test_data_and_history_are_joined(open_table: Open, index: Path) -> None:
     assert run_sql("FROM writers", open_table, index=index).num_rows > 1
 
 
+@pytest.mark.slow
 def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None:
     asked: list[tuple[str, int | None]] = []
 
@@ -110,6 +113,7 @@ def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None
         run_sql("FROM ns0$t0 AT (TIMESTAMP => '3001-01-01')", opened, index=index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["FROM heads_at_time('{}')", "FROM ns0$t0 AT (TIMESTAMP => '{}')"]
 )

@@ -140,6 +140,7 @@ def test_a_query_from_a_closed_standard_input_is_none(tmp_path: Path) -> None:
     assert shell(f"{sys.executable} {program} <&-").stdout == "''\n"
 
 
+@pytest.mark.slow
 def test_an_alphabet_without_a_name_does_not_keep_a_table_from_being_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS.format(call='output.print_facts([("table", "größe")])'))

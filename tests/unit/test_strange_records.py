@@ -338,6 +338,7 @@ def test_a_schema_is_as_deep_as_lance_reads(lists: int, innermost: str) -> None:
     assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_list_of_lists_of_lists_is_no_work(world: World) -> None:
     count = 300_000

@@ -68,6 +68,7 @@ def test_what_is_kept_of_clients_and_answers_is_bounded(monkeypatch: pytest.Monk
     assert time.monotonic() - began < HELD_SECONDS_MAX / 2
 
 
+@pytest.mark.slow
 def test_refused_answers_alone_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crowd is refused; its ordinary answers, and those of others, come at once."""
     monkeypatch.setattr(tarpit, "BURST", 10.0)
@@ -146,6 +147,7 @@ def test_of_an_endless_body_little_is_received_while_its_answer_is_held(
     assert received <= tarpit.DROPPED_BYTES_MAX
 
 
+@pytest.mark.slow
 def test_clients_without_credentials_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,6 +90,7 @@ def test_one_of_many_tasks_is_cancelled_and_the_others_get_the_answer(
     assert asyncio.run(wait()) == [2] * 19
 
 
+@pytest.mark.slow
 def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
     log: MemoryLog, leader: SteeredLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_the_time_of_a_call_holds_for_what_it_asks_the_leader(
         assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_an_outcome_takes_no_longer_than_the_call_that_waits_for_it(
     ticket: Ticket, leader: SteeredLeader
 ) -> None:

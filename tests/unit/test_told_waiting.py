@@ -20,6 +20,7 @@ from consumers.runtime.config import write_endpoints
 from consumers.tools import doctor, move
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_cluster_that_does_not_answer_is_named_at_once_and_given_up_in_time(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"), [("log", ExitCode.UNAVAILABLE), ("doctor", ExitCode.REFUSED)]
 )

@@ -52,6 +52,7 @@ def test_a_lance_client_is_told_that_a_table_is_one_of_icebergs(
             ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_an_iceberg_table_comes_back_as_it_was(
     world: World, catalog: Any, space: str, codec: str
@@ -110,6 +111,7 @@ def test_a_table_without_its_data_does_not_come_back(world: World, space: str) -
         world.log.undrop([space, "gone"])
 
 
+@pytest.mark.slow
 def test_tables_of_both_formats_go_back_by_one_record(
     world: World, catalog: Any, space: str
 ) -> None:

@@ -46,6 +46,7 @@ def _append(client: CommitLog) -> None:
 NOT_SENT = [Unavailable("away"), Overloaded("busy", 1.0), LogClosed(), InvalidTransaction("no")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [_block, _append])
 @pytest.mark.parametrize("error", NOT_SENT, ids=lambda error: type(error).__name__)
 def test_what_was_not_sent_leaves_no_files(

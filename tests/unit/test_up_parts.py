@@ -173,6 +173,7 @@ def test_a_part_that_waits_for_what_is_silent_ends_when_asked(tmp_path: Path) ->
     assert "script has ended; it waited" in (tmp_path / "script.log").read_text()
 
 
+@pytest.mark.slow
 def test_what_a_part_waits_for_is_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,6 +200,7 @@ run_part("script", Path(sys.argv[1]), work)
 """
 
 
+@pytest.mark.slow
 def test_a_part_that_ran_goes_on_once_its_files_can_be_written_again(tmp_path: Path) -> None:
     script = Script(FOLDER_GONE)
     script._command.append(str(tmp_path))
@@ -279,6 +281,7 @@ run_part("script", Path(sys.argv[1]), work)
 """
 
 
+@pytest.mark.slow
 def test_a_part_waits_inside_for_a_broker_that_is_away(tmp_path: Path) -> None:
     script = Script(AWAY)
     script._command.append(str(tmp_path))
@@ -388,6 +391,7 @@ def test_a_broker_that_starts_can_be_stopped(tmp_path: Path, number: signal.Sign
             process.kill()
 
 
+@pytest.mark.slow
 def test_nobody_who_reads_the_log_stops_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FLOOD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -515,6 +519,7 @@ def get(port: int, path: str) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_the_server_tells_health_and_readiness(
     whole: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_what_is_in_a_table_is_known_by_each_of_its_names(
     assert [one["change"] for one in changes] == ["changed", "added", "added"]
 
 
+@pytest.mark.slow
 def test_a_dropped_table_has_the_history_that_it_had_under_other_names(made: Service) -> None:
     rename(made, A, B)
     made.client.append("ns$b", rows(4))
@@ -115,6 +116,7 @@ def test_of_dropped_tables_of_a_name_the_last_one_brings_its_other_names(made: S
     ]
 
 
+@pytest.mark.slow
 def test_what_stood_before_a_namespace_was_dropped_or_after_it_came_back(made: Service) -> None:
     runtime = made.client.runtime()
     before = made.client.submit(None, AlterProperties(A)).result(30)
@@ -199,6 +201,7 @@ def test_of_a_table_that_came_back_only_what_differs_has_changed(
     assert ask(made, "FROM fragment_changes ORDER BY ALL") == followed
 
 
+@pytest.mark.slow
 def test_a_table_that_came_back_without_rows_has_no_fragments(made: Service) -> None:
     life = made.client.table("ns$a")
     end(made, A)
@@ -213,6 +216,7 @@ def test_a_table_that_came_back_without_rows_has_no_fragments(made: Service) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_table_that_went_twice_has_what_it_had(made: Service) -> None:
     drop_and_undrop(made)
     made.client.append("ns$a", rows(4))
@@ -226,6 +230,7 @@ def test_a_table_that_went_twice_has_what_it_had(made: Service) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_former_name_means_the_table_that_had_it(made: Service) -> None:
     rename(made, A, B)
     made.client.add_columns("ns$b", {"twice": "id * 2"})
@@ -244,6 +249,7 @@ def swap(made: Service) -> None:
         rename(made, old, new)
 
 
+@pytest.mark.slow
 def test_of_swapped_tables_each_has_its_own_versions(made: Service) -> None:
     made.client.create_table("ns$b", SCHEMA)
     made.client.append("ns$b", rows(9))
@@ -259,6 +265,7 @@ def test_of_swapped_tables_each_has_its_own_versions(made: Service) -> None:
         assert meant["incarnation"] == life
 
 
+@pytest.mark.slow
 def test_versions_of_an_earlier_table_of_the_name_are_not_compared(made: Service) -> None:
     end(made, A)
     made.client.create_table("ns$a", SCHEMA)
@@ -298,6 +305,7 @@ def test_a_moment_with_a_zone_is_that_moment_wherever_it_is_asked(
         assert day == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
     ["table_at_time('ns$a', {})", "heads_at_time({})", "removable_before('ns$a', {})"],
@@ -334,6 +342,7 @@ def test_a_time_is_a_version_of_the_table_that_has_the_name_now(made: Service) -
         made.client.sql(at.format(f"'{early:%Y-%m-%d %H:%M:%S.%f}+02'"), index=index)
 
 
+@pytest.mark.slow
 def test_the_page_tells_swapped_tables_apart(made: Service) -> None:
     made.client.create_table("ns$b", SCHEMA, properties={"owner": "b"})
     made.client.append("ns$b", rows(9))
@@ -354,6 +363,7 @@ def test_the_page_tells_swapped_tables_apart(made: Service) -> None:
     assert other == {"head": 4, "rows": 4, "set": []}
 
 
+@pytest.mark.slow
 def test_the_page_knows_a_dropped_table_by_all_its_names(made: Service) -> None:
     rename(made, A, B)
     end(made, B)
@@ -362,6 +372,7 @@ def test_the_page_knows_a_dropped_table_by_all_its_names(made: Service) -> None:
     assert happened[0]["total"] == 5
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_maintenance_did_before_a_rename_and_to_this_table_alone(
     made: Service,
 ) -> None:
@@ -376,6 +387,7 @@ def test_the_page_tells_what_maintenance_did_before_a_rename_and_to_this_table_a
         assert [one["reason"] for one in done] == [reason]
 
 
+@pytest.mark.slow
 def test_conflicts_follow_a_table_through_renames(made: Service) -> None:
     def lose(name: str, fragment: int) -> int:
         read_version = made.client.table(name).version
@@ -401,6 +413,7 @@ def test_conflicts_follow_a_table_through_renames(made: Service) -> None:
     assert history.read(made.root, told) == [{"total": 2, "listed": lost}]
 
 
+@pytest.mark.slow
 def test_what_a_commit_missed_is_told_across_a_rename(made: Service) -> None:
     whole = lance.LanceOperation.Delete([], [0], "true")
     rename(made, A, B)

@@ -65,6 +65,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MISSING_SECONDS", 0.0)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_the_log_has_lost_is_named(tmp_path: Path) -> None:
     log = HeldLog(held_from=30, end=30)
     with pytest.raises(CorruptLog, match="transaction at offset 30, which the log has no more"):
@@ -74,6 +75,7 @@ def test_a_transaction_that_the_log_has_lost_is_named(tmp_path: Path) -> None:
     assert "offset 30, which the log has no more" in late.message + last_failure(tmp_path)
 
 
+@pytest.mark.slow
 def test_who_finds_the_index_late_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_who_finds_the_index_late_is_told_why(
     assert index_check(tmp_path, {0: COUNT}).level is Level.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_away", [False, True])
 def test_one_that_only_comes_late_is_waited_for(tmp_path: Path, is_away: bool) -> None:
     log = HeldLog(held_from=30, end=COUNT, is_away=is_away)

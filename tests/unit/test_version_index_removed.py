@@ -17,6 +17,7 @@ from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 from tests.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_a_file_that_was_removed_comes_back_on_a_log_at_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_file_that_was_removed_comes_back_on_a_log_at_rest(
         keeper.join()
 
 
+@pytest.mark.slow
 def test_who_writes_to_the_file_is_in_the_way(tmp_path: Path) -> None:
     script = (
         "import duckdb, sys\n"

@@ -233,6 +233,7 @@ def test_what_is_lost_is_rebuilt_equal(
     assert contents(root) == expected
 
 
+@pytest.mark.slow
 def test_an_older_damaged_file_that_cannot_be_removed_is_not_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_another_log_is_refused_by_name(tmp_path: Path, stream: PartitionLog) ->
         run_index(log_of(other), tmp_path, stop=stop)
 
 
+@pytest.mark.slow
 def test_a_log_that_lost_its_tail_is_noticed(tmp_path: Path) -> None:
     stream = PartitionLog()
     stream.grow(50)
@@ -436,6 +438,7 @@ def _heads(rows: list[history.Row]) -> dict[str, tuple[object, object]]:
     return {str(row["table_name"]): (row["incarnation"], row["version"]) for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", [1, 2, 77, 250, 617, TRANSACTIONS])
 def test_heads_at_a_position(built: Path, decided: list[Decided], sequence: int) -> None:
     assert _heads(history.heads_at(built, sequence)) == expected_heads(decided[:sequence])
@@ -470,6 +473,7 @@ def test_history_has_versions_and_refused_attempts(built: Path, decided: list[De
         assert history.history(built, name, limit=10_000, refused=False) == kept
 
 
+@pytest.mark.slow
 def test_timeline_conflicts_and_writers(built: Path, decided: list[Decided]) -> None:
     rows = history.timeline(built, limit=10_000)
     assert [row["transaction_id"] for row in rows] == [

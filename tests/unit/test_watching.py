@@ -299,6 +299,7 @@ def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> Non
     assert not families["commitlog_maintenance_silence_seconds"].samples
 
 
+@pytest.mark.slow
 def test_the_index_tells_how_late_it_shows_commits(tmp_path: Path) -> None:
     stop, step = threading.Event(), "index"
     with service(tmp_path) as running:

@@ -31,6 +31,7 @@ def quick() -> Iterator[None]:
     assert time.thread_time() - began < CPU_SECONDS
 
 
+@pytest.mark.slow
 def test_rows_are_compared_with_a_wide_table(wide: pa.Schema) -> None:
     with quick():
         check_columns(wide, wide, "t")

@@ -197,6 +197,7 @@ def test_histories_are_those_of_lance(
     assert directly >= STEPS // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
 def test_the_value_of_a_single_row_is_the_one_that_lance_reads(
