@@ -85,7 +85,7 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 7
+PROTOCOL_SUPPORTED = 8
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -279,6 +279,10 @@ without, and none gets a time before the branch's own history."""
 ICEBERG_FIRST_NUMBER_SINCE = 6
 """The protocol under which the first snapshot of a table may leave out its sequence number, though
 its list can't be read: nobody took a number from it."""
+
+ICEBERG_LAYOUTS_SINCE = 8
+"""The protocol under which all partition specs fit the current schema, and defaults their types, as
+Iceberg's Java library asks of a table that it opens. Before, the default spec alone had to fit."""
 
 ICEBERG_COPIES_SINCE = 5
 """The protocol under which a metadata file that a log wrote has one name, even before the first

@@ -34,6 +34,9 @@ WORDS: dict[str, str] = {
     "iceberg_default_unfit": (
         "{place} is {value!r}, which is not a value of type {type} as Iceberg's metadata spells it"
     ),
+    "iceberg_source_column_repeated": (
+        "{what} is made from {name}, which is inside a list or a map: a row may have several values"
+    ),
     "iceberg_digest_unusable": "{place} is {value!r}, not the 64 digits of a SHA-256",
     "iceberg_too_many_values": (
         "the changes have over {count_max} values; send them in several transactions"

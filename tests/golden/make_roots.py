@@ -28,6 +28,7 @@ REVISIONS = {
     "release-0.2.0": (4, "6c211e5"),
     "protocol-5": (5, "655efe4"),
     "protocol-6": (6, "6bb36d13"),
+    "protocol-7": (7, "89856f1b"),
 }
 """The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
@@ -170,6 +171,37 @@ def fill_by_protocol_6(made: Any) -> None:
     log.expire_versions("taken", retain_versions=1)
 
 
+def fill_by_protocol_7(made: Any) -> None:
+    """Commit what came with protocol 7, and columns of a table that protocol 8 would refuse."""
+    from commitlog.core.iceberg.reading import dump_json
+    from commitlog.model.operations import DropTable, IcebergChange
+    from tests.service import SCHEMA, rows
+    from tests.unit.iceberg_examples import create_updates
+
+    log = made.client
+    log.create_table("again", SCHEMA)
+    log.append("again", rows(1, 2))
+    log.open("again").drop_columns(["name"])
+    log.add_columns("again", {"other": "id * 2"})
+    log.drop_table("again")
+    log.undrop("again")
+    place, name = str(made.root / "tables" / "split"), ("shop", "split")
+    part = {"source-id": 1, "transform": "bucket[4]", "name": "b"}
+    fields = [
+        {"id": number, "name": column, "required": False, "type": "long"}
+        for number, column in ((1, "id"), (9, "b"))
+    ]
+    made_updates = [
+        *create_updates(place),
+        {"action": "add-spec", "spec": {"fields": [part]}},
+        {"action": "add-schema", "schema": {"type": "struct", "fields": fields}},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+    ice = IcebergChange(name, '[{"type":"assert-create"}]', dump_json(made_updates))
+    log.submit(None, ice).result().raise_for_conflict()
+    log.submit(None, DropTable(name)).result().raise_for_conflict()
+
+
 def index(made: Any) -> None:
     """Bring the index up to the log's end."""
     try:
@@ -199,12 +231,14 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
-        if root.name in ("release-0.2.0", "protocol-5", "protocol-6"):
+        if root.name in ("release-0.2.0", "protocol-5", "protocol-6", "protocol-7"):
             fill_by_release(made)
         if root.name == "protocol-5":
             fill_by_protocol_5(made)
         if root.name == "protocol-6":
             fill_by_protocol_6(made)
+        if root.name == "protocol-7":
+            fill_by_protocol_7(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))

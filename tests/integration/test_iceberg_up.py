@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from commitlog.errors import CommitConflict
 from commitlog.model.operations import IcebergChange
 from tests.histories.iceberg import Tally, live
 from tests.histories.iceberg_java import java_iceberg
+from tests.histories.iceberg_layouts import compare
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import NO_ROW_PROCESSES, Service, log_on, run, service
@@ -31,6 +33,7 @@ _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]
 _WRITERS = 8
 _APPENDS = 2
 _HISTORIES = 4
+_LAYOUTS = 300
 _ONE_TRY = {"commit.retry.num-retries": "0"}
 """What is refused isn't tried again by the client."""
 
@@ -139,8 +142,10 @@ def test_what_is_rebased_is_what_the_java_library_commits(
         for number in range(seed, seed + _HISTORIES):
             print(f"seed {number}")
             live(java, number, tally)
-    report_line(f"Iceberg's Java library as the judge: {tally}")
+        told = compare(java, random.Random(seed), _LAYOUTS)
+    report_line(f"Iceberg's Java library as the judge: {tally}; layouts: {dict(told)}")
     assert tally.accepted.total() > 0
+    assert min(told["opened"], told["refused"]) > 0
 
 
 def test_both_formats_commit_in_one_record(up: Up) -> None:

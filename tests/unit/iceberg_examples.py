@@ -8,6 +8,7 @@ from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import dump_json
+from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId
 
@@ -97,6 +98,7 @@ def decide(
     *changes: IcebergChange,
     time_ms: int = TIME_MS,
     transaction_id: str = TRANSACTION,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> tuple[IcebergResult, ...] | IcebergRefused:
     """Decide changes over tables, with the namespace `analytics`."""
     return decide_iceberg(
@@ -104,6 +106,7 @@ def decide(
         changes,
         time_ms=time_ms,
         transaction_id=transaction_id,
+        protocol=protocol,
         namespaces={("analytics",)},
         others={("analytics", "lance"): "lance-uuid"},
     )

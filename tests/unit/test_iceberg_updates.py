@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from commitlog.core.iceberg.domain import IcebergRefused
 from commitlog.core.iceberg.updates import ACTIONS, ALIASES
+from commitlog.model.limits import ICEBERG_LAYOUTS_SINCE
 from commitlog.model.records import Code, Status
 from tests.unit.iceberg_examples import (
     EVENTS,
@@ -160,6 +162,70 @@ def test_a_column_of_the_default_spec_cannot_go() -> None:
     current = {"action": "set-current-schema", "schema-id": -1}
     assert "data_bucket" in refused(parted, without, current).message
     assert updated(parted, without).current_schema_id == 0
+
+
+def _column(field_id: int, name: str, kind: Any) -> dict[str, Any]:
+    return {"id": field_id, "name": name, "required": False, "type": kind}
+
+
+_LIST = {"type": "list", "element-id": 5, "element": "long", "element-required": False}
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+@pytest.mark.parametrize(
+    ("part", "columns", "said"),
+    [
+        ((1, "bucket[4]", "b"), [_column(1, "id", "long"), _column(3, "b", "long")], "the name"),
+        ((1, "bucket[4]", "b"), [_column(1, "id", "double")], "cannot apply"),
+        ((1, "identity", "b"), [_column(1, "id", _LIST)], ""),
+        ((1, "void", "b"), [_column(1, "id", "double")], None),
+        ((1, "bucket[4]", "b"), [_column(3, "b", "long")], ""),
+        ((1, "bucket[4]", "b"), [_column(1, "b", "int"), _column(3, "id", "long")], None),
+    ],
+)
+def test_columns_that_fit_no_spec_which_the_table_has_are_refused(
+    part: tuple[int, str, str],
+    columns: list[dict[str, Any]],
+    said: str | None,
+    is_default: bool,
+) -> None:
+    """Java opens no table with one: `said` is empty where only the default spec must fit."""
+    base = updated(table(), _spec(part), {"action": "set-default-spec", "spec-id": int(is_default)})
+    added = {"action": "add-schema", "schema": {"type": "struct", "fields": columns}}
+    change_it = change([added, {"action": "set-current-schema", "schema-id": -1}])
+    before = decide({EVENTS: base}, change_it, protocol=ICEBERG_LAYOUTS_SINCE - 1)
+    decided = decide({EVENTS: base}, change_it)
+    if said is None or (said == "" and not is_default):
+        assert not isinstance(decided, IcebergRefused)
+        assert not isinstance(before, IcebergRefused)
+        return
+    assert isinstance(decided, IcebergRefused)
+    assert said in decided.message
+    if said == "the name" or not is_default:
+        assert not isinstance(before, IcebergRefused)
+
+
+def test_a_column_of_several_values_splits_no_table() -> None:
+    columns = {"type": "struct", "fields": [_column(1, "id", "long"), _column(2, "data", _LIST)]}
+    current = {"action": "set-current-schema", "schema-id": -1}
+    base = updated(table(), {"action": "add-schema", "schema": columns}, current)
+    default = {"action": "set-default-spec", "spec-id": -1}
+    assert "data.element" in refused(base, _spec((5, "identity", "x")), default).message
+    assert len(updated(base, _spec((5, "identity", "x"))).specs) == 2
+    old = change([_spec((5, "identity", "x")), default])
+    older = decide({EVENTS: base}, old, protocol=ICEBERG_LAYOUTS_SINCE - 1)
+    assert not isinstance(older, IcebergRefused)
+
+
+def test_a_default_in_a_record_is_of_its_columns_type() -> None:
+    field = {**_column(3, "n", "int"), "initial-default": "one", "write-default": "one"}
+    wanted = {"type": "struct", "fields": [*schema("id", "data")["fields"], field]}
+    record = change([{"action": "add-schema", "schema": wanted}])
+    decided = decide({EVENTS: table(3)}, record)
+    assert isinstance(decided, IcebergRefused)
+    assert "not a value of type int" in decided.message
+    older = decide({EVENTS: table(3)}, record, protocol=ICEBERG_LAYOUTS_SINCE - 1)
+    assert not isinstance(older, IcebergRefused)
 
 
 def test_partition_specs_are_reused_and_their_fields_keep_their_ids() -> None:

@@ -1,7 +1,7 @@
-"""What a client's request may not say, since nobody reads a table's metadata with it in.
+"""What an update may not say, since nobody reads a table's metadata with it in.
 
-Iceberg's Java library cannot open such a table at all. Only requests are looked at: what a log
-already has is decided as it always was.
+Iceberg's Java library cannot open such a table at all. Requests are looked at, and records under
+`ICEBERG_LAYOUTS_SINCE`.
 """
 
 from __future__ import annotations

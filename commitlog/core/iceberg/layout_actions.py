@@ -8,8 +8,7 @@ from commitlog.core.iceberg.actions import Action, current_fields, last_added
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.schemas import Fields
-from commitlog.core.iceberg.transforms import check_source, read_transform
+from commitlog.core.iceberg.transforms import check_partition_name, check_source, read_transform
 from commitlog.model.reasons import Phrase
 
 FIRST_PARTITION_FIELD_ID = 1000
@@ -74,7 +73,7 @@ def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
         spec_id = max(spec_id, known["spec-id"] + 1)
     fields = current_fields(draft)
     for part in parts:
-        _check_partition_name(part, fields)
+        check_partition_name(part["name"], part["source-id"], fields)
         check_source(
             Phrase("iceberg_partition_field", {"part": part["name"]}), *_source(part), fields
         )
@@ -110,12 +109,6 @@ def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
             field_id = following
         numbered.append({**part, "field-id": field_id})
     return numbered
-
-
-def _check_partition_name(part: dict[str, Any], fields: Fields) -> None:
-    column = fields.by_name.get(part["name"])
-    if column is not None and column.field_id != part["source-id"]:
-        raise Invalid("iceberg_partition_name_of_column", name=part["name"])
 
 
 def _shape(parts: Parts) -> list[tuple[Any, ...]]:

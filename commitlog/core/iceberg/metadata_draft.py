@@ -13,9 +13,9 @@ from typing import Any
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, SnapshotLog
 from commitlog.core.iceberg.naming import derived_uuid, next_metadata_location
-from commitlog.core.iceberg.schemas import stored_fields
+from commitlog.core.iceberg.schemas import Field, Fields, stored_fields
 from commitlog.core.iceberg.shelf import PersistentRows, Shelf
-from commitlog.core.iceberg.transforms import check_source
+from commitlog.core.iceberg.transforms import IDENTITY, VOID, check_partition_name, check_source
 from commitlog.model.reasons import Phrase
 
 SKEW_MS = 60_000
@@ -100,7 +100,12 @@ def start(
 
 
 def finish(
-    draft: MetadataDraft, base: IcebergTable | None, *, transaction_id: str, position: int = 0
+    draft: MetadataDraft,
+    base: IcebergTable | None,
+    *,
+    transaction_id: str,
+    position: int = 0,
+    fits_all_specs: bool = True,
 ) -> IcebergTable:
     """Return the next version, or `base` itself if nothing changed."""
     if base is not None and not draft.is_changed:
@@ -109,6 +114,8 @@ def finish(
         _check_whole(draft.table)
     if draft.is_layout_changed:
         _check_layout(draft.table)
+        if fits_all_specs:
+            _check_specs(draft.table)
     if position:
         draft.own_properties()[POSITION] = str(position)
     table = draft.table
@@ -158,6 +165,28 @@ def _check_layout(table: IcebergTable) -> None:
         raise Invalid("iceberg_default_order_unknown", order=table.default_sort_order_id)
     for part in order["fields"]:
         check_source(Phrase("iceberg_sort_field"), part["source-id"], part["transform"], fields)
+
+
+def _check_specs(table: IcebergTable) -> None:
+    """Refuse columns with which Iceberg's Java library couldn't read the table's older specs."""
+    fields = stored_fields(table.current_schema)
+    for spec in table.specs:
+        for part in spec["fields"]:
+            name, source_id, transform = part["name"], part["source-id"], part["transform"]
+            if (source := fields.by_id.get(source_id)) is None:
+                continue
+            check_partition_name(name, source_id, fields)
+            what = Phrase("iceberg_partition_field", {"part": name})
+            if transform != IDENTITY:  # what no longer splits a table may be of any type
+                check_source(what, source_id, transform, fields)
+            if transform != VOID and spec["spec-id"] == table.default_spec_id:
+                _check_single(what, source, fields)
+
+
+def _check_single(what: Phrase, source: Field, fields: Fields) -> None:
+    """Refuse a column of which one row may have several values."""
+    if any(parent.type != "struct" for parent in fields.ancestors(source)):
+        raise Invalid("iceberg_source_column_repeated", what=what, name=source.name)
 
 
 def _checked_log(draft: MetadataDraft, before: SnapshotLog) -> SnapshotLog:

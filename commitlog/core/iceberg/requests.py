@@ -110,14 +110,18 @@ def parse_change(
     *,
     updates_max: int = RECORD_BYTES_MAX,
     registered: Callable[[TableId], IcebergTable] | None = None,
+    is_checked: bool = True,
 ) -> TableChange:
-    """Read what the log keeps of a change; `registered` reads metadata that it refers to."""
+    """Read what the log keeps of a change; `registered` reads metadata that it refers to.
+
+    `is_checked` says whether values must be of the types of the metadata.
+    """
     value = {
         "requirements": load_json(operation.requirements, "requirements"),
         "updates": load_json(operation.updates, "updates"),
     }
     read = partial(registered, operation.table) if registered is not None else None
-    update = partial(read_update, is_logged=True, registered=read)
+    update = partial(read_update, is_logged=True, is_checked=is_checked, registered=read)
     return _read_change(Node(value, ""), operation.table, updates_max, update)
 
 

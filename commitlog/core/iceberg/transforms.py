@@ -9,7 +9,7 @@ from commitlog.core.iceberg.reading import INT32, Node
 from commitlog.core.iceberg.schemas import Field, Fields
 from commitlog.model.reasons import Phrase
 
-VOID = "void"
+IDENTITY, VOID = "identity", "void"
 _WIDTH = re.compile(r"(bucket|truncate)\[([0-9]{1,10})\]", re.IGNORECASE)
 _TIMES = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _TAKES = {
@@ -30,9 +30,16 @@ def read_transform(node: Node) -> str:
         if not 0 < int(width[2]) <= INT32:
             node.fail("iceberg_width_invalid", value=text, width_max=INT32)
         return f"{width[1].lower()}[{int(width[2])}]"
-    if text.lower() not in {"identity", "year", "month", "day", "hour", VOID}:
+    if text.lower() not in {IDENTITY, "year", "month", "day", "hour", VOID}:
         node.fail("iceberg_transform_unknown", value=text)
     return text.lower()
+
+
+def check_partition_name(name: str, source_id: int, fields: Fields) -> None:
+    """Refuse a partition field that has the name of a column that it isn't made from."""
+    column = fields.by_name.get(name)
+    if column is not None and column.field_id != source_id:
+        raise Invalid("iceberg_partition_name_of_column", name=name)
 
 
 def check_source(what: Phrase, source_id: int, transform: str, fields: Fields) -> Field | None:
@@ -43,7 +50,7 @@ def check_source(what: Phrase, source_id: int, transform: str, fields: Fields) -
     if field is None:
         raise Invalid("iceberg_source_column_unknown", what=what, source_id=source_id)
     base, base_type = transform.split("[")[0], re.split(r"[(\[]", field.type)[0]
-    if base == "identity":
+    if base == IDENTITY:
         taken = base_type not in _NOT_IDENTITY
     else:
         taken = base_type in _TAKES[base]

@@ -32,12 +32,16 @@ ACTIONS: dict[str, Action] = {
 
 
 def read_update(
-    node: Node, *, is_logged: bool = False, registered: Callable[[], IcebergTable] | None = None
+    node: Node,
+    *,
+    is_logged: bool = False,
+    is_checked: bool = True,
+    registered: Callable[[], IcebergTable] | None = None,
 ) -> MetadataUpdate:
     """Read one update; an unknown action is refused, since skipping it would change its meaning.
 
     Only in the log may it be `REGISTER`; `registered` returns the table where the metadata isn't
-    held there.
+    held there. `is_checked` says whether values must be of the types of the metadata.
     """
     sent = node.member("action").string().lower()
     if is_logged and sent == REGISTER:
@@ -53,7 +57,7 @@ def read_update(
             "iceberg_action_unknown", value=node.value["action"], known=sorted({*ACTIONS, *ALIASES})
         )
     arguments = action.read(node)
-    if not is_logged:
+    if is_checked:
         check_update(name, node)
     return MetadataUpdate(name, arguments)
 
@@ -65,10 +69,12 @@ def apply_updates(
     time_ms: int,
     transaction_id: str,
     position: int = 0,
+    fits_all_specs: bool = True,
 ) -> IcebergTable:
     """Return the table with all updates applied in order; `base` itself if they change nothing.
 
-    `base` None makes a table; `position` is the sequence that its metadata says. Raises Invalid or
+    `base` None makes a table; `position` is the sequence that its metadata says. With
+    `fits_all_specs`, all specs must fit the columns, else the default one alone. Raises Invalid or
     Stale; `base` is never changed.
     """
     if [update.action for update in updates] == [REGISTER]:
@@ -84,4 +90,6 @@ def apply_updates(
         if update.action == REGISTER:
             raise Invalid("iceberg_register_not_alone", action=REGISTER)
         ACTIONS[update.action].apply(draft, update.arguments)
-    return finish(draft, base, transaction_id=transaction_id, position=position)
+    return finish(
+        draft, base, transaction_id=transaction_id, position=position, fits_all_specs=fits_all_specs
+    )
