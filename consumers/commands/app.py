@@ -59,36 +59,23 @@ app = App(
 app["--help"].group = _SHELL
 app["--version"].group = _SHELL
 
-for _command in (
-    run.up,
-    run.broker,
-    run.init,
-    run.committer,
-    run.index,
-    run.server,
-    upkeep.maintain,
+for _group, _commands in (
+    (_RUN, (run.up, run.broker, run.init, run.committer, run.index, run.server)),
+    (_RUN, (upkeep.maintain, rows.rows)),
+    (_ASK, (ask.history, ask.tables, ask.conflicts, ask.show, ask.explain, ask.log)),
+    (_ASK, (look.diff, look.blame, look.sql, look.plot, look.top)),
+    (_CARE, (care.doctor, prove.verify, prove.replay, prove.archive)),
+    (_CARE, (backups.backup, backups.restore, backups.move)),
+    (_CARE, (erase.erase, properties.properties, undo.tag, undo.undrop, undo.rollback)),
+    (_CARE, (acl.acl, care.orphans, care.rules, care.upgrade, care.version)),
+    (_JOBS, (jobs.demo,)),
 ):
-    app.command(_command, group=_RUN, help_epilogue="")
-app.command(rows.rows, group=_RUN, help_epilogue="")
-for _question in (ask.history, ask.tables, ask.conflicts, ask.show, ask.explain, ask.log):
-    app.command(_question, group=_ASK, help_epilogue="")
-for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
-    app.command(_look, group=_ASK, help_epilogue="")
-for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
-    app.command(_proof, group=_CARE, help_epilogue="")
-for _copy in (backups.backup, backups.restore, backups.move):
-    app.command(_copy, group=_CARE, help_epilogue="")
+    for _command in _commands:
+        app.command(_command, group=_group, help_epilogue="")
 places.places.group = (_CARE,)
 places.places.help_epilogue = ""
 places.places.version_flags = ()
 app.command(places.places)
-app.command(erase.erase, group=_CARE, help_epilogue="")
-app.command(properties.properties, group=_CARE, help_epilogue="")
-for _undo in (undo.tag, undo.undrop, undo.rollback):
-    app.command(_undo, group=_CARE, help_epilogue="")
-for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):
-    app.command(_task, group=_CARE, help_epilogue="")
-app.command(jobs.demo, group=_JOBS, help_epilogue="")
 for _long in (bench_maintain, bench_soak, bench_rag):
     bench.command(_long, name=_long.__name__.removeprefix("bench_"), help_epilogue="")
 bench.group = (_JOBS,)
