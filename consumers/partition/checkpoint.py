@@ -44,6 +44,11 @@ LAST_WRITE_SECONDS = 60.0
 """How long a term waits for the end of what the last one is writing."""
 
 
+def head_path(root: Path, partition: int) -> Path:
+    """Return where the head of a partition's checkpoint is."""
+    return root / "checkpoints" / str(partition) / HEAD
+
+
 Place = tuple[int, int, int, tuple[int, ...], int]
 """How far both topics were taken: epoch, sequence, and the positions in them."""
 
@@ -122,8 +127,7 @@ class Checkpoints:
         folder: Folder | None = None,
     ) -> None:
         """Keep them below `root`, for this log and no other."""
-        path = root / "checkpoints" / str(genesis.partition)
-        self._folder: Folder = folder or DiskFolder(path)
+        self._folder: Folder = folder or DiskFolder(head_path(root, genesis.partition).parent)
         self._genesis = genesis
         self._identity = {
             **asdict(identity),

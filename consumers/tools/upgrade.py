@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
-from consumers.partition.checkpoint import FORMAT, HEAD
+from consumers.partition.checkpoint import FORMAT, head_path
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
@@ -79,8 +80,7 @@ def _kept(root: Path, partitions: int) -> Iterator[Check]:
     """Yield what the root's checkpoints and index are; both can be made again from the log."""
     for partition in range(partitions):
         name = "checkpoint" if partitions == 1 else f"checkpoint {partition}"
-        folder = root / "checkpoints" / str(partition)
-        found = finding(name, lambda path=folder / HEAD: _checkpoint(path))  # type: ignore[misc]
+        found = finding(name, partial(_checkpoint, head_path(root, partition)))
         yield replace(found, name=name)
     yield finding("index", lambda: _index(root))
 

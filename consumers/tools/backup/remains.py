@@ -20,7 +20,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers import history
-from consumers.partition.checkpoint import HEAD
+from consumers.partition.checkpoint import head_path
 from consumers.runtime.config import ConfigurationError
 from consumers.tools.backup.cut import Heads
 from consumers.tools.backup.saved import Store
@@ -104,7 +104,7 @@ def _name_of(folder: str) -> str:
 
 def _checkpoints(root: Path, ends: Mapping[int, int], found: Remains) -> None:
     for partition in ends:
-        path = root / "checkpoints" / str(partition) / HEAD
+        path = head_path(root, partition)
         try:
             has = int(json.loads(path.read_bytes())["chain"]["sequence"])
         except FileNotFoundError:

@@ -26,7 +26,7 @@ from commitlog.errors import (
 from commitlog.model.records import Genesis, Outcome
 from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.checkpoint import HEAD
+from consumers.partition.checkpoint import head_path
 from consumers.tools.verify.findings import Problem, ProblemKind
 
 
@@ -46,7 +46,7 @@ def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
     """Return what is in a root: a checkpoint, an index."""
     if root is None:
         return
-    path = root / "checkpoints" / str(partition) / HEAD
+    path = head_path(root, partition)
     try:
         head = json.loads(path.read_bytes())
         chain = head["chain"]
@@ -76,7 +76,7 @@ def check_table(genesis: Genesis, partition: int, table: str, known: Collection[
 def check_root(log: Log, root: Path, partition: int) -> None:
     """Raise WrongLog if the checkpoint or the index in a root is another log's."""
     genesis = log.genesis(partition)
-    path = root / "checkpoints" / str(partition) / HEAD
+    path = head_path(root, partition)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         theirs = json.loads(path.read_bytes())["identity"]
         if theirs["log_id"] != genesis.log_id:
