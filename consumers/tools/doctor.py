@@ -321,28 +321,26 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         clock = partial(leader_clock, now_ms=time.time_ns() // 1_000_000)
         for look in (lance_release, _version, clock):
             for number, status in health.statuses.items():
-                yield numbered(look(number, status), number, len(leaders))
+                yield numbered(look(status), number, len(leaders))
         if config.root is not None:
             yield finding("index", partial(_index, config.root, health), RIGHTS_ADVICE)
 
 
 def numbered(found: Check, partition: int, partitions: int) -> Check:
     """Return a finding about a partition, named with its number if there are others."""
-    is_first_of_many = not partition and partitions > 1
-    return replace(found, name=f"{found.name} 0") if is_first_of_many else found
+    return replace(found, name=f"{found.name} {partition}") if partitions > 1 else found
 
 
-def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
+def lance_release(status: Mapping[str, Any]) -> Check:
     """Compare the release of pylance that a leader has with the one that the rules name."""
-    name = "lance" if not partition else f"lance {partition}"
     try:
         has, named = str(status.get("pylance", "")), rules_in(status).lance_release
     except UnsupportedFormat as error:
-        return Check(name, Level.WARN, str(error), "see docs/upgrades.md")
+        return Check("lance", Level.WARN, str(error), "see docs/upgrades.md")
     if not has or has == named:
-        return Check(name, Level.OK, f"manifests name Lance {named} as their writer")
+        return Check("lance", Level.OK, f"manifests name Lance {named} as their writer")
     return Check(
-        name,
+        "lance",
         Level.WARN,
         f"the leader has pylance {has}, and manifests name Lance {named} as their writer",
         f"once all programs that follow the log are new, run `commitlog rules --upgrade "
@@ -350,31 +348,29 @@ def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
     )
 
 
-def leader_clock(partition: int, status: Mapping[str, Any], now_ms: int) -> Check:
+def leader_clock(status: Mapping[str, Any], now_ms: int) -> Check:
     """Compare this machine's clock with the one of the leader's machine, asked just now."""
-    name = "leader's clock" if not partition else f"leader's clock {partition}"
     ahead = leader_ahead(status, now_ms)
     if ahead is None:
-        return Check(name, Level.OK, "the leader is too old to say its time")
+        return Check("leader's clock", Level.OK, "the leader is too old to say its time")
     if abs(ahead) > CLOCK_SECONDS_MAX:
         side = "ahead of" if ahead > 0 else "behind"
         return Check(
-            name,
+            "leader's clock",
             Level.WARN,
             f"the leader's clock is {abs(ahead):.0f} s {side} this machine's",
             "set the clocks of both machines by NTP",
         )
-    return Check(name, Level.OK, "this machine's clock and the leader's agree")
+    return Check("leader's clock", Level.OK, "this machine's clock and the leader's agree")
 
 
-def _version(partition: int, status: Mapping[str, Any]) -> Check:
+def _version(status: Mapping[str, Any]) -> Check:
     """Compare this program with the leader's."""
     ours, theirs = package_version("lance-commitlog"), str(status.get("version", ""))
-    name = "version" if not partition else f"version {partition}"
     if theirs in ("", ours):
-        return Check(name, Level.OK, f"this program and the leader's are {ours}")
+        return Check("version", Level.OK, f"this program and the leader's are {ours}")
     return Check(
-        name,
+        "version",
         Level.WARN,
         f"this program is {ours}, and the leader's is {theirs}",
         "both work together; docs/upgrades.md says in which order to replace them",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -39,49 +38,46 @@ def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Chec
         statuses = sorted(health.statuses.items())
     old, partitions = False, log.partitions()
     for partition, status in statuses:
-        programs = [_leader(partition, status), *_connected(partition, status)]
+        programs = [_leader(status), *_connected(status)]
         old = old or any(_is_bad(one) for one in programs)
         yield from (numbered(one, partition, partitions) for one in programs)
     if root is not None:
         yield from _kept(root, partitions)
     for partition, status in statuses:
-        yield numbered(_rules(partition, status, old), partition, partitions)
+        yield numbered(_rules(status, old), partition, partitions)
         if not old:
-            yield numbered(lance_release(partition, status), partition, partitions)
+            yield numbered(lance_release(status), partition, partitions)
 
 
 def _is_bad(check: Check) -> bool:
     return check.level is not Level.OK
 
 
-def _leader(partition: int, status: Mapping[str, Any]) -> Check:
+def _leader(status: Mapping[str, Any]) -> Check:
     knows = int(status.get("knows", 0))
-    name = "leader" if not partition else f"leader {partition}"
     text = f"{status.get('version', UNKNOWN)}, {_protocol(knows)}, pylance {status.get('pylance')}"
     if knows < PROTOCOL_SUPPORTED:
         advice = "install this program where committers run, standbys first, and start them again"
-        return Check(name, Level.WARN, text, advice)
-    return Check(name, Level.OK, text)
+        return Check("leader", Level.WARN, text, advice)
+    return Check("leader", Level.OK, text)
 
 
-def _connected(partition: int, status: Mapping[str, Any]) -> Iterator[Check]:
+def _connected(status: Mapping[str, Any]) -> Iterator[Check]:
     """Yield one finding for each kind of program that is connected to a leader."""
-    name = "connected" if not partition else f"connected {partition}"
     for version, knows, count in status.get("programs", ()):
         text = f"{count} × {version or UNKNOWN}, {_protocol(knows)}"
         if knows < PROTOCOL_SUPPORTED:
             advice = "upgrade these writers, readers and servers before the log's protocol"
-            yield Check(name, Level.WARN, text, advice)
+            yield Check("connected", Level.WARN, text, advice)
         else:
-            yield Check(name, Level.OK, text)
+            yield Check("connected", Level.OK, text)
 
 
 def _kept(root: Path, partitions: int) -> Iterator[Check]:
     """Yield what the root's checkpoints and index are; both can be made again from the log."""
     for partition in range(partitions):
-        name = "checkpoint" if partitions == 1 else f"checkpoint {partition}"
-        found = finding(name, partial(_checkpoint, head_path(root, partition)))
-        yield replace(found, name=name)
+        found = finding("checkpoint", partial(_checkpoint, head_path(root, partition)))
+        yield numbered(found, partition, partitions)
     yield finding("index", lambda: _index(root))
 
 
@@ -107,18 +103,17 @@ def _index(root: Path) -> str:
     return f"format {SCHEMA_VERSION}, which this program reads"
 
 
-def _rules(partition: int, status: Mapping[str, Any], old: bool) -> Check:
-    name = "rules" if not partition else f"rules {partition}"
+def _rules(status: Mapping[str, Any], old: bool) -> Check:
     try:
         protocol = rules_in(status).protocol
     except UnsupportedFormat as error:
-        return Check(name, Level.WARN, str(error), "then check again")
+        return Check("rules", Level.WARN, str(error), "then check again")
     if protocol == PROTOCOL_SUPPORTED:
-        return Check(name, Level.OK, f"protocol {protocol}, the newest that this program knows")
+        return Check("rules", Level.OK, f"protocol {protocol}, the newest that this program knows")
     text = f"protocol {protocol}; this program knows {PROTOCOL_SUPPORTED}"
     first = "once everything above is new, " if old else ""
     return Check(
-        name, Level.WARN, text, f"{first}run `commitlog rules --upgrade`; it never goes back"
+        "rules", Level.WARN, text, f"{first}run `commitlog rules --upgrade`; it never goes back"
     )
 
 

@@ -170,12 +170,12 @@ def test_the_command_ends_with_one_if_something_fails(capsys: pytest.CaptureFixt
 
 def test_a_leader_with_another_pylance_than_the_rules_name_is_a_warning() -> None:
     status = {"pylance": "15.0.0", "rules": {"protocol": 4, "lance_releases": [[7, "14.1.0"]]}}
-    found = doctor.lance_release(0, status)
+    found = doctor.lance_release(status)
     assert found.level is Level.WARN
     assert "pylance 15.0.0, and manifests name Lance 14.1.0" in found.message
     assert "--lance-release 15.0.0" in found.advice
     status["pylance"] = "14.1.0"
-    assert doctor.lance_release(0, status).level is Level.OK
+    assert doctor.lance_release(status).level is Level.OK
 
 
 class Answered:
@@ -214,10 +214,10 @@ def test_brokers_whose_clock_is_ahead_are_a_warning() -> None:
 )
 def test_a_leader_whose_clock_differs_is_a_warning(ahead_ms: int, level: Level, words: str) -> None:
     now_ms = 1_800_000_000_000
-    found = doctor.leader_clock(1, {"clock_ms": now_ms + ahead_ms}, now_ms)
-    assert (found.name, found.level) == ("leader's clock 1", level)
+    found = doctor.leader_clock({"clock_ms": now_ms + ahead_ms}, now_ms)
+    assert (found.name, found.level) == ("leader's clock", level)
     assert words in found.message
-    assert doctor.leader_clock(0, {}, now_ms).level is Level.OK, "older leaders don't say it"
+    assert doctor.leader_clock({}, now_ms).level is Level.OK, "older leaders don't say it"
 
 
 @pytest.mark.parametrize(
@@ -240,15 +240,15 @@ def test_each_of_many_partitions_is_named_and_messages_are_aligned(
 
 
 def test_a_leader_of_another_version_is_a_warning() -> None:
-    found = doctor._version(0, {"version": "0.0.9"})
+    found = doctor._version({"version": "0.0.9"})
     assert found.level is Level.WARN
     assert "the leader's is 0.0.9" in found.message
     ours = package_version("lance-commitlog")
-    assert doctor._version(0, {"version": ours}).level is Level.OK
+    assert doctor._version({"version": ours}).level is Level.OK
 
 
 def test_a_leader_that_is_too_old_to_say_its_rules_is_a_warning() -> None:
-    found = doctor.lance_release(0, {"pylance": "14.0.2"})
+    found = doctor.lance_release({"pylance": "14.0.2"})
     assert found.level is Level.WARN
     assert "upgrade committers first" in found.message
     newer = {"protocol": 4, "lance_releases": [], "not known here": 1}
