@@ -16,11 +16,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile, zip_longest
+from itertools import zip_longest
 
 from commitlog.adapters.storage import UnlistableError
 from commitlog.core.iceberg.errors import Invalid
@@ -38,7 +37,7 @@ from consumers.tools.iceberg_named import NamedFiles
 from consumers.tools.iceberg_notes import Notes, Noticed
 from consumers.tools.iceberg_reached import Known, Reached, as_hashed
 from consumers.tools.leftover import GONE
-from consumers.tools.nested_places import apart
+from consumers.tools.nested_places import apart, starting
 
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(rf".*\.metadata\.json(\.gz)?({re.escape(GONE)})?|{_ASIDE.pattern}")
@@ -302,7 +301,7 @@ class IcebergOrphans:
             strays = [
                 one
                 for folder in ("data", "metadata")
-                for one in _starting(unknown, f"{head.home}/{folder}/")
+                for one in starting(unknown, f"{head.home}/{folder}/")
                 if not _METADATA.fullmatch(one)
             ]
             if strays and self._reached.is_whole(table, there):
@@ -326,12 +325,6 @@ class IcebergOrphans:
             return True
         missing.add(place)
         return False
-
-
-def _starting(places: Sequence[str], start: str) -> Iterator[str]:
-    """Yield those of the sorted `places` that start so."""
-    from_here = islice(places, bisect_left(places, start), None)
-    return takewhile(lambda one: one.startswith(start), from_here)
 
 
 def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, takewhile
 
 
@@ -25,10 +25,13 @@ def below(places: Collection[str]) -> Callable[[str], bool]:
 def nested_in(location: str, locations: Sequence[str]) -> list[str]:
     """Return those of the sorted `locations` that are below another one, relative to that."""
     prefix = f"{location}/"
-    inside = takewhile(
-        lambda one: one.startswith(prefix), islice(locations, bisect_left(locations, prefix), None)
-    )
-    return [one.removeprefix(prefix) for one in inside]
+    return [one.removeprefix(prefix) for one in starting(locations, prefix)]
+
+
+def starting(places: Sequence[str], start: str) -> Iterator[str]:
+    """Yield those of the sorted `places` that start so."""
+    from_here = islice(places, bisect_left(places, start), None)
+    return takewhile(lambda one: one.startswith(start), from_here)
 
 
 def apart(places: Collection[str], others: Collection[str]) -> set[str]:
