@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from commitlog.core.decisions import Change
+from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status, Submitted
 from commitlog.model.table import TableId
@@ -62,6 +63,11 @@ def by_record(sequence: int, time_ms: int, principal: str) -> str:
     when = datetime.fromtimestamp(time_ms / 1000, UTC)
     by = f" by {principal}" if principal else ""
     return f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {sequence}"
+
+
+def in_words(ranges: VersionRanges) -> str:
+    """Return ranges of versions in words."""
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
 
 
 def versions_of(outcome: Outcome) -> tuple[Version, ...]:

@@ -41,7 +41,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
-from consumers.partition.events import Event
+from consumers.partition.events import Event, in_words
 from consumers.tools.named_files import DATA, index_folder, paths_in
 from consumers.tools.nested_places import below
 
@@ -298,8 +298,8 @@ class FileLedger:
         self._stand(life, change.table, is_live=True)
         life.dropped = None
         if change.deleted:
-            ranges = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in change.deleted)
-            life.deleted.append((change.deleted, ended(f"versions {ranges} were deleted")))
+            what = f"versions {in_words(change.deleted)} were deleted"
+            life.deleted.append((change.deleted, ended(what)))
             if len(life.deleted) > DELETIONS_KEPT:
                 (oldest, _), (next_oldest, record), *others = life.deleted
                 life.deleted = [(merged(oldest, next_oldest), record), *others]

@@ -19,6 +19,7 @@ from commitlog.core.catalogue.version_deletion import without
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Transaction
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.partition.events import in_words
 from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER
 from consumers.tools.archive.proof import Archive
@@ -198,10 +199,9 @@ class Carrying:
         now = client.describe(self._info.table_id, fresh=True)
         kept = without([(1, now.version - 1)], now.deleted)
         if kept:
-            versions = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in kept[:_SHOWN])
             problems.append(
-                f"versions {versions} are kept by a tag, a branch or a hold: remove that, and run"
-                " this again"
+                f"versions {in_words(kept[:_SHOWN])} are kept by a tag, a branch or a hold: remove"
+                " that, and run this again"
             )
         if problems:
             return Copy("table", False, "; ".join(problems))

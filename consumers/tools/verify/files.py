@@ -29,8 +29,9 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id
+from consumers.partition.events import in_words
 from consumers.tools.verify.findings import Problem, ProblemKind
-from consumers.tools.verify.missing import AllMissing, Missing, place_of, said
+from consumers.tools.verify.missing import AllMissing, Missing, place_of
 from consumers.tools.verify.versions import LifeManifests, Made, Versions, manifest_paths
 
 SETTLE_SECONDS = 10.0
@@ -262,7 +263,7 @@ class PartitionFiles:
         what = "the manifest" if kind is ProblemKind.MANIFEST else "the file"
         where = f"{life.location}/{missing.path}" if missing.path else "a file outside its location"
         text = f"{what} {where} of {name}, version {missing.version}, is missing"
-        hurts = said(missing.hurts(life))
+        hurts = in_words(missing.hurts(life))
         if missing.fragment >= 0:
             text = f"{text}: versions {hurts} can't be read without it"
         elif kind is ProblemKind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):

@@ -10,9 +10,8 @@ from typing import Any
 from commitlog.core.decisions import Change
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import format_table_id
-from consumers.partition.events import by_record
+from consumers.partition.events import by_record, in_words
 from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
-from consumers.tools.verify.missing import said
 
 EXPIRIES_KEPT = 20
 PROBLEMS_MAX = 100
@@ -115,7 +114,7 @@ class Expired:
             self.versions += sum(last - first + 1 for first, last in change.deleted)
             expiry = Expiry(
                 table=format_table_id(change.table),
-                versions=said(change.deleted),
+                versions=in_words(change.deleted),
                 sequence=outcome.sequence,
                 time_ms=outcome.time_ms,
                 principal=record.principal if isinstance(record, Transaction) else "",

@@ -128,8 +128,3 @@ def place_of(
     if base is None:
         return location, inside
     return base.path, inside if base.is_dataset_root or not folder else path
-
-
-def said(ranges: VersionRanges) -> str:
-    """Return ranges of versions in words."""
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
