@@ -95,7 +95,7 @@ def check_segment(folder: Path, segment: DecidedSegment) -> None:
         records = list(read_file(folder, file))
         if (len(records), digest_of(records)) != (file.rows, file.digest):
             raise _bad(folder / file.name, "holds other records than were copied")
-    answered = _transactions(folder, segment)
+    answered = transactions_in(folder, segment)
     for outcome in outcomes_of(folder, segment):
         transaction = answered.pop(outcome.transaction_offset, None)
         if transaction is None or not has_content(transaction.record, outcome.payload_hash):
@@ -136,7 +136,8 @@ def outcomes_of(folder: Path, segment: DecidedSegment) -> list[Outcome]:
     return found[::-1]
 
 
-def _transactions(folder: Path, segment: DecidedSegment) -> dict[int, Submitted]:
+def transactions_in(folder: Path, segment: DecidedSegment) -> dict[int, Submitted]:
+    """Return a segment's transactions by their offsets."""
     found = {}
     for raw in read_file(folder, segment.transactions):
         submitted = to_submitted(0, *raw)

@@ -16,7 +16,13 @@ from commitlog.codecs.payloads import inline_rows, without_rows
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Outcome, Transaction, is_commit
 from commitlog.ports import RawRecord
-from consumers.tools.archive.files import check_segment, outcomes_of, read_file, write_file
+from consumers.tools.archive.files import (
+    check_segment,
+    outcomes_of,
+    read_file,
+    transactions_in,
+    write_file,
+)
 from consumers.tools.archive.proof import Archive, DecidedSegment
 
 _ENDS = frozenset({"DropTable", "DeregisterTable", "DropNamespace"})
@@ -92,15 +98,11 @@ def has_rows(archive: Archive, erased: Erased) -> int:
 
 def decided(archive: Archive, segment: DecidedSegment) -> Iterator[tuple[Outcome, Transaction]]:
     """Yield the outcomes of a segment with their transactions, in the order of the chain."""
-    found: dict[int, Transaction] = {}
-    for raw in read_file(archive.folder, segment.transactions):
-        submitted = to_submitted(0, *raw)
-        if submitted is not None and isinstance(submitted.record, Transaction):
-            found[raw.offset] = submitted.record
+    found = transactions_in(archive.folder, segment)
     for outcome in outcomes_of(archive.folder, segment):
-        transaction = found.get(outcome.transaction_offset)
-        if transaction is not None:
-            yield outcome, transaction
+        submitted = found.get(outcome.transaction_offset)
+        if submitted is not None and isinstance(submitted.record, Transaction):
+            yield outcome, submitted.record
 
 
 def remove_unnamed(archive: Archive) -> None:

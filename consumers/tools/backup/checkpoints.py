@@ -18,7 +18,7 @@ from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.tools.backup.cut import RestorePoint
-from consumers.tools.backup.saved import BadBackup, Store, damaged, missing, part, write_checked
+from consumers.tools.backup.saved import BadBackup, Store, damaged, part, read_whole, write_checked
 
 FOLDER = "checkpoints"
 _HEADS = "heads"
@@ -55,14 +55,14 @@ def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint])
 
     Raises BadBackup if a file isn't what was written.
     """
-    source, count = part(place, FOLDER), 0
+    source, count = store_for(place), 0
     for number, end in ends.items():
         head = _newest(source, number, end)
         if head is None:
             continue
         target = store_for(str(root / FOLDER / str(number)))
         for name, sha256, _ in _parts(head):
-            target.write(name, _read_part(source, number, name, sha256))
+            target.write(name, read_whole(source, f"{FOLDER}/{number}/{name}", sha256))
         checkpoints = Checkpoints(root, log.identity(), log.genesis(number))
         try:
             checkpoints.take_over(json.loads(head))
@@ -78,42 +78,32 @@ def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint])
 
 def damage(place: str, partitions: int) -> Iterator[BadBackup]:
     """Read all checkpoints; yield what is wrong with each file that is gone or damaged."""
-    source = part(place, FOLDER)
+    source = store_for(place)
     for number in range(partitions):
         parts: set[tuple[str, str]] = set()
-        for name in sorted(source.names(f"{number}/{_HEADS}")):
+        for name in sorted(source.names(f"{FOLDER}/{number}/{_HEADS}")):
             try:
                 parts |= {one[:2] for one in _parts(_read_head(source, number, name))}
             except BadBackup as error:
                 yield error
         for name, sha256 in sorted(parts):
             try:
-                _read_part(source, number, name, sha256)
+                read_whole(source, f"{FOLDER}/{number}/{name}", sha256)
             except BadBackup as error:
                 yield error
 
 
 def _read_head(source: Store, number: int, name: str) -> bytes:
-    data = source.read(f"{number}/{_HEADS}/{name}")
+    path = f"{FOLDER}/{number}/{_HEADS}/{name}"
+    data = source.read(path)
     if not name.endswith(f"-{sha256_of(data)}.json"):
-        raise damaged(f"{FOLDER}/{number}/{_HEADS}/{name}")
-    return data
-
-
-def _read_part(source: Store, number: int, name: str, sha256: str) -> bytes:
-    path = f"{FOLDER}/{number}/{name}"
-    try:
-        data = source.read(f"{number}/{name}")
-    except FileNotFoundError:
-        raise missing(path) from None
-    if sha256_of(data) != sha256:
         raise damaged(path)
     return data
 
 
 def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
     """Return the newest head that isn't beyond what is restored."""
-    for name in sorted(source.names(f"{number}/{_HEADS}"), reverse=True):
+    for name in sorted(source.names(f"{FOLDER}/{number}/{_HEADS}"), reverse=True):
         if int(name.partition("-")[0]) > end.sequence:
             continue
         data = _read_head(source, number, name)

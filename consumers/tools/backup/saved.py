@@ -172,6 +172,14 @@ def read_copy(store: Store, path: str) -> bytes:
         raise missing(path) from None
 
 
+def read_whole(store: Store, path: str, sha256: str) -> bytes:
+    """Read a file of the backup; BadBackup if it is gone, or isn't what was written."""
+    data = read_copy(store, path)
+    if sha256_of(data) != sha256:
+        raise damaged(path)
+    return data
+
+
 def missing(path: str) -> BadBackup:
     """Return the error of a file that is gone."""
     return BadBackup(f"the backup's file {path} is missing")
@@ -225,7 +233,5 @@ def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chun
 
 def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
     """Yield a file's records; BadBackup if it isn't the file that was written."""
-    data = read_copy(store, chunk.path)
-    if sha256_of(data) != chunk.sha256:
-        raise damaged(chunk.path)
+    data = read_whole(store, chunk.path, chunk.sha256)
     yield from records_in(pq.ParquetFile(io.BytesIO(data)))
