@@ -13,12 +13,12 @@ from uuid import uuid4
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.places import recorded
 from commitlog.adapters.storage import local_path
-from commitlog.client.host import Host
+from commitlog.client.host import Host, Pairs
 from commitlog.client.opening import is_there
 from commitlog.client.reach import check_leader_reaches, reach
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import Tables
-from commitlog.client.tickets import Ticket
+from commitlog.client.tickets import Ticket, Wait
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
@@ -32,7 +32,13 @@ from commitlog.errors import (
 )
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.maintenance_policy import MaintenancePolicy
-from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
+from commitlog.model.operations import (
+    CreateTable,
+    DropTable,
+    Operation,
+    Properties,
+    RegisterTable,
+)
 from commitlog.model.records import Code, Genesis, Outcome, Transaction
 from commitlog.model.table import Policy, TableId, format_table_id
 
@@ -180,16 +186,31 @@ def change(
     """Commit a change of the catalogue; raise what a refusal means for its caller."""
     if not isinstance(operation, DropTable):
         check_leader_reaches(log.runtime(), operation.table, operation.location)
-    transaction = log.transaction((operation,))
     try:
-        outcome = log.runtime().submit(transaction, id_is_new=True).result(timeout)
+        outcome = commit(log, (operation,), timeout)
     finally:
         tables.forget(operation.table)
-    raise_for_table(outcome)
     if storage_options and outcome.results:
         # With `exist_ok` it may stand elsewhere.
         reach(outcome.results[0].location, storage_options)
     return outcome
+
+
+def commit(
+    log: Host,
+    operations: Sequence[Operation],
+    timeout: float,
+    *,
+    properties: Pairs = (),
+    transaction_id: str | None = None,
+    wait: Wait = "readable",
+) -> Outcome:
+    """Commit operations of the catalogue; raise what a refusal means for its caller."""
+    transaction = log.transaction(
+        tuple(operations), transaction_id=transaction_id, properties=properties
+    )
+    ticket = log.runtime().submit(transaction, id_is_new=transaction_id is None)
+    return raise_for_table(ticket.result(timeout, wait))
 
 
 def raise_for_table(outcome: Outcome) -> Outcome:

@@ -46,7 +46,7 @@ from commitlog.client.rows import (
 )
 from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Wait, deadline_after, in_time
+from commitlog.client.tickets import Wait, deadline_after, in_time, seconds_until
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -232,8 +232,7 @@ class Execution:
                 any_content=True,
                 awaits_rows=self._wait == "readable",
             )
-            left = max(self._deadline - time.monotonic(), 1.0)
-            outcome = accepted(ticket, left)
+            outcome = accepted(ticket, seconds_until(self._deadline))
             if outcome.code is Code.MALFORMED_RECORD:
                 # The log's rules know no rows in records yet; this attempt of the id is refused.
                 self._first_attempt = attempt + 1

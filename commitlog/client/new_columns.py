@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
-from commitlog.client.tickets import Ticket
+from commitlog.client.tickets import Ticket, seconds_until
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.awaited_columns import NO_NULLS, compare, delivery, delivery_path
@@ -84,7 +84,7 @@ class NewColumns:
     ) -> Outcome:
         """Return the outcome; until it comes, compute what the transaction lacks of each head."""
         if not _is_completed(message):
-            return ticket.result(max(deadline - time.monotonic(), 1.0))
+            return ticket.result(seconds_until(deadline))
         store, delivered = store_for(info.location), {info.version: ""}
         failure: Exception | None = None
         try:
@@ -194,7 +194,7 @@ def _outcome_of(ticket: Ticket, deadline: float) -> Outcome | None:
             return ticket.result(WATCH_SECONDS)
         except OutcomeUnknown:
             return None
-    return ticket.result(max(deadline - time.monotonic(), 1.0))
+    return ticket.result(seconds_until(deadline))
 
 
 def _values(fragment: DataFragment) -> bytes:

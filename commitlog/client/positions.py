@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from commitlog.client.catalogue import raise_for_table
+from commitlog.client.catalogue import commit
 from commitlog.client.feed import check_not_behind, sequences
 from commitlog.client.feed_events import token_starts
 from commitlog.client.folds import Folds
@@ -208,7 +208,7 @@ class NamesPositions(Host):
             )
         found = self.position(position, timeout=timeout)
         tag = TAG + name, sequences_text(found)
-        return self._alter_log(AlterProperties((), True, upserts=(tag,)), timeout)
+        return commit(self, [AlterProperties((), True, upserts=(tag,))], timeout, wait="committed")
 
     def tags(self) -> dict[str, dict[int, int]]:
         """Return the log's tags by name, each with its sequences by partition."""
@@ -218,8 +218,5 @@ class NamesPositions(Host):
         """Remove a tag of the log; raise InvalidRequest if there is none."""
         if name not in self.tags():
             raise InvalidRequest(f"the log has no tag {name!r}", field="name", value=name)
-        return self._alter_log(AlterProperties((), True, removals=(TAG + name,)), timeout)
-
-    def _alter_log(self, operation: AlterProperties, timeout: float) -> Outcome:
-        ticket = self.runtime().submit(self.transaction((operation,)), id_is_new=True)
-        return raise_for_table(ticket.result(timeout, "committed"))
+        operation = AlterProperties((), True, removals=(TAG + name,))
+        return commit(self, [operation], timeout, wait="committed")

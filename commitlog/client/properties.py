@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from commitlog.client.catalogue import check_policy, raise_for_table
+from commitlog.client.catalogue import check_policy, commit
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.errors import InvalidRequest
 from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import PREFIX
 from commitlog.model.names import RESERVED
-from commitlog.model.operations import AlterProperties, Operation, RenameTable
+from commitlog.model.operations import AlterProperties, RenameTable
 from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class ChangesNames(Host):
             InvalidTransaction: the new name belongs to another partition of the log.
         """
         operation = RenameTable(parse_table_id(table_id), parse_table_id(new_name))
-        return self._change(operation, timeout, properties, transaction_id)
+        return commit(
+            self, (operation,), timeout, properties=properties, transaction_id=transaction_id
+        )
 
     def set_properties(
         self,
@@ -80,16 +82,9 @@ class ChangesNames(Host):
             upserts=tuple(sorted((k, v) for k, v in values.items() if v is not None)),
             removals=tuple(sorted(k for k, v in values.items() if v is None)),
         )
-        return self._change(operation, timeout, properties, transaction_id)
-
-    def _change(
-        self, operation: Operation, timeout: float, properties: Pairs, transaction_id: str | None
-    ) -> Outcome:
-        transaction = self.transaction(
-            (operation,), transaction_id=transaction_id, properties=properties
+        return commit(
+            self, (operation,), timeout, properties=properties, transaction_id=transaction_id
         )
-        ticket = self.runtime().submit(transaction, id_is_new=transaction_id is None)
-        return raise_for_table(ticket.result(timeout))
 
 
 def check_properties(target: TableId, values: Mapping[str, str | None]) -> None:

@@ -99,6 +99,11 @@ def time_left(timeout: float) -> float:
     return deadline_after(timeout) - time.monotonic()
 
 
+def seconds_until(deadline: float) -> float:
+    """Return how long a call may still wait for an answer: never less than a second."""
+    return max(deadline - time.monotonic(), WAIT_SECONDS_MIN)
+
+
 def check_wait(wait: str) -> None:
     """Refuse anything but the two ways to wait."""
     if wait not in ("readable", "committed"):

@@ -12,16 +12,17 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
-from commitlog.client.catalogue import raise_for_table
+from commitlog.client.catalogue import commit
 from commitlog.client.feed import PartitionFeed
 from commitlog.client.feed_events import Selection, Start
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
+from commitlog.client.tickets import seconds_until
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -90,12 +91,13 @@ class UndoesChanges(Host):
         table = parse_table_id(table_id)
         to = parse_table_id(name) if name is not None else table
         deadline = time.monotonic() + timeout
+        how: dict[str, Any] = {"properties": properties, "transaction_id": transaction_id}
         life = self._dropped(table, incarnation, deadline)
         if life.metadata_location:
             _check_followed(life, [life.metadata_location])
             again = _iceberg_again(life, to)
             try:
-                return self._commit([again], deadline, properties, transaction_id)
+                return commit(self, [again], seconds_until(deadline), **how)
             except RetryableConflict as error:
                 raise TableAlreadyExists(
                     f"table {format_table_id(to)} already exists: give the old one another name"
@@ -121,7 +123,7 @@ class UndoesChanges(Host):
         ]
         if life.deleted:
             operations.append(DeleteTableVersions(to, life.deleted))
-        return self._commit(operations, deadline, properties, transaction_id)
+        return commit(self, operations, seconds_until(deadline), **how)
 
     def restore(
         self,
@@ -243,8 +245,7 @@ class UndoesChanges(Host):
             )
             for table, version in held.items()
         ]
-        deadline = time.monotonic() + timeout
-        outcome = self._commit(operations, deadline)
+        outcome = commit(self, operations, timeout)
         # In the order of the log: what was deleted before the hold isn't held.
         for table, version in held.items():
             if is_in(version, self.describe(table, fresh=True).deleted):
@@ -265,20 +266,7 @@ class UndoesChanges(Host):
         ]
         if not operations:
             return None
-        return self._commit(operations, time.monotonic() + timeout)
-
-    def _commit(
-        self,
-        operations: Sequence[Operation],
-        deadline: float,
-        properties: Pairs = (),
-        transaction_id: str | None = None,
-    ) -> Outcome:
-        transaction = self.transaction(
-            tuple(operations), transaction_id=transaction_id, properties=properties
-        )
-        ticket = self.runtime().submit(transaction, id_is_new=transaction_id is None)
-        return raise_for_table(ticket.result(max(deadline - time.monotonic(), 1.0)))
+        return commit(self, operations, timeout)
 
     def _dropped(self, table: TableId, incarnation: str, deadline: float) -> Life:
         """Return the incarnation of a table that was dropped last, or the one that is asked for."""

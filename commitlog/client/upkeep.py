@@ -22,6 +22,7 @@ from commitlog.client.caller import caller
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.host import Host, TableName
 from commitlog.client.opening import materialize
+from commitlog.client.tickets import seconds_until
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import (
@@ -239,7 +240,7 @@ class KeepsTables(Host):
                 info, message, transaction_id=called, attempt=attempts, properties=told
             )
             if finish is None:
-                outcome = ticket.result(_left(deadline))
+                outcome = ticket.result(seconds_until(deadline))
             else:
                 outcome = finish(ticket, info, message, deadline)
             if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
@@ -328,7 +329,7 @@ class KeepsTables(Host):
         reserve = Transaction(read_version=info.version, uuid=str(uuid.uuid4()))
         reserve.reserve_fragments.num_fragments = count
         ticket = self._commit_to(info, reserve)
-        outcome = ticket.result(_left(deadline)).raise_for_conflict()
+        outcome = ticket.result(seconds_until(deadline)).raise_for_conflict()
         now = self.describe(info.table_id, fresh=True)
         return materialize(self.runtime(), now, outcome.version)
 
@@ -346,10 +347,6 @@ def too_late(info: TableInfo, timeout: float) -> Unavailable:
         "nothing was submitted. Raise the timeout, or do less at once "
         "(max_source_fragments of a compaction)"
     )
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 1.0)
 
 
 def _expirable(
