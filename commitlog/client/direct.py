@@ -27,20 +27,17 @@ from commitlog.client.merging import (
     replaces_rows,
 )
 from commitlog.client.opening import Opened
-from commitlog.client.rows import OFFSET_BITS, Prepared, prepare_delete
+from commitlog.client.rows import OFFSET_BITS, OFFSETS, Prepared, prepare_delete, read_deletions
 from commitlog.client.tables import TableInfo
 from commitlog.client.version_files import ReadVersion, VersionFile
-from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.lance_objects import to_transaction
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, merge_deletions
+from commitlog.core.manifest.deletion_vectors import merge_deletions
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 if TYPE_CHECKING:
     from commitlog.client.row_keys import KnownKeys
-
-OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class LivingRows(NamedTuple):
@@ -142,8 +139,7 @@ def find(
         if described.HasField("base_id"):
             return None
         try:
-            data = store.read(deletion_file_path(number, described))
-            deleted[number] = decode_deletion_file(data, described.file_type)
+            deleted[number] = read_deletions(store, number, described)
         except (OSError, UnsupportedFormat):
             return None
     rows = [

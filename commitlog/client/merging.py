@@ -37,6 +37,8 @@ from commitlog.client.rows import (
     hashes_of,
     key_ids,
     keys_in,
+    patches_of,
+    read_deletions,
     whole,
     whole_keys,
     with_children,
@@ -44,9 +46,7 @@ from commitlog.client.rows import (
 )
 from commitlog.client.rows_at import rows_at
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import hashed, packed
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 
@@ -149,14 +149,15 @@ def prepare_merge(
         raise InvalidTransaction(
             f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
         ) from error
+    operation: Any = transaction.operation
     inserts = counts["num_inserted_rows"] > 0
     return Prepared(
-        operation=transaction.operation,
+        operation=operation,
         read_version=dataset.version,
-        affected=_rows_taken(info, dataset, transaction.operation),
+        affected=_rows_taken(info, dataset, operation),
         keys=KeyHashes(key_ids(info, on), packed(hashes_of(info, on, source) if inserts else ())),
         counts={name.split("_")[1]: count for name, count in counts.items()},
-        patches=_patches(dataset, transaction.operation),
+        patches=patches_of(dataset, operation.updated_fragments),
     )
 
 
@@ -348,18 +349,7 @@ def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) ->
     return taken
 
 
-def _patches(dataset: lance.LanceDataset, operation: Any) -> tuple[str, ...]:
-    """Return the data files that post-images have beside those of the version that was read."""
-    patches: list[str] = []
-    for image in operation.updated_fragments:
-        before = {file.path for file in fragment_of(dataset, image.id).metadata.files}
-        patches += [file.path for file in image.files if file.path not in before]
-    return tuple(patches)
-
-
 def _deleted(store: ObjectStore, fragment: FragmentMetadata) -> BitMap:
     if fragment.deletion_file is None:
         return BitMap()
-    described = deletion_file(fragment.deletion_file)
-    data = store.read(deletion_file_path(fragment.id, described))
-    return decode_deletion_file(data, described.file_type)
+    return read_deletions(store, fragment.id, deletion_file(fragment.deletion_file))

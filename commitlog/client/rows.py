@@ -25,11 +25,12 @@ from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.arguments import heed_interrupt, lances_words
 from commitlog.client.contents import contents
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
+from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import encoded_keys, hashed, packed
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
@@ -57,6 +58,7 @@ _BRACKETS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[()]""", r
 """Brackets in SQL, and what may hold others that mean nothing."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32
+OFFSETS = (1 << OFFSET_BITS) - 1
 
 _log = logging.getLogger("commitlog")
 
@@ -150,13 +152,28 @@ def deletion_file(source: Any) -> DeletionFile:
     )
 
 
+def read_deletions(store: ObjectStore, fragment_id: int, described: DeletionFile) -> BitMap:
+    """Read which rows of a fragment its deletion file names."""
+    data = store.read(deletion_file_path(fragment_id, described))
+    return decode_deletion_file(data, described.file_type)
+
+
+def patches_of(dataset: lance.LanceDataset, images: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+    """Return the data files that post-images have beside those of the version that was read."""
+    patches: list[str] = []
+    for image in images:
+        before = {file.path for file in fragment_of(dataset, image.id).metadata.files}
+        patches += [file.path for file in image.files if file.path not in before]
+    return tuple(patches)
+
+
 def delete_rows(
     dataset: lance.LanceDataset, addresses: pa.ChunkedArray
 ) -> tuple[list[FragmentMetadata], list[int], dict[int, BitMap]]:
     """Delete rows by address; return post-images, ids of emptied fragments, and the offsets."""
     ordered = sorted(addresses.to_pylist())
     rows = {
-        fragment_id: BitMap(address & (1 << OFFSET_BITS) - 1 for address in group)
+        fragment_id: BitMap(address & OFFSETS for address in group)
         for fragment_id, group in groupby(ordered, lambda address: address >> OFFSET_BITS)
     }
     updated: list[FragmentMetadata] = []

@@ -13,11 +13,9 @@ from pyroaring import BitMap
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
-from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, hashes_of
+from commitlog.client.rows import OFFSET_BITS, OFFSETS, ROW_ADDRESS, hashes_of, read_deletions
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys
-from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 FILTERED_KEYS_MAX = 10_000
@@ -70,11 +68,10 @@ def _rows_taken(info: TableInfo, update: Transaction.Update) -> dict[int, BitMap
     for image in update.updated_fragments:
         described = image.deletion_file
         if image.HasField("deletion_file") and not described.HasField("base_id"):
-            data = store.read(deletion_file_path(image.id, described))
-            taken[image.id] = decode_deletion_file(data, described.file_type)
+            taken[image.id] = read_deletions(store, image.id, described)
     return taken
 
 
 def _is_in(address: int, taken: dict[int, BitMap | None]) -> bool:
     rows = taken.get(address >> OFFSET_BITS, BitMap())
-    return rows is None or (address & (1 << OFFSET_BITS) - 1) in rows
+    return rows is None or (address & OFFSETS) in rows

@@ -29,6 +29,7 @@ from commitlog.client.rows import (
     fragment_of,
     hashes_of,
     key_ids,
+    patches_of,
     scan,
     with_children,
     write_moved,
@@ -177,25 +178,21 @@ def _patch(dataset: lance.LanceDataset, rows: pa.Table, found: pa.Table) -> Prep
     keyed = rows.append_column(ROW_ADDRESS, addresses)
     images: list[FragmentMetadata] = []
     offsets: dict[int, bytes] = {}
-    patches: list[str] = []
     fields: set[int] = set()
     for fragment_id in sorted(pc.unique(fragments).to_pylist()):
-        fragment = fragment_of(dataset, fragment_id)
         part = keyed.filter(pc.equal(fragments, fragment_id))
-        image, modified, offsets[fragment_id] = fragment.update_columns(
+        image, modified, offsets[fragment_id] = fragment_of(dataset, fragment_id).update_columns(
             part, ROW_ADDRESS, ROW_ADDRESS, with_offsets=True
         )
         images.append(image)
         fields.update(modified)
-        before = {file.path for file in fragment.metadata.files}
-        patches += [file.path for file in image.files if file.path not in before]
     operation = lance.LanceOperation.Update(
         updated_fragments=images,
         fields_modified=sorted(fields),
         update_mode="rewrite_columns",
         updated_fragment_offsets=offsets,
     )
-    return Prepared(operation, dataset.version, patches=tuple(patches))
+    return Prepared(operation, dataset.version, patches=patches_of(dataset, images))
 
 
 def _changed_keys(info: TableInfo, rows: pa.Table, values: Mapping[str, Any]) -> KeyHashes | None:
