@@ -19,7 +19,7 @@ from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.opening import is_of_deleted_version
-from commitlog.client.read_only import Asked, SentDataset
+from commitlog.client.read_only import COMMITS, Asked, SentDataset
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction, NoSuchVersion
@@ -30,14 +30,6 @@ _REMOVED = (
     *("index_files_removed", "transaction_files_removed"),
 )
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
-_WRITES = (
-    *("add_bases", "commit_existing_index_segments", "create_index", "create_scalar_index"),
-    *("delete", "delete_config_keys", "drop_index", "initialize_mem_wal", "insert", "merge"),
-    *("migrate_manifest_paths_v2", "replace_field_metadata", "replace_schema"),
-    *("replace_schema_metadata", "restore", "truncate_table", "update", "update_config"),
-    *("update_field_metadata", "update_metadata", "update_schema_metadata"),
-)
-"""Methods of Lance's dataset that commit a version."""
 _LOOKS = ("checkout_latest", "checkout_version")
 """Methods that ask the log for a version."""
 
@@ -283,7 +275,7 @@ class ManagedDataset(Asked):
         return _Optimizer(self)
 
 
-for _name in (*_WRITES, *_LOOKS):
+for _name in (*COMMITS, *_LOOKS):
     setattr(ManagedDataset, _name, _says_why(getattr(lance.LanceDataset, _name)))
 
 

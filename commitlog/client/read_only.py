@@ -15,14 +15,18 @@ from lance.optimize import Compaction
 
 from commitlog.errors import InvalidRequest
 
+COMMITS = (
+    *("add_bases", "commit_existing_index_segments", "create_index", "create_scalar_index"),
+    *("delete", "delete_config_keys", "drop_index", "initialize_mem_wal", "insert", "merge"),
+    *("migrate_manifest_paths_v2", "replace_field_metadata", "replace_schema"),
+    *("replace_schema_metadata", "restore", "truncate_table", "update", "update_config"),
+    *("update_field_metadata", "update_metadata", "update_schema_metadata"),
+)
+"""Methods of Lance's dataset that commit a version."""
 _WRITES = (
-    *("add_bases", "add_columns", "alter_columns", "cleanup_old_versions"),
-    *("commit_existing_index_segments", "create_branch", "create_index", "create_scalar_index"),
-    *("delete", "delete_config_keys", "drop_columns", "drop_index", "initialize_mem_wal"),
-    *("insert", "mem_wal_writer", "merge", "merge_insert", "migrate_manifest_paths_v2"),
-    *("replace_field_metadata", "replace_schema", "replace_schema_metadata", "restore"),
-    *("truncate_table", "update", "update_config", "update_field_metadata", "update_metadata"),
-    *("update_schema_metadata",),
+    *COMMITS,
+    *("add_columns", "alter_columns", "cleanup_old_versions", "create_branch", "drop_columns"),
+    *("mem_wal_writer", "merge_insert"),
 )
 
 
