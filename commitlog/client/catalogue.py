@@ -31,6 +31,7 @@ from commitlog.errors import (
     TableAlreadyExists,
 )
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.messages import NamespaceDescription
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import (
     CreateTable,
@@ -235,6 +236,14 @@ def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
     ticket = Ticket(transaction, lambda *_: None)
     ticket.deliver(outcome, True)
     return ticket
+
+
+def log_properties(runtime: Runtime) -> Mapping[str, str]:
+    """Return the log's own properties: those of the root of its namespaces."""
+    for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces")):
+        if not entry.namespace:
+            return entry.properties
+    return {}
 
 
 def now_ms() -> int:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from commitlog.client.catalogue import commit
+from commitlog.client.catalogue import commit, log_properties
 from commitlog.client.feed import check_not_behind, sequences
 from commitlog.client.feed_events import token_starts
 from commitlog.client.folds import Folds
 from commitlog.client.host import Host
 from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidRequest, of_the_future
-from commitlog.messages import NamespaceDescription
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Outcome
 
@@ -164,14 +163,11 @@ def text_sequences(text: str) -> dict[int, int] | None:
 
 def tags_of(runtime: Runtime) -> dict[str, dict[int, int]]:
     """Return the log's tags by name, each with its sequences by partition."""
-    for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces")):
-        if not entry.namespace:
-            return {
-                key.removeprefix(TAG): found
-                for key, value in sorted(entry.properties.items())
-                if key.startswith(TAG) and (found := text_sequences(value)) is not None
-            }
-    return {}
+    return {
+        key.removeprefix(TAG): found
+        for key, value in sorted(log_properties(runtime).items())
+        if key.startswith(TAG) and (found := text_sequences(value)) is not None
+    }
 
 
 class NamesPositions(Host):

@@ -10,14 +10,13 @@ import time
 from collections.abc import Mapping
 
 from commitlog.adapters.places import TABLES, bound, is_bound, own_tables, plain, use_named
-from commitlog.client.catalogue import dry_run
+from commitlog.client.catalogue import dry_run, log_properties
 from commitlog.client.host import Host
 from commitlog.client.runtime import Runtime
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import InvalidRequest, InvalidSettings, Unavailable
-from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import NAMED_ROOTS_SINCE
 from commitlog.model.operations import AlterProperties, Properties
 from commitlog.model.records import Outcome, Transaction, is_commit
@@ -107,11 +106,8 @@ class BindsPlaces(Host):
         """Return each place that a record has bound: its root's name, and where that is now."""
         from commitlog.core.catalogue.named_roots import named_roots
 
-        for entry in map(NamespaceDescription.from_json, self.runtime().request(0, "namespaces")):
-            if not entry.namespace:
-                named = named_roots(tuple(entry.properties.items()))
-                return {place: (named[place], bound(place)) for place in sorted(named)}
-        return {}
+        named = named_roots(tuple(log_properties(self.runtime()).items()))
+        return {place: (named[place], bound(place)) for place in sorted(named)}
 
     def bind_place(
         self, place: str, root: str = "tables", *, timeout: float = TIMEOUT_SECONDS
