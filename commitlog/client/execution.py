@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
 from commitlog.client.row_tickets import accepted, settled
 from commitlog.client.row_writes import (
+    by_what_is_known,
     encode_write,
     goes_by_log,
     is_small,
@@ -48,7 +49,7 @@ from commitlog.client.submission import prepared_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, deadline_after, in_time, seconds_until
 from commitlog.client.updating import prepare_update
-from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown, Unavailable
+from commitlog.errors import NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status, Transaction
@@ -62,9 +63,6 @@ BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
 _READ_AGAIN_MAX = 3
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
-
-
-Found = TypeVar("Found")
 
 
 class Execution:
@@ -129,7 +127,7 @@ class Execution:
 
         # What is only known might refuse values of a stream that has been begun.
         known = self._log.describe(self._table, fresh=True) if is_stream else None
-        cast_for, rows = cast(known) if known else self._by_what_is_known(cast)
+        cast_for, rows = cast(known) if known else by_what_is_known(self._log, self._table, cast)
 
         def prepare(info: TableInfo) -> Prepared:
             if written and (is_stream or _is_alike(written[0][0], info)):
@@ -185,7 +183,7 @@ class Execution:
             check_merge(info, rows, key_of(info, on), options)
             return rows
 
-        source = self._by_what_is_known(cast)
+        source = by_what_is_known(self._log, self._table, cast)
 
         def prepare(info: TableInfo) -> Prepared:
             rows = rows_table(source, info.schema, info.name)
@@ -212,7 +210,7 @@ class Execution:
         runtime = self._log.runtime()
         for attempt in range(self._attempts_max):
             try:
-                operation, payload = self._by_what_is_known(encode)
+                operation, payload = by_what_is_known(self._log, self._table, encode)
             except NotForTheLog:
                 return None
             if len(payload) > ROWS_INLINE_BYTES_MAX:
@@ -246,17 +244,6 @@ class Execution:
         rows = settled(runtime, outcome, self._wait, self._deadline, ticket.applied)
         self.counts = rows.counts
         return rows
-
-    def _by_what_is_known(self, work: Callable[[TableInfo], Found]) -> Found:
-        """Use the description that is known; where it is refused, ask: others change schemas."""
-        known = self._log.describe(self._table, fresh=False)
-        try:
-            return work(known)
-        except InvalidTransaction:
-            asked = self._log.describe(self._table, fresh=True)
-            if (asked.incarnation, asked.fields) == (known.incarnation, known.fields):
-                raise
-            return work(asked)
 
     def _run(
         self,

@@ -8,9 +8,9 @@ there, is known once a row writer has applied it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.table import TableId
 
+Found = TypeVar("Found")
 BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
 
@@ -210,6 +211,18 @@ def is_small(data: Any) -> bool:
     return isinstance(data, Mapping | Sequence)
 
 
+def by_what_is_known(log: Host, table: TableId, work: Callable[[TableInfo], Found]) -> Found:
+    """Use the description that is known; where it is refused, ask: others change schemas."""
+    known = log.describe(table, fresh=False)
+    try:
+        return work(known)
+    except InvalidTransaction:
+        asked = log.describe(table, fresh=True)
+        if (asked.incarnation, asked.fields) == (known.incarnation, known.fields):
+            raise
+        return work(asked)
+
+
 def made_write(
     log: Host,
     table: TableId,
@@ -237,18 +250,12 @@ def made_write(
             value=on,
             advice="Leave it out, or use mode 'upsert'",
         )
-    info = log.describe(table, fresh=False)
+    log.describe(table, fresh=False)  # a wrong name is told before a stream is read
     settings = settings_of(kind, merge)
-    if not isinstance(data, pa.RecordBatch | pa.Table | list | dict):
-        data = kept(data)
-    try:
-        operation, payload = encode_write(info, data, kind, on, **settings)
-    except InvalidTransaction:
-        asked = log.describe(table, fresh=True)
-        if (asked.incarnation, asked.fields) == (info.incarnation, info.fields):
-            raise
-        info = asked
-        operation, payload = encode_write(info, data, kind, on, **settings)
+    rows = data if isinstance(data, pa.RecordBatch | pa.Table | list | dict) else kept(data)
+    info, operation, payload = by_what_is_known(
+        log, table, lambda info: (info, *encode_write(info, rows, kind, on, **settings))
+    )
     if len(payload) <= ROWS_INLINE_BYTES_MAX:
         return operation, (payload,)
     return put_apart(info, operation, payload, transaction_id or str(uuid4())), ()

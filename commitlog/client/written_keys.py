@@ -46,9 +46,8 @@ def read_written_keys(info: TableInfo, transaction: Transaction) -> WrittenKeys 
     which, fragments, _, _ = contents(transaction)
     if which not in ("append", "update"):
         return None
-    names = {field.name for field in info.field_ids.values() if field.parent_id == -1}
     count = sum(fragment.physical_rows for fragment in fragments)
-    if count > APPENDED_KEYS_MAX or not names.issuperset(key):
+    if count > APPENDED_KEYS_MAX or not info.column_ids.keys() >= set(key):
         return None
     # Lance calls us back on threads on which it cannot be called itself.
     with ThreadPoolExecutor(1) as pool:
