@@ -32,7 +32,9 @@ caller asks for one.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -109,6 +111,12 @@ class WrongColumns(InvalidTransaction):
 
 DID_YOU_MEAN = "Did you mean"
 """Similar names follow, of tables that not everybody may know of."""
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a sentence that asks for known names like one that isn't known; "": none is."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"{DID_YOU_MEAN} {', '.join(near)}?" if near else ""
 
 
 class NoSuchTable(CommitLogError):

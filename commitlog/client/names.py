@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from commitlog.client.host import Pairs
 from commitlog.codecs.record_ids import id_problem
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidTransaction, did_you_mean
 from commitlog.model.names import (
     NameProblem,
     first_problem,
@@ -23,8 +22,8 @@ NAMES_SHOWN = 5
 
 def like_known(name: str, known: Collection[str], what: str = "tables") -> str:
     """Return a sentence that helps who misnamed a table: names like it, or some that there are."""
-    if near := difflib.get_close_matches(name, known, n=3):
-        return f"Did you mean {', '.join(near)}?"
+    if near := did_you_mean(name, known):
+        return near
     if not known:
         return f"There are no {what}."
     some = ", ".join(sorted(known)[:NAMES_SHOWN])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.client.runtime import Runtime
-from commitlog.errors import DID_YOU_MEAN, NoSuchTable
+from commitlog.errors import DID_YOU_MEAN, NoSuchTable, did_you_mean
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.messages import TableDescription
 from commitlog.model.table import TableId, format_table_id
@@ -158,8 +157,7 @@ class Tables:
             # A leader has compared its names, unless they are too many; others may not answer.
             has_compared = NoSuchTable.ADVICE in str(error)
             names = [] if has_compared else [info.name for info in self.ask_all(runtime)]
-            near = difflib.get_close_matches(format_table_id(table), names, n=3)
-            hint = f"{DID_YOU_MEAN} {', '.join(near)}?" if near else NoSuchTable.ADVICE
+            hint = did_you_mean(format_table_id(table), names) or NoSuchTable.ADVICE
             raise NoSuchTable(
                 f"the log {runtime.log.name} has no table {format_table_id(table)}. {hint}"
             ) from None

@@ -5,7 +5,6 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +17,7 @@ from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
-from commitlog.errors import DID_YOU_MEAN, NoSuchTable
+from commitlog.errors import NoSuchTable, did_you_mean
 from commitlog.messages import TableDescription
 from commitlog.model.operations import (
     AlterProperties,
@@ -251,10 +250,8 @@ class PartitionHeads:
 def no_such_table(table: TableId, known: Collection[TableId]) -> str:
     """Say that a table doesn't exist and which names are near, if there aren't many."""
     name = format_table_id(table)
-    names = map(format_table_id, known if len(known) <= _COMPARED_MAX else ())
-    near = difflib.get_close_matches(name, list(names), n=3)
-    hint = f" {DID_YOU_MEAN} {', '.join(near)}?" if near else f" {NoSuchTable.ADVICE}"
-    return f"the log has no table {name}.{hint}"
+    names = [format_table_id(one) for one in (known if len(known) <= _COMPARED_MAX else ())]
+    return f"the log has no table {name}. {did_you_mean(name, names) or NoSuchTable.ADVICE}"
 
 
 def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:
