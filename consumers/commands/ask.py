@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +60,7 @@ def history(
     from consumers import history as index
 
     rows = index.history(root := where.index_root(), table, limit=limit, refused=refused)
-    names = index.names(root, "FROM history('')") if as_csv and not rows else ()
+    names = partial(index.names, root, "FROM history('')")
     columns = (
         Column("version", _version, is_number=True),
         TIME,
@@ -81,7 +82,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     from consumers import history as index
 
     rows = index.query(root := where.index_root(), TABLES)
-    names = index.names(root, TABLES) if as_csv and not rows else ()
+    names = partial(index.names, root, TABLES)
     columns = (
         Column("table", lambda row: row["table_name"]),
         Column("version", _version, is_number=True),
@@ -114,7 +115,7 @@ def conflicts(
     from consumers import history as index
 
     rows = index.conflicts(root := where.index_root(), table, limit=limit)
-    names = index.names(root, "FROM latest_conflicts(n := 1)") if as_csv and not rows else ()
+    names = partial(index.names, root, "FROM latest_conflicts(n := 1)")
     columns = (
         TIME,
         Column("table", lambda row: row["table_name"]),

@@ -64,7 +64,7 @@ def diff(
     from consumers import history as index
 
     rows = index.diff(root := where.index_root(), table, before, after)
-    names = index.names(root, "FROM diff('', 0, 0)") if as_csv and not rows else ()
+    names = partial(index.names, root, "FROM diff('', 0, 0)")
     columns = (
         FRAGMENT,
         Column("change", lambda row: row["change"]),
@@ -102,7 +102,7 @@ def blame(
     from consumers import history as index
 
     rows = index.blame(root := where.index_root(), table, what)
-    names = index.names(root, "FROM blame('')") if as_csv and not rows else ()
+    names = partial(index.names, root, "FROM blame('')")
     if what is None:
         columns: tuple[Column, ...] = (
             FRAGMENT,
@@ -164,9 +164,6 @@ def sql(
     shown = partial(jsonable, is_utc=False)
     values = [list(map(shown, _values(column))) for column in found.columns]
     rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*values, strict=True)]
-    if as_csv:
-        output.print_csv(rows, found.column_names)
-        return
     columns = [
         Column(
             name,
@@ -176,7 +173,14 @@ def sql(
         )
         for name, field in zip(found.column_names, found.schema, strict=True)
     ]
-    output.print_listing(columns, rows, as_json=as_json, nothing="no rows")
+    output.print_listing(
+        columns,
+        rows,
+        as_json=as_json,
+        as_csv=as_csv,
+        nothing="no rows",
+        names=lambda: found.column_names,
+    )
 
 
 def _apart(names: Sequence[str]) -> list[str]:

@@ -80,16 +80,16 @@ def print_listing(
     as_json: bool,
     nothing: str,
     as_csv: bool = False,
-    names: Sequence[str] = (),
+    names: Callable[[], Sequence[str]] = tuple,
 ) -> None:
     """Print rows as a table, a JSON array or CSV; `nothing` is said when there are none.
 
-    `names` are the columns of CSV where there may be no row to tell them.
+    `names` tells the columns of CSV where there is no row to tell them.
     """
     if as_json:
         print_json([dict(row) for row in rows])
     elif as_csv:
-        print_csv(rows, names)
+        _print_csv(rows, list(rows[0] if rows else names()))
     elif not rows:
         note(nothing)
     elif sys.stdout.isatty():
@@ -98,12 +98,8 @@ def print_listing(
         _print_aligned(columns, rows)
 
 
-def print_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> None:
-    """Print rows as CSV with a header; a list is a JSON array in its cell.
-
-    `names` are the columns where there may be no row to tell them.
-    """
-    header = list(names) or list(rows[0] if rows else ())
+def _print_csv(rows: Sequence[Row], header: Sequence[str]) -> None:
+    """Print rows as CSV with a header; a list is a JSON array in its cell."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if header:
         writer.writerow(header)
