@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,21 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
+from commitlog.ports import Log
 from consumers.tools.cleaning import clean
-from consumers.tools.iceberg_orphans import Orphan, find_orphans
+from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
 from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
 from tests.namespace_world import World
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+
+
+def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
+    """Compare the files below the tables root with the log's outcomes, to their present ends."""
+    with closing(IcebergOrphans(log, tables_root)) as orphans:
+        return orphans.find()
 
 
 class FilesWorld(World):

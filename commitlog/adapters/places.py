@@ -197,7 +197,7 @@ def heed(root: str, said: Mapping[str, str], named: Mapping[str, str]) -> None:
             )
         if not both.items() <= _known.heard.items():
             merged = {**_known.heard, **both}
-            _known.heard = parse_places(",".join(f"{old}={new}" for old, new in merged.items()))
+            _known.heard = parse_places(_text(merged, {}))
 
 
 def bound(place: str) -> str:

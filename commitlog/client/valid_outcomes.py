@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
+from commitlog.core.log.chain import ChainPlace, chain_at
 from commitlog.model.records import Answered, Genesis, Outcome
 from commitlog.ports import Reader
 
@@ -48,7 +48,7 @@ class ValidOutcomes:
         self,
         log: OutcomesSource,
         partition: int,
-        place: ChainPlace = BEGINNING,
+        place: ChainPlace,
         *,
         patient: float = 0.0,
     ) -> None:

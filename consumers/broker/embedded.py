@@ -31,7 +31,7 @@ from consumers.runtime.patience import START_SECONDS, Patience
 FORMAT_LOOK_SECONDS = 1.0
 ARCHIVE_TIMEOUT_SECONDS = 120.0
 START_TRIES = 3
-LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_BYTES, LOG_TAIL_LINES = 64 * 1024, 200
 NOT_FORMATTED = ("log.cleaner.", "log.initial.", "log.retention.", "log.segment.")
 """How the names of settings begin that say how topics are cleaned, and change no formatted data."""
 
@@ -195,7 +195,7 @@ class EmbeddedBroker:
         """Why the broker ended without being asked to; None if it runs or was stopped."""
         return None if self._is_stopping or self.poll() is None else self._why("run")
 
-    def last_log_lines(self, count: int = 20) -> list[str]:
+    def last_log_lines(self) -> list[str]:
         """The last lines that the broker logged since this start."""
         try:
             with self._home.log.open("rb") as file:
@@ -206,7 +206,7 @@ class EmbeddedBroker:
                 text = file.read().decode(errors="replace")
         except OSError:
             return []
-        return text.splitlines()[-count:] if count > 0 else []
+        return text.splitlines()[-LOG_TAIL_LINES:]
 
     def stop(self, timeout_seconds: float = 10) -> None:
         """Stop cleanly, or by force when the time runs out; does nothing if it has ended."""
@@ -237,7 +237,7 @@ class EmbeddedBroker:
         self.stop()
 
     def _why(self, doing: str) -> BrokerError:
-        return _why(self._home, self.last_log_lines(200), self.poll(), doing)
+        return _why(self._home, self.last_log_lines(), self.poll(), doing)
 
 
 def _why(home: Home, lines: Sequence[str], exit_code: int | None, doing: str) -> BrokerError:

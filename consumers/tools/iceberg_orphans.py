@@ -17,7 +17,6 @@ import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -66,12 +65,6 @@ class Orphan:
     """That table's."""
     beyond_ms: int = 0
     """If it was written before, what can't be read may lead to it."""
-
-
-def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
-    """Compare the files below the tables root with the log's outcomes, to their present ends."""
-    with closing(IcebergOrphans(log, tables_root)) as orphans:
-        return orphans.find()
 
 
 class IcebergOrphans:

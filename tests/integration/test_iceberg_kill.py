@@ -18,8 +18,8 @@ from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.operations import CreateNamespace, IcebergChange, Operation
 from commitlog.model.records import Outcome, Transaction
 from consumers.servers.iceberg.log import LogIcebergService
-from consumers.tools.iceberg_orphans import find_orphans
 from tests import forked
+from tests.iceberg_files_world import find_orphans
 from tests.integration.iceberg_child import AFTER_FILE, BEFORE_FILE, HOW
 from tests.unit.iceberg_examples import create_updates
 from tests.waiting import wait_until

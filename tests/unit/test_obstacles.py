@@ -20,7 +20,7 @@ from commitlog.core.iceberg.naming import derived_uuid
 from consumers.partition.obstacles import MARK, Obstacle, put
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
-from consumers.tools.iceberg_orphans import find_orphans
+from tests.iceberg_files_world import find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
 

@@ -32,7 +32,7 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.table import TableId
 
 POLICY = "commitlog.iceberg.rebase"
-APPEND, SERIALIZABLE, OFF = "append", "serializable", "off"
+APPEND, SERIALIZABLE = "append", "serializable"
 REBASED_FROM, REBASED_OVER = "commitlog.rebased-from", "commitlog.rebased-over"
 """In a snapshot's summary: the snapshot that its client saw, and how many came since."""
 
