@@ -48,7 +48,7 @@ from consumers.servers.iceberg.time_travel import (
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.row_turns import LargeBodies
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import body_problem
+from consumers.servers.security.budgets import body_pieces, body_problem
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -195,13 +195,9 @@ def _route(
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > bytes_max:
-            raise Invalid("body_too_large", bytes_max=bytes_max)
-        chunks.append(chunk)
-    return b"".join(chunks).removeprefix(BOM_UTF8)
+    refusal = partial(Invalid, "body_too_large", bytes_max=bytes_max)
+    read = [piece async for piece in body_pieces(request, bytes_max, refusal)]
+    return b"".join(read).removeprefix(BOM_UTF8)
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:

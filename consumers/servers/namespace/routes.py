@@ -43,7 +43,7 @@ from consumers.servers.namespace.time_travel import POSITION
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
 from consumers.servers.security.answers import allowed_methods
-from consumers.servers.security.budgets import LARGE_BYTES, json_problem
+from consumers.servers.security.budgets import LARGE_BYTES, body_pieces, json_problem
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.security.tarpit import ORDINARY
@@ -242,16 +242,12 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
     )
 
 
-async def _pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
-    size = 0
+def _pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:
         raise HttpError(413, f"the body has {declared} bytes; at most {bytes_max} are accepted")
-    async for piece in request.stream():
-        size += len(piece)
-        if size > bytes_max:
-            raise HttpError(413, f"the body has more than {bytes_max} bytes")
-        yield piece
+    refusal = partial(HttpError, 413, f"the body has more than {bytes_max} bytes")
+    return body_pieces(request, bytes_max, refusal)
 
 
 async def _whole(request: Request, bytes_max: int) -> bytes:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait  # `select` takes no descriptor above 1,023
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from commitlog.errors import Overloaded
-from consumers.servers.security.budgets import text_problem
+from consumers.servers.security.budgets import body_pieces, text_problem
 
 SQL_BYTES_MAX = 64 * 1024
 START_SECONDS = END_SECONDS = 20.0
@@ -206,13 +207,9 @@ class SqlService:
 
 
 async def _body(request: Request) -> bytes:
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > SQL_BYTES_MAX:
-            raise HTTPException(413, f"the query has more than {SQL_BYTES_MAX} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+    message = f"the query has more than {SQL_BYTES_MAX} bytes"
+    refusal = partial(HTTPException, 413, message)
+    return b"".join([piece async for piece in body_pieces(request, SQL_BYTES_MAX, refusal)])
 
 
 def _question(body: bytes) -> tuple[str, list[Any]]:

@@ -9,13 +9,16 @@ steps, with other threads in between, and ends at what is too much.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 DEPTH_MAX = 100
 PARAMETERS_MAX = 1000
@@ -37,6 +40,18 @@ _STEP_BYTES = 64 * 1024
 _UNCOUNTED = bytes(set(range(256)) - set(b'"[]{},'))
 _LEVELS = [(one in b"[{") - (one in b"]}") for one in range(256)]
 _SHOWN_CHARACTERS = 40
+
+
+async def body_pieces(
+    request: Request, bytes_max: int, refusal: Callable[[], Exception]
+) -> AsyncIterator[bytes]:
+    """Yield a body as it comes; raise what `refusal` makes once it is longer than it may be."""
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > bytes_max:
+            raise refusal()
+        yield piece
 
 
 def json_problem(body: bytes) -> str:
