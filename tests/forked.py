@@ -33,7 +33,8 @@ IMPORTS = (
     # What the parts of a service need.
     *("consumers.servers.committer", "consumers.tools.row_writer", "consumers.tools.maintenance"),
     *("consumers.servers.server", "consumers.servers.namespace.routes"),
-    *("consumers.servers.iceberg.rest", "consumers.servers.page.reading"),
+    *("consumers.servers.iceberg.rest", "consumers.servers.feed"),
+    *("consumers.servers.page.routes", "consumers.servers.page.sql"),
 )
 
 

@@ -312,10 +312,12 @@ def server(
 
     # isort: split
     from consumers.commands.up import take_http_listener
+    from consumers.servers.feed import feed_routes
     from consumers.servers.iceberg.rest import routes as iceberg_routes
     from consumers.servers.namespace.routes import routes
     from consumers.servers.namespace.row_turns import LargeBodies
-    from consumers.servers.page.reading import reading_services
+    from consumers.servers.page.routes import page_routes
+    from consumers.servers.page.sql import SqlService
     from consumers.servers.server import serve
     from consumers.views.health import Health
     from consumers.views.version_index.comparison import check_index_of
@@ -337,20 +339,21 @@ def server(
         large = LargeBodies(tells_clients_apart=settings.security.is_on)
         lance = routes(client, names, settings.security, settings.metrics, processes, large)
         ours = iceberg_routes(client, config, names, settings.security, large)
-        reading = reading_services(client, root, with_sql=config.sql)
+        sql = SqlService(root)  # starts nothing before it is asked
+        history = [*feed_routes(client), *page_routes(root), *(sql.routes() if config.sql else [])]
         if processes is not None:
             processes.warm()
         try:
             serve(
                 health,
                 listener,
-                routes=[*lance, *ours, *reading.routes],
+                routes=[*lance, *ours, *history],
                 settings=settings,
                 stop=stop,
                 on_ready=on_ready,
             )
         finally:
-            reading.close()
+            sql.close()
             if processes is not None:
                 processes.close()
             client.close()

@@ -359,7 +359,8 @@ def _imports(config: Config) -> list[str]:
         *("consumers.views.version_index", "consumers.tools.row_writer"),
         *(("consumers.tools.maintenance",) if config.maintain else ()),
         *("consumers.servers.server", "consumers.servers.namespace.routes"),
-        *("consumers.servers.iceberg.rest", "consumers.servers.page.reading"),
+        *("consumers.servers.iceberg.rest", "consumers.servers.feed"),
+        *("consumers.servers.page.routes", "consumers.servers.page.sql"),
     ]
 
 
