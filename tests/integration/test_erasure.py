@@ -277,8 +277,6 @@ def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Pa
         world.client.open(T).tags.create("before", world.client.table(T).version)
         with pytest.raises(InvalidTransaction, match="nobody"):
             run(world, "nobody = 1")
-        with pytest.raises(InvalidRequest, match="--reason"):
-            run(world, reason=" ")
         with pytest.raises(InvalidRequest, match="no erasure .* is recorded"):
             run(world, "")
         waits = world.client.write_rows(T, people(2, email=SECRET), mode="upsert")

@@ -88,17 +88,11 @@ def erase(
 
     Raises:
         InvalidTransaction: the predicate isn't SQL over the table's columns.
-        InvalidRequest: there is no reason, or neither a predicate nor a recorded erasure.
+        InvalidRequest: the reason is too long, or there is neither a predicate nor an erasure to
+            continue.
         Unavailable: writes to the table wait, and no row writer applies them.
     """
     info = client.describe(parse_table_id(table), fresh=True, readable=True)
-    if where and not dry_run and not reason.strip():
-        raise InvalidRequest(
-            "the record of an erasure needs a reason",
-            field="reason",
-            value=reason,
-            advice="Give --reason, in words that may stay: why, not whom it is about",
-        )
     if len(reason) > REASON_CHARACTERS:
         raise InvalidRequest(
             f"the reason has {len(reason):,} characters",
