@@ -306,11 +306,11 @@ def holds(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
     """Return True if a type is sought, or holds one that is."""
     if isinstance(kind, pa.BaseExtensionType):
         return holds(kind.storage_type, is_sought)
+    if is_sought(kind):
+        return True
     if types.is_dictionary(kind):
         return holds(kind.value_type, is_sought)
-    if types.is_nested(kind):
-        return _parts_hold(kind, is_sought)
-    return is_sought(kind)
+    return bool(types.is_nested(kind)) and _parts_hold(kind, is_sought)
 
 
 @lru_cache(maxsize=1024)

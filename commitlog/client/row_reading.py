@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from commitlog.adapters.row_text import check_text
-from commitlog.adapters.row_values import Misfit
+from commitlog.adapters.row_values import Misfit, holds
 from commitlog.client.row_groups import RowsUnusable, Write, keys_or_none
 from commitlog.client.row_shapes import STREAM_END
 from commitlog.client.tables import TableInfo
@@ -98,14 +98,8 @@ def _schema_of(head: bytes) -> pa.Schema | None:
     """
     schema = pa.ipc.read_schema(pa.py_buffer(head))
     is_own = schema.serialize() == pa.py_buffer(head)
-    return None if not is_own or any(_holds_dictionary(one.type) for one in schema) else schema
-
-
-def _holds_dictionary(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _holds_dictionary(kind.storage_type)
-    parts = range(kind.num_fields if types.is_nested(kind) else 0)
-    return types.is_dictionary(kind) or any(_holds_dictionary(kind.field(at).type) for at in parts)
+    has_dictionary = any(holds(one.type, types.is_dictionary) for one in schema)
+    return None if not is_own or has_dictionary else schema
 
 
 def _fits(info: TableInfo, operation: WriteRows, schema: pa.Schema) -> bool:

@@ -10,10 +10,12 @@ from typing import IO
 
 import pyarrow as pa
 from lance_namespace import ServiceUnavailableError
+from pyarrow import types
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from commitlog.adapters.row_values import holds
 from consumers.servers.security.limits import IN_MEMORY_BYTES_MAX, is_disk_full
 
 _PIECE_BYTES = 256 * 1024
@@ -58,7 +60,7 @@ def rows_answer(rows: pa.RecordBatchReader) -> Response:
     """Return rows as an Arrow file; ServiceUnavailableError if they would fill the disk."""
     sink = _spooled()
     try:
-        if any(_has_dictionary(field.type) for field in rows.schema):
+        if any(holds(field.type, types.is_dictionary) for field in rows.schema):
             with _spooled() as stream:
                 _write(sink, rows.schema, _with_one_dictionary(rows, stream))
         else:
@@ -94,14 +96,6 @@ def _need_space(sink: IO[bytes], batch: pa.RecordBatch) -> None:
         )
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    return pa.types.is_dictionary(kind) or any(
-        _has_dictionary(kind.field(i).type) for i in range(kind.num_fields)
-    )
-
-
 def _with_one_dictionary(rows: pa.RecordBatchReader, stream: IO[bytes]) -> Iterator[pa.RecordBatch]:
     """Yield the rows with one dictionary a column: an Arrow file holds no more.
 
@@ -109,7 +103,7 @@ def _with_one_dictionary(rows: pa.RecordBatchReader, stream: IO[bytes]) -> Itera
     `stream`, and memory holds only the columns with dictionaries.
     """
     schema = rows.schema
-    numbers = [i for i, field in enumerate(schema) if _has_dictionary(field.type)]
+    numbers = [i for i, field in enumerate(schema) if holds(field.type, types.is_dictionary)]
     kept: list[pa.RecordBatch] = []
     with pa.ipc.new_stream(stream, schema) as writer:
         for batch in rows:
