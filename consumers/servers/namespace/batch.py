@@ -40,6 +40,7 @@ from consumers.servers.namespace.deletion import deleted, deletion, naming, want
 from consumers.servers.namespace.native import refuse_branch
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import (
+    VERSION_FIELDS,
     Staged,
     StagedManifestMissing,
     StagedTarget,
@@ -61,9 +62,6 @@ _ACCESS = {
     "deregister_table": Access.ADMIN,
 }
 KINDS = tuple(_ACCESS)
-_VERSION_FIELDS = {
-    *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
-}
 _PLACE = re.compile(r"operations\[([0-9]+)\]")
 
 
@@ -352,7 +350,7 @@ def _version(
 def _body(call: Call, kind: str, body: Any) -> Any:
     takes = {
         "declare_table": {"location", "properties", "vend_credentials"},
-        "create_table_version": _VERSION_FIELDS,
+        "create_table_version": VERSION_FIELDS,
         "delete_table_versions": {"ranges", "branch"},
         "deregister_table": set[str](),
     }[kind]
@@ -390,9 +388,7 @@ class _Named:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, LanceNamespaceError):
-            error.args = (f"{self._name}: {error}", *error.args[1:])
-        elif isinstance(error, InvalidRequest):
+        if isinstance(error, InvalidRequest):
             raise InvalidInputError(f"{self._name}: {error}") from error
-        elif isinstance(error, CommitLogError):
+        if isinstance(error, LanceNamespaceError | CommitLogError):
             error.args = (f"{self._name}: {error}", *error.args[1:])

@@ -49,6 +49,10 @@ _BUILT_OVER_ANY_HEAD = frozenset(
 updates aren't: a client that misses its own commit would carry them out once more."""
 _SAYS_ITS_FILES = frozenset({"append", "delete", "overwrite", "rewrite", "update"})
 SCHEMES = ("V1", "V2")
+VERSION_FIELDS = {
+    *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
+}
+"""What is said of a version that is staged."""
 
 
 @dataclass(frozen=True, slots=True)

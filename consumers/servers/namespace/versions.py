@@ -39,6 +39,7 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landing, client_of
 from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.servers.namespace.staged import (
+    VERSION_FIELDS,
     Staged,
     StagedManifestMissing,
     StagedTarget,
@@ -90,13 +91,7 @@ def _landed_entry(service: Service, call: Call, asked: int | None) -> dict[str, 
 
 def create_version(service: Service, call: Call) -> dict[str, Any]:
     """Commit a staged manifest."""
-    request = call.read(
-        CreateTableVersionRequest,
-        {
-            *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata"),
-            "naming_scheme",
-        },
-    )
+    request = call.read(CreateTableVersionRequest, VERSION_FIELDS)
     check_fields(request)
     if is_branch(request.branch):
         return create_branch_version(service, service.info(call.table), request)
