@@ -38,10 +38,10 @@ def acl(
     config = where.load()
     if role is None:
         columns = (
-            output.Column("role", lambda row: row["role"]),
+            output.Column("role"),
             output.Column("transactions", lambda row: ", ".join(row["transactions"])),
             output.Column("outcomes", lambda row: ", ".join(row["outcomes"])),
-            output.Column("work", lambda row: row["work"], gives_way=True),
+            output.Column("work", gives_way=True),
         )
         rows = [
             {

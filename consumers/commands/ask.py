@@ -64,14 +64,14 @@ def history(
     columns = (
         Column("version", _version, is_number=True),
         TIME,
-        Column("status", lambda row: row["status"]),
-        Column("operation", lambda row: row["operation"]),
+        Column("status"),
+        Column("operation"),
         Column("rows", _row_change, is_number=True),
         Column("rebased", _rebased, leaves=4),
-        Column("writer", lambda row: row["principal"], leaves=5),
-        Column("sequence", lambda row: row["sequence"], is_number=True, leaves=3),
-        Column("transaction", lambda row: row["transaction_id"], leaves=6),
-        Column("why", lambda row: row["message"], gives_way=True),
+        Column("writer", "principal", leaves=5),
+        Column("sequence", is_number=True, leaves=3),
+        Column("transaction", "transaction_id", leaves=6),
+        Column("why", "message", gives_way=True),
     )
     none = f"{table} has no versions yet"
     output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
@@ -84,13 +84,13 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     rows = index.query(root := where.index_root(), TABLES)
     names = partial(index.names, root, TABLES)
     columns = (
-        Column("table", lambda row: row["table_name"]),
+        Column("table", "table_name"),
         Column("version", _version, is_number=True),
         Column("changed, UTC", lambda row: clock(row["changed_at"]), leaves=3),
-        Column("by", lambda row: row["changed_by"], leaves=4),
-        Column("commits", lambda row: row["commits"], is_number=True, leaves=5),
-        Column("policy", lambda row: row["policy"], leaves=6),
-        Column("location", lambda row: row["location"], leaves=7),
+        Column("by", "changed_by", leaves=4),
+        Column("commits", is_number=True, leaves=5),
+        Column("policy", leaves=6),
+        Column("location", leaves=7),
     )
     none = "the log has no tables yet"
     output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
@@ -118,14 +118,14 @@ def conflicts(
     names = partial(index.names, root, "FROM latest_conflicts(n := 1)")
     columns = (
         TIME,
-        Column("table", lambda row: row["table_name"]),
-        Column("status", lambda row: row["status"], leaves=5),
-        Column("writer", lambda row: row["principal"], leaves=4),
-        Column("operation", lambda row: row["operation"], leaves=6),
-        Column("read", lambda row: row["read_version"], is_number=True, leaves=3),
+        Column("table", "table_name"),
+        Column("status", leaves=5),
+        Column("writer", "principal", leaves=4),
+        Column("operation", leaves=6),
+        Column("read", "read_version", is_number=True, leaves=3),
         Column("lost to", _winner),
-        Column("rule", lambda row: row["rule"]),
-        Column("what to do", lambda row: row["advice"], gives_way=True, leaves=7),
+        Column("rule"),
+        Column("what to do", "advice", gives_way=True, leaves=7),
     )
     output.print_listing(
         columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts", names=names
@@ -258,12 +258,12 @@ def log(
 
 
 LOG_COLUMNS = (
-    Column("sequence", lambda row: row["sequence"], is_number=True),
+    Column("sequence", is_number=True),
     TIME,
-    Column("status", lambda row: row["status"]),
-    Column("what", lambda row: row["what"], gives_way=True),
-    Column("transaction", lambda row: row["transaction_id"], leaves=3),
-    Column("why", lambda row: row["message"], gives_way=True),
+    Column("status"),
+    Column("what", gives_way=True),
+    Column("transaction", "transaction_id", leaves=3),
+    Column("why", "message", gives_way=True),
 )
 
 
@@ -332,7 +332,7 @@ def _print_line(row: Row, as_json: bool) -> None:
 
         print(json.dumps(row), flush=True)
         return
-    words = [output.one_line(output.text(one.show(row))) or "-" for one in LOG_COLUMNS]
+    words = [output.one_line(output.text(one.of(row))) or "-" for one in LOG_COLUMNS]
     print(f"{words[0]:>9}  {words[1]}Z  {words[2]:<12} {'  '.join(words[3:])}".rstrip(), flush=True)
 
 

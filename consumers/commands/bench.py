@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -263,8 +262,8 @@ def _by_size(questions: Sequence[Row]) -> tuple[list[Column], list[Row]]:
     for row in questions:
         cells = rows.setdefault(row["question"], {"question": row["question"]})
         cells[str(row["versions"])] = f"{row['p50_ms']:.1f} / {row['p99_ms']:.1f}"
-    columns = [Column("p50 / p99 ms at versions", lambda row: row["question"])]
-    columns += [Column(f"{size:,}", itemgetter(str(size)), is_number=True) for size in sizes]
+    columns = [Column("p50 / p99 ms at versions", "question")]
+    columns += [Column(f"{size:,}", str(size), is_number=True) for size in sizes]
     return columns, list(rows.values())
 
 

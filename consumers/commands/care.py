@@ -100,11 +100,11 @@ def orphans(
         if client is not None:
             client.close()
     columns = (
-        output.Column("file", lambda orphan: orphan["location"]),
-        output.Column("bytes", lambda orphan: orphan["size"], is_number=True),
-        output.Column("age, h", lambda orphan: orphan["age_hours"], is_number=True),
-        output.Column("why", lambda orphan: orphan["why"]),
-        output.Column("reason", lambda orphan: orphan["reason"]),
+        output.Column("file", "location"),
+        output.Column("bytes", "size", is_number=True),
+        output.Column("age, h", "age_hours", is_number=True),
+        output.Column("why"),
+        output.Column("reason"),
     )
     nothing = "no unneeded files"
     output.print_listing(columns, found, as_json=as_json, nothing=nothing)
@@ -157,12 +157,12 @@ def rules(
             else in_force(log)
         )
     columns = (
-        output.Column("partition", lambda row: row["partition"], is_number=True),
-        output.Column("protocol", lambda row: row["protocol"], is_number=True),
+        output.Column("partition", is_number=True),
+        output.Column("protocol", is_number=True),
         output.Column("ids kept, s", lambda row: row["id_horizon_ms"] / 1000, is_number=True),
-        output.Column("versions back", lambda row: row["history_versions"], is_number=True),
-        output.Column("operations", lambda row: row["operations_max"], is_number=True),
-        output.Column("lance", lambda row: row["lance_release"]),
+        output.Column("versions back", "history_versions", is_number=True),
+        output.Column("operations", "operations_max", is_number=True),
+        output.Column("lance", "lance_release"),
     )
     rows = [
         {"partition": number, **asdict(one), "lance_release": one.lance_release}

@@ -28,8 +28,8 @@ from consumers.commands.options import (
 from consumers.commands.output import Column, Row, clock, day_and_time
 from consumers.runtime.config import Config, ConfigurationError
 
-WHO = Column("writer", lambda row: row["principal"], leaves=3)
-FRAGMENT = Column("fragment", lambda row: row["fragment_id"], is_number=True)
+WHO = Column("writer", "principal", leaves=3)
+FRAGMENT = Column("fragment", "fragment_id", is_number=True)
 _BEYOND = "<value out of range: {}>"
 _WITHOUT_END = {
     _BEYOND.format(sign + str(most)): f"{sign}infinity"
@@ -37,7 +37,7 @@ _WITHOUT_END = {
     for most in (2**31 - 1, 2**63 - 1)
 }
 """How Arrow writes the dates and times before and after all others."""
-TRANSACTION = Column("transaction", lambda row: row["transaction_id"], leaves=5)
+TRANSACTION = Column("transaction", "transaction_id", leaves=5)
 
 
 def diff(
@@ -67,11 +67,11 @@ def diff(
     names = partial(index.names, root, "FROM diff('', 0, 0)")
     columns = (
         FRAGMENT,
-        Column("change", lambda row: row["change"]),
+        Column("change"),
         Column("rows", lambda row: _from_to(row["rows_before"], row["rows_after"]), is_number=True),
         Column("bytes", lambda row: _from_to(row["bytes_before"], row["bytes_after"]), leaves=4),
-        Column("in", lambda row: row["version"], is_number=True),
-        Column("by", lambda row: row["operation"], leaves=2),
+        Column("in", "version", is_number=True),
+        Column("by", "operation", leaves=2),
         WHO,
         TRANSACTION,
     )
@@ -106,24 +106,24 @@ def blame(
     if what is None:
         columns: tuple[Column, ...] = (
             FRAGMENT,
-            Column("rows", lambda row: row["rows"], is_number=True),
+            Column("rows", is_number=True),
             Column("deleted", lambda row: row["deleted_rows"] or "", is_number=True, leaves=4),
-            Column("made in", lambda row: row["made_in"], is_number=True),
+            Column("made in", "made_in", is_number=True),
             Column("made by", lambda row: _doing(row, "made")),
-            Column("changed in", lambda row: row["changed_in"], is_number=True),
+            Column("changed in", "changed_in", is_number=True),
             Column("changed by", lambda row: _doing(row, "changed")),
             Column("at, UTC", lambda row: clock(row["changed_at"]), leaves=5),
         )
     else:
         columns = (
             FRAGMENT,
-            Column("version", lambda row: row["version"], is_number=True),
+            Column("version", is_number=True),
             Column("time, UTC", lambda row: clock(row["time"]), leaves=4, brief=day_and_time),
-            Column("change", lambda row: row["change"]),
-            Column("operation", lambda row: row["operation"]),
+            Column("change"),
+            Column("operation"),
             WHO,
-            Column("rows", lambda row: row["rows"], is_number=True),
-            Column("made from", lambda row: row["made_from"], gives_way=True),
+            Column("rows", is_number=True),
+            Column("made from", "made_from", gives_way=True),
             TRANSACTION,
         )
     nothing = f"{table} has no fragment"
@@ -167,7 +167,6 @@ def sql(
     columns = [
         Column(
             name,
-            lambda row, name=name: row[name],  # type: ignore[misc]
             is_number=_is_number(field.type),
             gives_way=len(found.column_names) > 1 and not _is_number(field.type),
         )
@@ -324,16 +323,16 @@ def _rates(row: Row) -> str:
 def _tables_of(row: Row) -> list[tuple[tuple[Column, ...], list[Row]]]:
     writers = (
         Column("writer", lambda one: one["writer"] or "(unnamed)"),
-        Column("committed", lambda one: one["committed"], is_number=True),
-        Column("refused", lambda one: one["refused"], is_number=True),
+        Column("committed", is_number=True),
+        Column("refused", is_number=True),
         Column("last seen, UTC", lambda one: clock(one["last_seen"]), leaves=1),
     )
     tables = (
-        Column("table", lambda one: one["table"]),
-        Column("committed", lambda one: one["committed"], is_number=True),
-        Column("refused", lambda one: one["refused"], is_number=True),
-        Column("version", lambda one: one["version"], is_number=True),
-        Column("rows added", lambda one: one["rows_added"], is_number=True, leaves=1),
+        Column("table"),
+        Column("committed", is_number=True),
+        Column("refused", is_number=True),
+        Column("version", is_number=True),
+        Column("rows added", "rows_added", is_number=True, leaves=1),
     )
     return [(writers, row["writers"]), (tables, row["tables"])]
 

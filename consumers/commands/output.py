@@ -50,10 +50,11 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a listing: `show` makes its text from a row."""
+    """A column of a listing."""
 
     title: str
-    show: Callable[[Row], object]
+    show: Callable[[Row], object] | str = ""
+    """What it shows of a row, or what that is called there; nothing: as the column."""
     is_number: bool = False
     gives_way: bool = False
     """Whether it is folded where the terminal is narrow."""
@@ -62,6 +63,10 @@ class Column:
     stays, and its texts are cut in the middle."""
     brief: Callable[[Row], object] | None = None
     """What a terminal shows instead."""
+
+    def of(self, row: Row) -> object:
+        """Return what it shows of a row."""
+        return self.show(row) if callable(self.show) else row[self.show or self.title]
 
 
 def print_json(value: object) -> None:
@@ -248,7 +253,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> 
     from rich.text import Text
 
     cells = {
-        column.title: [visible(text((column.brief or column.show)(row))) for row in rows]
+        column.title: [visible(text((column.brief or column.of)(row))) for row in rows]
         for column in columns
     }
     fitting = _fitting(columns, cells, console.width)
@@ -303,7 +308,7 @@ def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.cells import cell_len
 
     lines = [[column.title for column in columns]]
-    lines += [[one_line(text(column.show(row))) or "-" for column in columns] for row in rows]
+    lines += [[one_line(text(column.of(row))) or "-" for column in columns] for row in rows]
     widths = [max(cell_len(line[position]) for line in lines) for position in range(len(columns))]
     for line in lines:
         cells = [

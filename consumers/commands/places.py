@@ -96,8 +96,8 @@ def _print(log: CommitLog, *, as_json: bool) -> None:
         {"place": place, "root": root, "now": now} for place, (root, now) in log.places().items()
     ]
     columns = (
-        output.Column("place", lambda row: row["place"]),
-        output.Column("root", lambda row: row["root"]),
-        output.Column("where it is now", lambda row: row["now"]),
+        output.Column("place"),
+        output.Column("root"),
+        output.Column("where it is now", "now"),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no place is in a named root")

@@ -60,8 +60,8 @@ def properties(
         found = _namespaces(log, name) if namespace else dict(log.table(name).properties)
     rows = [{"name": key, "value": value} for key, value in sorted(found.items())]
     columns: Sequence[output.Column] = (
-        output.Column("property", lambda row: row["name"]),
-        output.Column("value", lambda row: row["value"]),
+        output.Column("property", "name"),
+        output.Column("value"),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no properties")
 

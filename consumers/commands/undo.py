@@ -52,8 +52,8 @@ def tag(
         if one == name or not name
     ]
     columns = (
-        output.Column("tag", lambda row: row["name"]),
-        output.Column("position", lambda row: row["position"], is_number=True),
+        output.Column("tag", "name"),
+        output.Column("position", is_number=True),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no tags")
 
@@ -117,10 +117,10 @@ def _print(outcome: Outcome | None, *, as_json: bool) -> None:
         ]
     )
     columns = (
-        output.Column("table", lambda row: row["table"]),
-        output.Column("version", lambda row: row["version"], is_number=True),
-        output.Column("metadata", lambda row: row["metadata"]),
-        output.Column("position", lambda row: row["position"], is_number=True),
+        output.Column("table"),
+        output.Column("version", is_number=True),
+        output.Column("metadata"),
+        output.Column("position", is_number=True),
     )
     nothing = "nothing to do: the tables already have that content"
     output.print_listing(columns, rows, as_json=as_json, nothing=nothing)

@@ -129,7 +129,7 @@ def _print_acts(acts: Iterable[tuple[Act, str]], but: str = "", *, as_json: bool
         for act, result in acts
     ]
     columns = tuple(
-        output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
+        output.Column(name, gives_way=name == "reason")
         for name in ("table", "act", "reason", "result")
         if name != but
     )

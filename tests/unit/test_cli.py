@@ -437,9 +437,9 @@ run()
 
 
 COLUMNS = (
-    output.Column("name", lambda row: row["name"]),
-    output.Column("size", lambda row: row["size"], is_number=True),
-    output.Column("why", lambda row: row["why"], gives_way=True),
+    output.Column("name"),
+    output.Column("size", is_number=True),
+    output.Column("why", gives_way=True),
 )
 ROWS = [{"name": "a", "size": 1, "why": ""}, {"name": "bcd", "size": 234, "why": "so\nlong " * 40}]
 
@@ -475,8 +475,8 @@ def test_a_long_name_on_a_terminal_is_cut_in_its_middle(
 ) -> None:
     name = "analytics$" + "of_a_department_" * 10 + "2026_01"
     columns = (
-        output.Column("table", lambda row: row["table"]),
-        output.Column("version", lambda row: row["version"], is_number=True),
+        output.Column("table"),
+        output.Column("version", is_number=True),
         output.Column("policy", lambda row: "every", leaves=1),
     )
     rows = [{"table": "a$t", "version": 1}, {"table": name, "version": 12_345}]
@@ -560,7 +560,7 @@ def test_a_part_that_logs_json_ends_with_nothing_else(
 def test_a_listing_shows_control_characters_of_a_name_and_does_not_send_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    columns = (output.Column("table", lambda row: row["table"]),)
+    columns = (output.Column("table"),)
     named = [{"table": "a\x1b[31mb\x07 \u202eé名"}, {"table": "two\nlines"}]
     output.print_listing(columns, named, as_json=False, nothing="none")
     _, *lines = capsys.readouterr().out.splitlines()

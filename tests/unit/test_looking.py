@@ -336,7 +336,7 @@ def test_a_long_listing_is_paged(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "20")
-    columns = (output.Column("n", lambda row: row["n"]),)
+    columns = (output.Column("n"),)
     rows = [{"n": number} for number in range(50)]
     output.print_listing(columns, rows[:5], as_json=False, nothing="")
     assert not paged
