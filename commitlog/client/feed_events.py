@@ -130,9 +130,7 @@ class Selection:
         """Return True if it touches a selected table."""
         if not self.tables:
             return True
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
-        touched = {format_table_id(target(one)) for one in operations}
+        touched = {format_table_id(target(one)) for one in submitted.operations}
         touched |= {format_table_id(result.table) for result in outcome.results}
         return any(self._is_asked_for(table) for table in touched)
 

@@ -25,7 +25,7 @@ from commitlog.model.operations import (
     RenameTable,
     target,
 )
-from commitlog.model.records import Outcome, Status, Submitted, Transaction, is_commit
+from commitlog.model.records import Outcome, Status, Submitted, is_commit
 from commitlog.model.table import TableId, format_table_id
 
 _ENDING = ("DropTable", "DeregisterTable")
@@ -75,9 +75,7 @@ class Fold:
         """Take the next outcome."""
         if not is_commit(outcome):
             return
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
-        for operation, result in zip(operations, outcome.results, strict=True):
+        for operation, result in zip(submitted.operations, outcome.results, strict=True):
             self._result(result)
             if isinstance(operation, RenameTable):
                 self._rename(operation)

@@ -20,7 +20,7 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import OperationResult, Outcome, Submitted, Transaction, is_commit
+from commitlog.model.records import OperationResult, Outcome, Submitted, is_commit
 from commitlog.model.table import Policy, TableId, format_table_id
 
 _MAKERS = (CreateTable, DeclareTable, RegisterTable)
@@ -70,11 +70,9 @@ class Lives:
 
     def take(self, outcome: Outcome, submitted: Submitted) -> None:
         """Take the next committed outcome."""
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
         if not is_commit(outcome):
             return
-        for operation, result in zip(operations, outcome.results, strict=True):
+        for operation, result in zip(submitted.operations, outcome.results, strict=True):
             self._before(operation, result, outcome.sequence)
             if not result.incarnation:
                 continue  # a namespace

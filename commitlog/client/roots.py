@@ -19,7 +19,7 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import InvalidRequest, InvalidSettings, Unavailable
 from commitlog.model.limits import NAMED_ROOTS_SINCE
 from commitlog.model.operations import AlterProperties, Properties
-from commitlog.model.records import Outcome, Transaction, is_commit
+from commitlog.model.records import Outcome, is_commit
 from commitlog.ports import PATIENT_SECONDS, Log
 
 PARTITION = 0
@@ -45,8 +45,7 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
         while not outcomes.is_at(end):
             for valid in outcomes.poll(SLICE_SECONDS):
                 if _is_about_log(valid.outcome):
-                    record = transactions.of(valid.outcome).record
-                    for operation in record.operations if isinstance(record, Transaction) else ():
+                    for operation in transactions.of(valid.outcome).operations:
                         if isinstance(operation, AlterProperties) and not operation.target:
                             known = altered(known, operation)
             if time.monotonic() > deadline:

@@ -189,6 +189,16 @@ class Submitted:
     key: bytes = field(default=b"", compare=False)
     """The record's key, which may name the session that waits for the outcome."""
 
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """What it asks for; nothing, if it is no transaction."""
+        return self.record.operations if isinstance(self.record, Transaction) else ()
+
+    @property
+    def principal(self) -> str:
+        """Who submitted it; empty, if it doesn't say."""
+        return self.record.principal if isinstance(self.record, Transaction) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class FileWritten:

@@ -31,7 +31,7 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import Outcome, Submitted, Transaction, is_commit
+from commitlog.model.records import Outcome, Submitted, is_commit
 from commitlog.model.table import Policy, TableId, format_table_id
 
 _COMPARED_MAX = 250
@@ -141,13 +141,9 @@ class PartitionHeads:
 
     def apply_namespaces(self, submitted: Submitted, outcome: Outcome) -> None:
         """Take what an acknowledged outcome does to namespaces, which have no changes."""
-        record = submitted.record
-        if not is_commit(outcome):
-            return
-        if isinstance(record, Transaction):
-            for operation in record.operations:
-                if not isinstance(operation, LanceCommit):
-                    self._apply_namespace(operation)
+        for operation in submitted.operations if is_commit(outcome) else ():
+            if not isinstance(operation, LanceCommit):
+                self._apply_namespace(operation)
 
     def namespaces(self) -> list[tuple[TableId, Properties]]:
         """Return all namespaces with their properties, by name."""

@@ -185,8 +185,7 @@ class Deciding:
         """
         if location != self._root:
             return location
-        operations = getattr(submitted.record, "operations", ())
-        tables = (one.table for one in operations if isinstance(one, IcebergChange))
+        tables = (o.table for o in submitted.operations if isinstance(o, IcebergChange))
         return (location, next(tables, ()))
 
     def _is_quick(self, item: Undecided, wanted: Wanted) -> bool:

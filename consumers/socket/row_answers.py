@@ -288,11 +288,9 @@ class RowAnswers:
 
     async def _writes(self, application: AppliedRange) -> Sequence[AppliedWrite]:
         submitted = await asyncio.to_thread(self._transaction_at, application.offset)
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
         return [
             write
-            for operation in operations
+            for operation in submitted.operations
             if isinstance(operation, ApplyRows) and operation.through == application.through
             for write in operation.writes
         ]
@@ -316,10 +314,7 @@ class RowAnswers:
             for change in event.changes:
                 if change.kind in ENDS:
                     self._tell_end(change.incarnation)
-            record = event.submitted.record
-            if not isinstance(record, Transaction):
-                continue
-            for operation in record.operations:
+            for operation in event.submitted.operations:
                 if isinstance(operation, WriteRows) and not readable:
                     self._count += 1
                     self._keep_record(event)

@@ -160,7 +160,7 @@ class FileLedger:
         """Note the effects of an outcome."""
         outcome = event.outcome
         record = event.submitted.record
-        principal = record.principal if isinstance(record, Transaction) else ""
+        principal = event.submitted.principal
 
         def ended(what: str) -> Record:
             return Record(

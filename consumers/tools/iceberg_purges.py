@@ -28,7 +28,7 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.operations import IcebergChange
-from commitlog.model.records import Outcome, Submitted, Transaction
+from commitlog.model.records import Outcome, Submitted
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, purge
@@ -117,8 +117,8 @@ class DroppedTables:
 
 
 def _registered_by(submitted: Submitted) -> set[str]:
-    record, places = submitted.record, set()
-    for operation in record.operations if isinstance(record, Transaction) else ():
+    places = set()
+    for operation in submitted.operations:
         if isinstance(operation, IcebergChange) and REGISTER in operation.updates:
             with contextlib.suppress(Invalid, CommitLogError, TypeError, AttributeError):
                 for update in load_json(operation.updates, "updates"):

@@ -223,13 +223,13 @@ class _Replay:
         outcome, submitted, result = decided.outcome, decided.submitted, self._result
         changes = self._machine.apply(submitted, outcome, recordings=self._recordings.of(outcome))
         result.outcomes += 1
-        result.expired.take(changes, outcome, submitted.record)
+        result.expired.take(changes, outcome, submitted.principal)
         if (expiry := expiry_in(decided)) is not None:
             result.rows_expired = [*result.rows_expired, str(expiry)][-EXPIRIES_KEPT:]
         for change in changes:
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None:
                 self._write_metadata(change, outcome.sequence)
-        for made in self._versions.take(changes, submitted.record, outcome.sequence):
+        for made in self._versions.take(changes, submitted.operations, outcome.sequence):
             if not made.life.state.fragments:
                 self._empty[made.life.incarnation] = outcome.sequence, made.change.version
             if made.life.policy is Policy.EVERY or self._options.all_versions:

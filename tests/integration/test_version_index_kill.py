@@ -95,7 +95,7 @@ def kill_often(folder: Path, rounds: list[str], seed: int = 1) -> tuple[int, set
     log_file.write_bytes(pickle.dumps(whole))
     operations = [0]
     for one in whole.decided():
-        operations.append(operations[-1] + len(getattr(one.submitted.record, "operations", ())))
+        operations.append(operations[-1] + len(one.submitted.operations))
     moments = random.Random(seed)
     root = folder / "killed"
     root.mkdir()

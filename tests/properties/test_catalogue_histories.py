@@ -149,9 +149,7 @@ class Catalogues(IcebergWorld):
         return {name: part.encode() for name, part in parts if "/" in name and name[:4] != "ids/"}
 
     def _note(self, outcome: Outcome) -> None:
-        record = self.log[-1][0].record
-        operations = record.operations if isinstance(record, Transaction) else ()
-        for operation, result in zip(operations, outcome.results, strict=False):
+        for operation, result in zip(self.log[-1][0].operations, outcome.results, strict=False):
             is_made = result.incarnation == getattr(operation, "incarnation", "")
             gives = isinstance(operation, LanceCommit | CreateTableVersion | RegisterTable) or (
                 isinstance(operation, CreateTable) and is_made

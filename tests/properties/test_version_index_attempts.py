@@ -20,7 +20,6 @@ from commitlog.model.records import Status, TableVersionIs, Transaction
 from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex
-from consumers.views.version_index.operation_results import principal
 from consumers.views.version_index.rows import no_recordings
 from consumers.views.version_index.surface import QUESTIONS
 from tests.fakes.log_stream import PartitionLog, batches
@@ -74,12 +73,12 @@ def check_attempts(ask: Ask, decided: list[Decided]) -> None:
     assert [row["transaction_id"] for row in ask("FROM timeline", [])] == ids[::-1]
     rows = ask("FROM transactions ORDER BY sequence", [])
     assert [(row["transaction_id"], row["principal"]) for row in rows] == [
-        (one.outcome.transaction_id, principal(one)) for one in decided
+        (one.outcome.transaction_id, one.submitted.principal) for one in decided
     ]
     operations = Counter(
         (one.outcome.sequence, ordinal, format_table_id(target(operation)))
         for one in decided
-        for ordinal, operation in enumerate(getattr(one.submitted.record, "operations", ()))
+        for ordinal, operation in enumerate(one.submitted.operations)
     )
     rows = ask("FROM operations", [])
     assert Counter((r["sequence"], r["ordinal"], r["table_name"]) for r in rows) == operations
@@ -99,7 +98,9 @@ def check_attempts(ask: Ask, decided: list[Decided]) -> None:
         assert conflict is not None
         winner = first[conflict.transaction_id]
         table = format_table_id(conflict.table)
-        expected.append((one.outcome.sequence, table, principal(winner), winner.outcome.sequence))
+        expected.append(
+            (one.outcome.sequence, table, winner.submitted.principal, winner.outcome.sequence)
+        )
     columns = ("sequence", "table_name", "winner_principal", "winner_sequence")
     assert [tuple(row[column] for column in columns) for row in rows] == expected
     for table in {row[1] for row in expected}:
@@ -112,7 +113,7 @@ def check_writers(ask: Ask, decided: list[Decided]) -> None:
     names = ("transactions", "committed", *statuses, "repeated", "rebased")
     counts: dict[str, Counter[str]] = {}
     for one in decided:
-        outcome, own = one.outcome, counts.setdefault(principal(one), Counter())
+        outcome, own = one.outcome, counts.setdefault(one.submitted.principal, Counter())
         own["transactions"] += 1
         own["repeated"] += outcome.answers is not None
         if outcome.status is not Status.COMMITTED:

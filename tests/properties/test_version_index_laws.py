@@ -23,7 +23,6 @@ from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import VersionIndex
-from consumers.views.version_index.operation_results import principal
 from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, Truth, batches
 from tests.unit.test_version_index_store import position_after
@@ -290,7 +289,7 @@ def check_losses(ask: Ask, decided: list[Decided]) -> None:
         o.outcome.transaction_id for o in decided if o.outcome.status is not Status.COMMITTED
     ]
     assert [r["transaction_id"] for r in ask("FROM refusals", [])] == refused_ids[::-1]
-    writers = {one.outcome.sequence: principal(one) for one in decided}
+    writers = {one.outcome.sequence: one.submitted.principal for one in decided}
     first = {}
     for one in decided:
         if one.outcome.status is Status.COMMITTED and one.outcome.answers is None:
@@ -340,7 +339,7 @@ def check_transactions(ask: Ask, log: PartitionLog) -> None:
         path
         for one in decided
         if one.outcome.status is not Status.COMMITTED
-        for operation in getattr(one.submitted.record, "operations", ())
+        for operation in one.submitted.operations
         if isinstance(operation, LanceCommit)
         for path in operation.summary.data_files
     }
@@ -352,9 +351,7 @@ def check_transactions(ask: Ask, log: PartitionLog) -> None:
         assert [row["sequence"] for row in rows] == seen
         rows = ask("FROM operations_of(?)", [identifier])
         assert [row["sequence"] for row in rows] == [
-            number
-            for number in seen
-            for _ in getattr(decided[number - 1].submitted.record, "operations", ())
+            number for number in seen for _ in decided[number - 1].submitted.operations
         ]
     made = sum(
         bool(result.version)

@@ -273,9 +273,9 @@ class _Check:
             verdict.decided_again += 1
             changes = again.decision.changes
         done = self._machine.apply(submitted, outcome, changes=changes, recordings=recordings)
-        verdict.expired.take(done, outcome, submitted.record)
+        verdict.expired.take(done, outcome, submitted.principal)
         if self._files is not None and done:
-            for made in self._files.versions.take(done, submitted.record, outcome.sequence):
+            for made in self._files.versions.take(done, submitted.operations, outcome.sequence):
                 verdict.found(self._files.look(made))
 
     def _check_states(self) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from commitlog.core.decisions import Change
-from commitlog.model.records import LogRecord, Outcome, Transaction
+from commitlog.model.records import Outcome
 from commitlog.model.table import format_table_id
 from consumers.partition.events import by_record, in_words
 from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
@@ -105,8 +105,8 @@ class Expired:
     records: int = 0
     newest: list[Expiry] = field(default_factory=list)
 
-    def take(self, changes: Iterable[Change], outcome: Outcome, record: LogRecord) -> None:
-        """Take what an outcome does."""
+    def take(self, changes: Iterable[Change], outcome: Outcome, principal: str) -> None:
+        """Take what an outcome does, and who asked for it."""
         for change in changes:
             if not change.deleted:
                 continue
@@ -117,7 +117,7 @@ class Expired:
                 versions=in_words(change.deleted),
                 sequence=outcome.sequence,
                 time_ms=outcome.time_ms,
-                principal=record.principal if isinstance(record, Transaction) else "",
+                principal=principal,
             )
             self.newest = [*self.newest, expiry][-EXPIRIES_KEPT:]
 

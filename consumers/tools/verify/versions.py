@@ -7,7 +7,7 @@ changes that follow from the log alone.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,7 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, VersionRanges
-from commitlog.model.operations import RegisterTable
-from commitlog.model.records import LogRecord, Transaction
+from commitlog.model.operations import Operation, RegisterTable
 from commitlog.model.table import Policy, TableId, format_table_id
 
 
@@ -107,8 +106,10 @@ class Versions:
                 life.deleted = table.deleted
                 self.lives[table.incarnation] = life
 
-    def take(self, changes: tuple[Change, ...], record: LogRecord, sequence: int) -> Iterator[Made]:
-        """Take what one outcome does; yield each version while its state stands."""
+    def take(
+        self, changes: tuple[Change, ...], operations: Sequence[Operation], sequence: int
+    ) -> Iterator[Made]:
+        """Take what one outcome does of `operations`; yield each version while its state stands."""
         for change in changes:
             if change.iceberg is not None:
                 continue
@@ -121,7 +122,7 @@ class Versions:
             if change.kind is ChangeKind.REGISTERED:
                 # It may come back after it was deregistered.
                 life.state, life.is_live, life.first_version = empty_state(), True, 0
-                life.scheme = _registered_scheme(record, change.table)
+                life.scheme = _registered_scheme(operations, change.table)
             staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
             if staged is not None and not life.state.version:
                 life.scheme = staged.scheme
@@ -166,10 +167,9 @@ class Versions:
         return life
 
 
-def _registered_scheme(record: LogRecord, table: TableId) -> str:
-    if isinstance(record, Transaction):
-        for operation in record.operations:
-            if isinstance(operation, RegisterTable) and operation.table == table:
-                named = parse_manifest_name(operation.manifest_path.rsplit("/", 1)[-1])
-                return str(named.scheme) if named is not None else ""
+def _registered_scheme(operations: Sequence[Operation], table: TableId) -> str:
+    for operation in operations:
+        if isinstance(operation, RegisterTable) and operation.table == table:
+            named = parse_manifest_name(operation.manifest_path.rsplit("/", 1)[-1])
+            return str(named.scheme) if named is not None else ""
     return ""

@@ -26,7 +26,6 @@ from consumers.views.version_index.operation_results import (
     DoneOperation,
     Told,
     counts_of,
-    principal,
 )
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
@@ -147,7 +146,7 @@ def _first(
     head = IndexedLife(incarnation, table, kind, decided.submitted.partition)
     head.created_sequence = decided.outcome.sequence
     head.created_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
-    head.created_by = principal(decided)
+    head.created_by = decided.submitted.principal
     if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
         head.location = operation.location
         head.policy = str(operation.policy)
@@ -161,7 +160,7 @@ def _first(
 def _touch(head: IndexedLife, decided: Decided) -> None:
     head.sequence = decided.outcome.sequence
     head.changed_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
-    head.changed_by = principal(decided)
+    head.changed_by = decided.submitted.principal
     head.ended_by = head.ended_sequence = head.ended_at = None
 
 

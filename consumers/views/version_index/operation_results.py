@@ -25,7 +25,7 @@ from commitlog.model.operations import (
     operation_name,
     target,
 )
-from commitlog.model.records import OperationResult, Transaction, found_standing, is_commit
+from commitlog.model.records import OperationResult, found_standing, is_commit
 from commitlog.model.table import format_table_id
 
 REPEATED = "repeated"
@@ -156,9 +156,7 @@ def read(batch: Iterable[Decided]) -> list[Told]:
 
 def operations_done(decided: Decided) -> Iterator[DoneOperation]:
     """Yield each operation with its result, then results beyond the operations asked for."""
-    outcome = decided.outcome
-    record = decided.submitted.record
-    operations = record.operations if isinstance(record, Transaction) else ()
+    outcome, operations = decided.outcome, decided.submitted.operations
     status = REPEATED if outcome.answers is not None else str(outcome.status)
     results = list(outcome.results) if is_commit(outcome) else []
     same_length = len(results) == len(operations)
@@ -200,9 +198,3 @@ def _name_of(operation: Operation, changes: IcebergChanges | None) -> str:
     if isinstance(operation, CreateTableVersion) and operation.operation:
         return operation.operation  # what the client's library did
     return changes.name if changes is not None else operation_name(operation)
-
-
-def principal(decided: Decided) -> str:
-    """Return who submitted a transaction; empty if it didn't say."""
-    record = decided.submitted.record
-    return record.principal if isinstance(record, Transaction) else ""

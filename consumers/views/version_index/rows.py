@@ -49,7 +49,6 @@ from consumers.views.version_index.operation_results import (
     DoneOperation,
     Told,
     counts_of,
-    principal,
     what_of_rows,
 )
 
@@ -115,7 +114,11 @@ def rows_of(
         if outcome.conflict is not None:
             rows.collisions.append(_collision(decided, place, done))
         for ordinal, failed in enumerate(outcome.failed_requirements):
-            about = (format_table_id(failed.table), outcome.transaction_id, principal(decided))
+            about = (
+                format_table_id(failed.table),
+                outcome.transaction_id,
+                decided.submitted.principal,
+            )
             row = (*place, ordinal, *about, failed.requirement, failed.actual)
             rows.failed_requirements.append(row)
     return rows
@@ -138,7 +141,7 @@ def _add_contents(
             setting = (one.is_table, scope, outcome.transaction_id, key, value)
             rows.properties.append((*head, *setting))
     if isinstance(one.operation, DeleteTableVersions):
-        about = (principal(decided), outcome.transaction_id)
+        about = (decided.submitted.principal, outcome.transaction_id)
         for first, last in one.operation.ranges:
             rows.expiries.append((*head, one.incarnation, first, last, *about))
     if isinstance(one.operation, ApplyRows):
@@ -147,7 +150,7 @@ def _add_contents(
         setting = (one.is_table, "properties", outcome.transaction_id, key, value)
         rows.properties.append((*head, *setting))
     if one.iceberg is not None:
-        whose = (one.incarnation, outcome.transaction_id, principal(decided))
+        whose = (one.incarnation, outcome.transaction_id, decided.submitted.principal)
         for ref in one.iceberg.refs:
             rows.ref_changes.append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
 
@@ -237,7 +240,7 @@ def _operation(decided: Decided, place: Row, one: DoneOperation) -> Row:
         one.status,
         str(outcome.code) or None,
         (outcome.message or None) if refused else what_of_rows(one.operation),
-        principal(decided),
+        decided.submitted.principal,
         outcome.transaction_id,
         _read_version(one),
         one.version,
@@ -268,7 +271,7 @@ def _collision(decided: Decided, place: Row, done: tuple[DoneOperation, ...]) ->
         table,
         loser.incarnation if loser and loser.table == table else None,
         outcome.transaction_id,
-        principal(decided),
+        decided.submitted.principal,
         loser.name if loser else None,
         lance.read_version if lance else None,
         str(outcome.status),
@@ -292,7 +295,12 @@ def _refused_files(decided: Decided, place: Row, one: DoneOperation) -> Iterator
 
 def _snapshots(decided: Decided, place: Row, one: DoneOperation) -> Iterator[Row]:
     assert one.iceberg is not None
-    about = (one.incarnation, one.status, decided.outcome.transaction_id, principal(decided))
+    about = (
+        one.incarnation,
+        one.status,
+        decided.outcome.transaction_id,
+        decided.submitted.principal,
+    )
     for made in one.iceberg.snapshots:
         snapshot = (made.snapshot_id, made.parent_id, made.sequence_number, made.operation)
         rest = (made.manifest_list or None, made.summary)
