@@ -18,7 +18,8 @@
       Unavailable               make the same call again later
         LogClosed               connect again first: this client was closed
         Overloaded              the same, after `retry_after_seconds`
-        StorageFull             the same, once the disk that it names has space
+        StorageUnwritable       the same, once its place takes files
+          StorageFull           the same, once the disk that it names has space
       Fenced                    end this process's term: another process leads
       WrongLog                  correct the address: this is another cluster, log or domain
         LogMoved                connect to the cluster that it names
@@ -186,7 +187,11 @@ class Overloaded(Unavailable):
         self.retry_after_seconds = retry_after_seconds
 
 
-class StorageFull(Unavailable):
+class StorageUnwritable(Unavailable):
+    """The place of a table's files can't be written; this call committed nothing."""
+
+
+class StorageFull(StorageUnwritable):
     """The disk or store of a table's files has no space; this call committed nothing."""
 
 

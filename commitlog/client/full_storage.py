@@ -1,4 +1,4 @@
-"""Names the disk that was full when a table's files could not be written.
+"""Names the disk that was full, or couldn't be written, when a table's files were to be.
 
 Lance reports it as an OSError with the line of its own source, some steps wrap that once more, and
 none says which disk it was. Files are written before anything is submitted: nothing is committed.
@@ -16,46 +16,67 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from commitlog.adapters import disk
 from commitlog.adapters.storage import local_path
 from commitlog.client.tables import TableInfo
-from commitlog.errors import CommitLogError, StorageFull
+from commitlog.errors import CommitLogError, StorageFull, StorageUnwritable
 
-_FULL = re.compile(
-    "|".join(re.escape(os.strerror(code)) for code in (errno.ENOSPC, errno.EDQUOT))
-    + rf"|\(os error ({errno.ENOSPC}|{errno.EDQUOT})\)"
-)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SAID = {
+    code: re.compile(
+        rf"\[Errno {code}\]|\(os error {code}\)"
+        + (f"|{re.escape(os.strerror(code))}" if code in _FULL else "")
+    )
+    for code in (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
+}
+"""What the system says, also where Lance repeats it. "Permission denied" may be a row's value."""
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Return True if an error, or what caused it, is of a disk without space."""
+def _reason(error: BaseException | None) -> int:
+    """Return why a disk took no files, by the system's number; 0 if it isn't that."""
     while error is not None:
-        if not isinstance(error, CommitLogError) and _FULL.search(str(error)):
-            return True
+        if not isinstance(error, CommitLogError):
+            for code, said in _SAID.items():
+                if said.search(str(error)):
+                    return code
         error = error.__cause__
-    return False
+    return 0
+
+
+def is_full(error: BaseException) -> bool:
+    """Return True if an error, or what caused it, is of a disk without space."""
+    return _reason(error) in _FULL
 
 
 @contextmanager
 def naming_full_storage(table: str, location: str) -> Iterator[None]:
-    """Raise StorageFull if the body finds no space for a table's files."""
+    """Raise StorageFull or StorageUnwritable if the body can't write a table's files."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, StorageFull) or not is_full(error):
+        reason = 0 if isinstance(error, StorageUnwritable) else _reason(error)
+        if not reason:
             raise
-        raise StorageFull(
-            f"{disk_of(location)} is full: files of {table} could not be written there. Nothing was"
-            " committed by this call. Free space, then make the same call again"
+        if reason in _FULL:
+            raise StorageFull(
+                f"{disk_of(location)} is full: files of {table} could not be written there. Nothing"
+                " was committed by this call. Free space, then make the same call again"
+            ) from error
+        what = "written" if reason == errno.EROFS else "read or written"
+        raise StorageUnwritable(
+            f"files of {table} could not be {what} at {location} ({os.strerror(reason)}). Nothing"
+            f" was committed by this call: {disk.advice(OSError(reason, ''))}, then make the same"
+            " call again"
         ) from error
 
 
 def names_full_storage(
     write: Callable[Concatenate[TableInfo, Given], Made],
 ) -> Callable[Concatenate[TableInfo, Given], Made]:
-    """Wrap what writes a table's files, so that it raises StorageFull where it finds no space."""
+    """Wrap what writes a table's files, so that it names the disk that doesn't take them."""
 
     @functools.wraps(write)
     def wrapped(info: TableInfo, /, *args: Given.args, **named: Given.kwargs) -> Made:

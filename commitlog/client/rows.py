@@ -28,7 +28,7 @@ from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.arguments import heed_interrupt, lances_words
 from commitlog.client.contents import contents
-from commitlog.client.full_storage import names_full_storage
+from commitlog.client.full_storage import names_full_storage, naming_full_storage
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import encoded_keys, hashed, packed
@@ -86,14 +86,14 @@ class Prepared:
     """New fragments, if a group of writes made them."""
 
 
-@names_full_storage
 def prepare_append(
     info: TableInfo, dataset: lance.LanceDataset, rows: pa.RecordBatchReader
 ) -> Prepared:
     """Write rows as new fragments."""
     keys = _KeyCollector(info)
     try:
-        fragments = write_fragments(keys.passing(rows), dataset)
+        with naming_full_storage(info.name, info.location):
+            fragments = write_fragments(keys.passing(rows), dataset)
     except Exception as error:
         # pylance wraps what went wrong in the caller's stream beyond recognition.
         if keys.error is not None:

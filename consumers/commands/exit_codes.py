@@ -63,7 +63,7 @@ def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
         ((PartFailed, SparkEnded), ExitCode.UNAVAILABLE),
         (errors.InvalidSettings, ExitCode.USAGE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
-        (errors.StorageFull, ExitCode.MACHINE),
+        (errors.StorageUnwritable, ExitCode.MACHINE),
         (errors.Unavailable, ExitCode.UNAVAILABLE),
         ((errors.WrongLog, errors.TopicSettings), ExitCode.STOP),
         ((errors.CorruptLog, errors.UnsupportedFormat), ExitCode.STOP),

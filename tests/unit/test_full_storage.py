@@ -1,17 +1,21 @@
-"""A table's disk has no space left: a small one of the test's own, where it may mount one."""
+"""A table's disk takes no files: a small one of the test's own, where it may mount one."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog, StorageFull
-from commitlog.client.full_storage import is_full
+from commitlog import CommitLog, StorageFull, StorageUnwritable
+from commitlog.client.full_storage import is_full, naming_full_storage
 from commitlog.errors import InvalidTransaction
+from tests.child import ended
 from tests.disks import small_disk
 from tests.service import service
 
@@ -49,19 +53,27 @@ def upsert(log: CommitLog) -> None:
     merge.when_matched_update_all().when_not_matched_insert_all().execute(rows(20_000))
 
 
+BIG = {
+    "append": lambda log: log.append("t", rows(20_000)),
+    "merge": lambda log: log.merge_insert("t", rows(20_000), "id"),
+    "rows": lambda log: log.write_rows("t", rows(20_000)),
+    "transact": transact,
+    "native": lambda log: log.open("t").insert(rows(20_000)),
+    "native-merge": upsert,
+    "native-write": lambda log: lance.write_dataset(rows(20_000), log.open("t"), mode="append"),
+}
+SMALL = {
+    "update": lambda log: log.update("t", {"id": "id + 5000"}, "id % 2 = 1"),
+    "delete": lambda log: log.delete("t", "id = 3"),
+    "delete-scan": lambda log: log.delete("t", "id % 7 = 3"),
+    "columns": lambda log: log.add_columns("t", {"b": "id + 1"}),
+    "index": lambda log: log.create_index("t", "id", "BTREE"),
+    "tag": lambda log: log.open("t").tags.create("x", 1),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda log: log.append("t", rows(20_000)),
-        lambda log: log.merge_insert("t", rows(20_000), "id"),
-        lambda log: log.write_rows("t", rows(20_000)),
-        transact,
-        lambda log: log.open("t").insert(rows(20_000)),
-        upsert,
-    ],
-    ids=["append", "merge", "rows", "transact", "native", "native-merge"],
-)
+@pytest.mark.parametrize("write", BIG.values(), ids=BIG)
 def test_a_full_disk_is_named_and_nothing_is_committed(
     log: CommitLog, disk: Path, write: Callable[[CommitLog], object]
 ) -> None:
@@ -70,6 +82,55 @@ def test_a_full_disk_is_named_and_nothing_is_committed(
         write(log)
     assert "Nothing was committed" in str(caught.value)
     assert log.open("t").version == before
+
+
+@pytest.fixture
+def read_only(disk: Path) -> Iterator[None]:
+    """Have the disk take no files for a while."""
+    remount = ["mount", str(disk), "-o"]
+    assert not ended([*remount, "remount,ro"]).returncode
+    yield
+    assert not ended([*remount, "remount,rw"]).returncode
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("read_only")
+@pytest.mark.parametrize("write", (BIG | SMALL).values(), ids=BIG | SMALL)
+def test_a_read_only_disk_is_named_with_what_to_do(
+    log: CommitLog, disk: Path, write: Callable[[CommitLog], object]
+) -> None:
+    before = log.open("t").version
+    with pytest.raises(StorageUnwritable, match="Read-only .*mount it for writing") as caught:
+        write(log)
+    assert f"files of t could not be written at {disk / 't'} " in str(caught.value)
+    assert not isinstance(caught.value, StorageFull)
+    assert log.open("t").version == before
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize("said", ["LanceError(IO): x (os error {0})", "[Errno {0}] {1}: 'x'"])
+def test_a_place_that_takes_no_files_is_named(number: int, said: str) -> None:
+    told = pytest.raises(StorageUnwritable, match="files of t could.* at /x ")
+    with told, naming_full_storage("t", "/x"):
+        raise OSError(said.format(number, os.strerror(number)))
+
+
+def test_a_value_in_a_predicate_is_no_word_of_the_system() -> None:
+    with pytest.raises(OSError, match="No field"), naming_full_storage("t", "/x"):
+        raise OSError("LanceError(Schema): No field named x in x = 'Permission denied'")
+
+
+@pytest.mark.slow
+def test_what_a_callers_own_stream_could_not_read_is_not_the_tables(
+    log: CommitLog,
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        raise PermissionError(errno.EACCES, "Permission denied", "/theirs")
+        yield
+
+    stream = pa.RecordBatchReader.from_batches(SCHEMA, batches())
+    with pytest.raises(PermissionError, match="/theirs"):
+        log.append("t", stream)
 
 
 def test_what_is_full_is_seen_in_what_others_made_of_it() -> None:
