@@ -73,12 +73,30 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
-def expect_file(path: str) -> None:
-    """Raise OSError of a pipe or a socket, which a reader would wait for, or be refused by."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+def opened(path: str) -> tuple[int, int]:
+    """Open a file to be read; return its descriptor and its size.
+
+    Raises OSError of a pipe or a device, which a reader would wait for, perhaps for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode):
+        return descriptor, found.st_size
+    os.close(descriptor)
+    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ENXIO
+    raise OSError(number, os.strerror(number), path)
+
+
+def read(path: str) -> bytes:
+    """Return a file's bytes in as few calls to the system as there can be."""
+    descriptor, size = opened(path)
+    try:
+        data = os.read(descriptor, size)
+        while len(data) < size and (more := os.read(descriptor, size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(descriptor)
 
 
 _marks: dict[str, str] = {}

@@ -110,13 +110,6 @@ def keep(store: ObjectStore, path: str) -> None:
         store.keep(path)
 
 
-def read_what_is_there(store: ObjectStore, path: str) -> bytes:
-    """Return the bytes of what has a name, perhaps by a stranger; a pipe isn't waited for."""
-    if isinstance(store, LocalStore):
-        disk.expect_file(store._resolve(path))
-    return store.read(path)
-
-
 def write_hint(store: ObjectStore, path: str, data: bytes) -> None:
     """Put a file, replacing what was there, that nobody misses if a power cut leaves it empty."""
     if isinstance(store, LocalStore):
@@ -211,9 +204,8 @@ class LocalStore:
         return None
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
-        with open(self._resolve(path), "rb") as file:
-            return file.read()
+        """Return a file's bytes; raise FileNotFoundError. A pipe or a device isn't waited for."""
+        return disk.read(self._resolve(path))
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
@@ -221,7 +213,7 @@ class LocalStore:
             found = os.stat(self._resolve(path))
         except (FileNotFoundError, NotADirectoryError):
             return -1
-        return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
+        return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
     def write(self, path: str, data: bytes) -> None:
         """Put a file, replacing what was there."""
@@ -270,7 +262,7 @@ class LocalStore:
             self.write(path, data)
         except FileExistsError:
             # Written before a crash, perhaps not to its end.
-            if read_what_is_there(self, path) != data:
+            if self.read(path) != data:
                 self.write(path, data)
             self.keep(path)
 
@@ -363,9 +355,12 @@ class LocalStore:
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield a file's bytes, some at a time; raise FileNotFoundError."""
-        with open(self._resolve(path), "rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
+        descriptor, _ = disk.opened(self._resolve(path))
+        try:
+            while chunk := os.read(descriptor, CHUNK_BYTES):
                 yield chunk
+        finally:
+            os.close(descriptor)
 
     def take(self, path: str, source: LocalStore | RemoteStore) -> None:
         """Put a file of another store's under the same path, whatever its size."""
@@ -374,6 +369,7 @@ class LocalStore:
         disk.make_folder(os.path.dirname(full))
         try:
             if isinstance(source, LocalStore):
+                os.close(disk.opened(source._resolve(path))[0])  # no pipe
                 shutil.copyfile(source._resolve(path), temporary)
             else:
                 with open(temporary, "xb") as file:

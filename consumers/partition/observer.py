@@ -50,7 +50,7 @@ from consumers.partition.obstacles import Obstacle, put
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000
 _IMPOSSIBLE = frozenset(
-    {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR}
+    {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR, errno.ENXIO}
 )
 """Errors that trying again doesn't mend."""
 

@@ -20,7 +20,7 @@ import os
 import uuid
 from typing import NamedTuple
 
-from commitlog.adapters.storage import ObjectStore, local_path, read_what_is_there, sha256_of
+from commitlog.adapters.storage import ObjectStore, local_path, sha256_of
 
 MARK = ".quarantined-"
 _OBSTACLES = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
@@ -78,7 +78,7 @@ def put(
 def _read(store: ObjectStore, path: str) -> bytes | None:
     """Return the bytes of what has a name, None if it can't be read as a file."""
     try:
-        return read_what_is_there(store, path)
+        return store.read(path)
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise

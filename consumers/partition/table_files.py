@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from commitlog.adapters.disk import with_advice
 from commitlog.adapters.lance_refs import manifests_in, versions_in
-from commitlog.adapters.storage import ObjectStore, read_what_is_there, sha256_of, write_hint
+from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -176,7 +176,7 @@ def resolve_existing(
     files: TableFiles, name: str, data: bytes, version: int, newest_in_log: NewestInLog
 ) -> None:
     """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
-    existing = read_what_is_there(files.store, name)
+    existing = files.store.read(name)
     if existing == data:
         return
     if data.startswith(existing) or not any(existing):

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from commitlog.adapters import disk
-from commitlog.adapters.storage import LocalStore, read_what_is_there, sha256_of
+from commitlog.adapters.storage import LocalStore, sha256_of
+from commitlog.core.decisions import BytesWanted, FileWanted, ManifestWanted, VectorWanted
+from consumers.partition.observer import StoreObserver
 
 _THEIRS = b"a stranger's"
 _PATH, _ASIDE = "_versions/1.manifest", "_quarantine/1.manifest"
@@ -100,11 +102,30 @@ def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert not store.create("pipe", b"ours")
-    read = partial(read_what_is_there, store, "pipe")
-    for look in (read, partial(store.write_ahead, "pipe", b"")):
+    read, read_on = partial(store.read, "pipe"), partial(next, store.chunks("pipe"))
+    copy = partial(LocalStore(tmp_path / "copy").take, "pipe", store)
+    for look in (read, read_on, copy, partial(store.write_ahead, "pipe", b"")):
         with pytest.raises(OSError, match="No such device") as caught:
             look()
         assert "move away what is no file" in disk.with_advice(caught.value)
+
+
+def test_a_leader_takes_no_pipe_for_a_file_and_refuses_who_names_it(tmp_path: Path) -> None:
+    observer, place = StoreObserver(str(tmp_path)), str(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for kind in (FileWanted, BytesWanted, ManifestWanted, VectorWanted):
+        assert observer.observe(kind(place, "pipe")).observation.size == -1
+
+
+def test_a_file_that_is_read_in_pieces_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = LocalStore(tmp_path), os.read
+    store.write("file", b"some bytes")
+    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 3)))
+    assert store.read("file") == b"some bytes"
+    with pytest.raises(IsADirectoryError):
+        LocalStore(tmp_path.parent).read(tmp_path.name)
 
 
 @pytest.mark.parametrize("is_taken", [True, False])

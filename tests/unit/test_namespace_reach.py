@@ -328,6 +328,17 @@ def test_a_staged_manifest_that_is_a_link_is_refused(world: World, tmp_path: Pat
     assert "symbolic link" in body["error"]
 
 
+def test_a_staged_manifest_that_is_a_pipe_is_not_waited_for(world: World) -> None:
+    create(world, "bobs$t", 5, BOB)
+    request = stage(world, "bobs$t", lambda dataset: dataset.delete("id = 5"))
+    path = Path("/" + request["manifest_path"])
+    path.unlink()
+    os.mkfifo(path)
+    status, body = world.post("/v1/table/bobs$t/version/create", request, headers=BOB)
+    assert status == 400, body
+    assert "is no file, but a pipe" in body["error"]
+
+
 def test_a_branch_reaches_no_further(world: World) -> None:
     secret = create(world, "hr$salaries", 100)
     mine = create(world, "bobs$t", 0, BOB)

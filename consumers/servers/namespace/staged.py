@@ -7,6 +7,7 @@ twice commits once; each of a client's tries, after it rebased, is an attempt of
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -207,14 +208,19 @@ def as_commit(staged: Staged, info: TableInfo) -> LanceCommit:
 
 
 def read_confined(location: str, path: str) -> bytes:
-    """Return the bytes of a table's file; InvalidInputError if links lead out of the table."""
+    """Return the bytes of a table's file; InvalidInputError for a link out of it, or for a pipe."""
     store = store_for(location)
     target = store.link_target(path) if isinstance(store, LocalStore) else None
     if target is not None and not lies_in(target, location):
         raise InvalidInputError(
             f"{path!r} is a symbolic link that leads out of the table; write the file itself"
         )
-    return store.read(path)
+    try:
+        return store.read(path)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise InvalidInputError(f"{path!r} is no file, but a pipe or a device") from error
 
 
 def _refuse_standing_keys(
