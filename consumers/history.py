@@ -19,6 +19,7 @@ from typing import Any
 
 import duckdb
 
+from commitlog.adapters import disk
 from commitlog.adapters.places import bound
 from commitlog.client.index_file import SETTINGS, attach
 from commitlog.errors import (
@@ -92,9 +93,11 @@ def _check_format(connection: duckdb.DuckDBPyConnection, public: Path) -> None:
 
 def _broken(public: Path, error: Exception) -> BrokenIndex:
     said = str(error).strip().split("\n")[0]
-    if "Could not set lock" in said:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        advice = "Ask for less, or give this process more memory"
+    elif "Could not set lock" in said:
         advice = "Another process writes to it: end that, and let others open it read-only"
-    else:
+    elif not (advice := disk.advice_for(said)):
         advice = (
             "Nothing is lost: restart `commitlog index` (or `up`), which publishes a good one; if"
             f" the message stays, delete {public} and {public.parent / 'index'} while it is stopped"
@@ -283,10 +286,7 @@ def _span(run: Ask, table: str) -> str:
     )[0]
     if found["first"] is None:
         return "no version"
-    return (
-        f"versions {found['first']} to {found['last']}, made from {found['since']} to "
-        f"{found['until']}"
-    )
+    return "versions {first} to {last}, made from {since} to {until}".format(**found)
 
 
 def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> list[Row]:

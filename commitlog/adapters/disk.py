@@ -134,8 +134,16 @@ def advice(error: OSError) -> str:
     return _ADVICE.get(error.errno or 0, "")
 
 
+def advice_for(said: str) -> str:
+    """Return what to do about a system's words that a library repeats; empty if there are none."""
+    return next((advice for code, advice in _ADVICE.items() if os.strerror(code) in said), "")
+
+
 def with_advice(error: BaseException) -> str:
-    """Return what an error says and, of one of this machine's files, what to do about it."""
+    """Return what an error says and, of this machine's files or memory, what to do about it."""
+    if isinstance(error, MemoryError):
+        said = f" ({error})" if str(error) else ""
+        return f"memory ran out{said}: free some, give this process more, or ask for less at once"
     said = advice(error) if isinstance(error, OSError) else ""
     return f"{error}: {said}" if said else str(error)
 

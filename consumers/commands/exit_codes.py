@@ -35,7 +35,9 @@ MEANING = {
     ExitCode.OK: "done",
     ExitCode.REFUSED: "refused, or a check failed: correct the request",
     ExitCode.USAGE: "wrong flag or setting",
-    ExitCode.UNAVAILABLE: "Kafka, leader or network doesn't answer: try again later",
+    ExitCode.UNAVAILABLE: (
+        "Kafka, leader or network doesn't answer, or memory ran out: try again later"
+    ),
     ExitCode.UNKNOWN: "no answer in time; it may be committed: ask again with the same id",
     ExitCode.STOP: "the log contradicts itself or its settings: stop, run `commitlog doctor`",
     ExitCode.MACHINE: "this machine: port or root in use, disk full, no Java",
@@ -74,6 +76,7 @@ def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
         (broker.JarMismatch, ExitCode.STOP),
         (broker.BrokerError, ExitCode.UNAVAILABLE),
         (errors.CommitLogError, ExitCode.REFUSED),
+        (MemoryError, ExitCode.UNAVAILABLE),  # not MACHINE: `up` starts such a part again
         (KeyboardInterrupt, ExitCode.INTERRUPTED),
     )
 
@@ -112,7 +115,7 @@ def in_one_line(error: BaseException) -> str:
             said = f"{names}: {said}"
         return visible(f"{said} ({advice})" if (advice := disk.advice(error)) else said)
     # Other programs' messages may point at a place in the line above.
-    lines = (line.strip() for line in str(error).splitlines())
+    lines = (line.strip() for line in disk.with_advice(error).splitlines())
     return visible(" ".join(line for line in lines if line.strip("^")))
 
 

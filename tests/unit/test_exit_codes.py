@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from commitlog import errors
@@ -20,6 +21,7 @@ from consumers.commands.exit_codes import ExitCode, exit_code, in_one_line, is_f
         (errors.Overloaded("x", 1.0), ExitCode.UNAVAILABLE),
         (errors.CorruptLog("x"), ExitCode.STOP),
         (errors.WrongLog("x"), ExitCode.STOP),
+        (MemoryError(), ExitCode.UNAVAILABLE),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (RuntimeError("Query interrupted"), ExitCode.INTERRUPTED),
         (ZeroDivisionError(), ExitCode.BUG),
@@ -53,6 +55,15 @@ def test_what_the_system_says_of_a_file_is_no_bug(number: int, code: ExitCode) -
     assert in_one_line(error).startswith(f"/tables/a -> /tables/b: {os.strerror(number)}")
     assert ("mount" in in_one_line(error)) is (code is ExitCode.UNAVAILABLE)
     assert exit_code(OSError(errno.EBADF, os.strerror(errno.EBADF))) is ExitCode.BUG
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of 9\nfailed")])
+def test_memory_that_ran_out_is_told_with_what_to_do(error: MemoryError) -> None:
+    said = in_one_line(error)
+    assert said.startswith("memory ran out")
+    assert said.endswith("free some, give this process more, or ask for less at once")
+    assert ("(malloc of 9 failed)" in said) is bool(str(error))
+    assert not is_final(exit_code(error)), "`up` starts such a part again"
 
 
 def test_the_system_names_both_files_of_a_rename(tmp_path: Path) -> None:

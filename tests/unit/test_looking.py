@@ -17,6 +17,7 @@ from typing import Any, cast
 import duckdb
 import pytest
 
+from commitlog.client.index_file import SETTINGS
 from commitlog.core.log.replica import Decided
 from commitlog.errors import (
     InvalidRequest,
@@ -373,6 +374,28 @@ def test_a_broken_index_is_told_as_such(
     told = capsys.readouterr().err
     assert told.startswith("commitlog: the version index at")
     assert told.count("\n") == 1
+
+
+def test_a_question_that_is_too_large_is_told_as_such(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, "memory_limit", "20MB")
+    monkeypatch.setitem(SETTINGS, "temp_directory", "")
+    sql = "SELECT sum(len(l)) FROM (SELECT list(range) AS l FROM range(10_000_000))"
+    with pytest.raises(history.BrokenIndex, match="Out of Memory .* Ask for less") as caught:
+        history.query(root, sql)
+    assert "delete" not in str(caught.value)
+
+
+def test_what_the_system_says_of_an_index_is_no_reason_to_delete_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise duckdb.IOException('IO Error: Cannot open file "x": Too many open files')
+
+    monkeypatch.setattr(history, "attach", fails)
+    with pytest.raises(history.BrokenIndex, match="let .* more files open"):
+        history.query(root, "FROM help")
 
 
 def test_an_index_of_another_format_is_told_as_such(
