@@ -12,12 +12,10 @@ it waits.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
-from commitlog.adapters.disk import with_advice
 from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import Machine
@@ -32,7 +30,6 @@ from consumers.partition.observer import Observer
 from consumers.partition.readable import Readable
 from consumers.partition.undecided import LockQueues, Seen, Undecided, Written
 
-RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
 """How long a build waits for the file of the version that it builds on, before it is requested
 again."""
@@ -47,8 +44,6 @@ QUICK_WRITE_SECONDS = 0.0005
 """Writes this quick happen on the loop: waking a worker takes as long."""
 PROOF_SECONDS = 0.002
 """The interval of checks whether all appended outcomes are acknowledged."""
-
-logger = logging.getLogger(__name__)
 
 
 class Deciding:
@@ -150,6 +145,7 @@ class Deciding:
                 return
         item.decision = step
         if self._write(item, step):
+            item.is_through(self._clock)
             self._append(item.submitted, step)
             self._ready.update(dict.fromkeys(o for o in self._queues.leave(item) if o.is_free))
 
@@ -363,17 +359,9 @@ class Deciding:
 
     def _defer(self, item: Undecided, error: Exception) -> None:
         """Try this one again later, since the store fails; its tables wait, others don't."""
-        seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
-        item.failures += 1
-        item.retry_at = self._clock() + seconds
+        item.try_later(error, self._clock())
         item.observed, item.decision, item.error = Seen(self._observer.known, {}), None, None
         self._late[item] = None
-        logger.warning(
-            "transaction %s waits for its store (%s); trying again in %.2f s",
-            item.submitted.record.transaction_id,
-            with_advice(error),
-            seconds,
-        )
 
     def wake_late(self) -> None:
         """Continue with transactions that waited for a time, or for a file to build on."""

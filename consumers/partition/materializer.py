@@ -321,7 +321,7 @@ class Materializer:
             files.strangers.clear()
             if files.written_version != files.reported_version:
                 files.reported_version = self._news[files.incarnation] = files.written_version
-        files.failures = 0
+        files.succeeded(self._clock)
         self._failing.discard(files.incarnation)
         if not files.pending:
             del self._dirty[files.incarnation]

@@ -17,7 +17,6 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.disk import with_advice
 from commitlog.adapters.lance_refs import manifests_in, versions_in
 from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
@@ -36,6 +35,7 @@ from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event
+from consumers.partition.trouble import Trouble
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
@@ -69,6 +69,8 @@ class TableFiles:
     applied: int = 0
     """How many of `pending` are in `state` already (a write failed after them)."""
     failures: int = 0
+    trouble: Trouble | None = None
+    """That its files cannot be written."""
     retry_at: float = 0.0
     gather_until: float = 0.0
     took_seconds: float = 0.0
@@ -85,6 +87,15 @@ class TableFiles:
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
+
+    def succeeded(self, now: Callable[[], float]) -> None:
+        """Note that a write came to its end."""
+        self.failures = 0
+        if self.trouble is not None:
+            if not self.given_up:
+                name = format_table_id(self.table)
+                self.trouble.over(f"table {name}: its manifests are written again", now())
+            self.trouble = None
 
 
 def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
@@ -291,11 +302,9 @@ def retry_later(files: TableFiles, error: Exception, now: float) -> None:
     seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
     files.failures += 1
     files.retry_at = now + seconds
-    logger.warning(
-        "table %s: version %d is committed but its manifest cannot be written (%s); "
-        "trying again in %.2f s",
-        format_table_id(files.table),
-        files.pending[0][0].version,
-        with_advice(error),
-        seconds,
+    files.trouble = files.trouble or Trouble(now)
+    what = (
+        f"table {format_table_id(files.table)}: version {files.pending[0][0].version} is committed"
+        " but its manifest cannot be written"
     )
+    files.trouble.failed(what, error, now, seconds)

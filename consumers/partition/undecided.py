@@ -12,6 +12,9 @@ from commitlog.adapters.storage import sha256_of
 from commitlog.core.decisions import BuildWanted, Decision, FileToWrite, Found, Wanted
 from commitlog.model.records import Submitted
 from consumers.partition.obstacles import Obstacle
+from consumers.partition.trouble import Trouble
+
+RETRY_SECONDS_MAX = 5.0
 
 
 class Seen(dict[Wanted, Found]):
@@ -69,6 +72,8 @@ class Undecided:
     error: Exception | None = None
     """Why one of them failed."""
     failures: int = 0
+    trouble: Trouble | None = None
+    """That its store fails."""
     retry_at: float = 0.0
     """Before then it isn't tried again; 0: at once."""
     awaits_until: float = 0.0
@@ -108,6 +113,21 @@ class Undecided:
                 self.written[place] = file.digest
         for one in decision.recordings:
             self.written["", sha256_of(one)] = b""
+
+    def try_later(self, error: Exception, now: float) -> None:
+        """Have it tried again later, since its store fails."""
+        seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(self.failures, 10))
+        self.failures += 1
+        self.retry_at = now + seconds
+        self.trouble = self.trouble or Trouble(now)
+        what = f"transaction {self.submitted.record.transaction_id} waits for its store"
+        self.trouble.failed(what, error, now, seconds)
+
+    def is_through(self, now: Callable[[], float]) -> None:
+        """Note that it is decided, and has its files."""
+        if self.trouble is not None:
+            name = self.submitted.record.transaction_id
+            self.trouble.over(f"transaction {name} waits for its store no more", now())
 
     @property
     def is_free(self) -> bool:

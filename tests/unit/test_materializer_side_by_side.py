@@ -125,11 +125,15 @@ def test_one_transaction_s_tables_are_written_at_once(running: Running) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_fails_is_tried_again(running: Running) -> None:
+def test_a_store_that_fails_is_tried_again(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     running.store("a").failures = 2
     sequences = [running.put(change) for name in TABLES for change in running.changes[name]]
     running.await_told(*sequences)
     assert not running.materializer.failing()
+    assert caplog.text.count("but its manifest cannot be written") == 1
+    assert "its manifests are written again, after " in caplog.text
 
 
 def test_a_dropped_table_whose_store_is_gone_is_given_up(

@@ -56,6 +56,7 @@ def test_what_is_in_another_folder_is_not_committed(
     tables.rename(tmp_path / "stray")
     (tmp_path / "disk").rename(tables)
     writer.join()
+    assert "waits for its store no more, after " in caplog.text
     assert "isn't in" in str(refused[0])
     client.append("t", rows(3))
     assert ids_of(lance.dataset(str(location))) == [1, 3]
