@@ -259,6 +259,32 @@ def test_versions_of_a_new_table_are_made_and_deleted_in_one_batch(
     assert world.open(name).count_rows() == 3
 
 
+def test_a_deletion_of_the_newest_version_leaves_no_place_for_the_next_one(
+    world: World, table: list[str]
+) -> None:
+    (staged,) = world.stage(table, lambda dataset: dataset.insert(numbers(7, 8)))
+
+    def batch(end: int) -> tuple[int, Any]:
+        deletion = {"id": table, "ranges": [{"start_version": 0, "end_version": end}]}
+        operations = [{"delete_table_versions": deletion}, {"create_table_version": staged}]
+        return world.post(BATCH, {"operations": operations})
+
+    status, body = batch(-1)
+    assert (status, body["code"]) == (400, 13), body
+    assert "operations[1]: an earlier operation deletes the newest version" in body["error"]
+    assert batch(2)[0] == 200
+
+
+def test_a_batch_takes_as_many_ranges_as_a_request(world: World, table: list[str]) -> None:
+    ranges = [{"start_version": 0, "end_version": 0}] * 1001
+    deletion = {"delete_table_versions": {"id": table, "ranges": ranges}}
+    told = "ranges has 1001 items; at most 1000 are allowed"
+    alone = world.post(f"/v1/table/{'$'.join(table)}/version/delete", {"ranges": ranges})
+    for status, body in (alone, world.post(BATCH, {"operations": [deletion]})):
+        assert (status, body["code"]) == (400, 13)
+        assert told in body["error"]
+
+
 def test_versions_of_a_table_that_another_client_has_made_again_are_deleted(
     world: World, table: list[str]
 ) -> None:

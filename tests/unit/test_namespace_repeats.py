@@ -54,7 +54,26 @@ def test_first_rows_of_a_declared_table_are_counted(world: World) -> None:
     ("namespace", "body"), [("empty", {}), ("full", {"behavior": "Cascade", "mode": "Skip"})]
 )
 def test_a_dropped_namespace_is_dropped(world: World, namespace: str, body: Any) -> None:
-    assert len(twice(world, f"/v1/namespace/{namespace}/drop", body)["transaction_id"]) == 1
+    assert (
+        world.post("/v1/log/properties", {"namespace": namespace, "values": {"k": "v"}})[0] == 200
+    )
+    dropped = twice(world, f"/v1/namespace/{namespace}/drop", body)
+    assert len(dropped["transaction_id"]) == 1
+    assert dropped["properties"] == {"k": "v"}
+
+
+@pytest.mark.parametrize("way", ["deregister", "drop", "batch-commit"])
+def test_a_table_that_ended_is_described_as_it_was(world: World, way: str) -> None:
+    name = f"ended-{way}"
+    assert world.post(f"/v1/table/a${name}/declare", {"properties": {"owner": "me"}})[0] == 200
+    path, body = f"/v1/table/a${name}/{way}", dict[str, Any]()
+    if way == "batch-commit":
+        path, body = BATCH_COMMIT, {"operations": [{"deregister_table": {"id": ["a", name]}}]}
+    told = twice(world, path, body)
+    described = told["results"][0]["deregister_table"] if "results" in told else told
+    assert described["properties"] == {"owner": "me"}
+    said = world.post(f"/v1/transaction/{told['transaction_id']}/describe", {})[1]
+    assert "owner" not in str(said)
 
 
 def test_properties_of_transactions_are_set_once(world: World) -> None:

@@ -36,7 +36,7 @@ from commitlog.model.operations import (
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.deletion import deleted, deletion, naming, wanted
+from consumers.servers.namespace.deletion import deleted, deletion, naming, refuse_version, wanted
 from consumers.servers.namespace.native import refuse_branch
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import (
@@ -46,7 +46,7 @@ from consumers.servers.namespace.staged import (
     StagedTarget,
     read_staged,
 )
-from consumers.servers.namespace.tables import declaration, declared, ended
+from consumers.servers.namespace.tables import declaration, declared, ended, noting
 from consumers.servers.namespace.versions import (
     commit_staged,
     raise_refusal,
@@ -114,6 +114,8 @@ class _Batch:
 
     def add_version(self, table: TableId, request: Any) -> None:
         target, info = self.target(table), self.infos.get(table)
+        if table in self.gone:
+            refuse_version(table, self.operations)
         stands = info is not None and info.incarnation == target.incarnation
         try:
             staged = read_staged(target, request, info if stands else None)
@@ -160,8 +162,9 @@ class _Batch:
     def commit(self) -> tuple[Outcome, Transaction]:
         """Commit what was added; the same request, repeated, is the same transaction."""
         content_id = _batch_id(self.call) if self.staged else new_transaction_id()
-        said = naming(life for _, life in self.lives)
         operations = self.operations
+        said = naming(life for _, life in self.lives)
+        said += noting(self.call, operations, self.infos)
         outcome, transaction = commit_staged(self.service, self.call, operations, content_id, said)
         return replace(outcome, message=self.as_asked(outcome.message)), transaction
 
@@ -281,6 +284,7 @@ def _chosen(service: Service, call: Call) -> list[tuple[str, Any]]:
             if len(given) != 1 or given[0] not in KINDS:
                 kinds = ", ".join(KINDS)
                 raise InvalidInputError(f"give exactly one of {kinds}, not {given or 'none'}")
+            call.check_items(sent[given[0]], f"{given[0]}.")
             chosen.append((given[0], _body(call, given[0], getattr(operation, given[0]))))
     return chosen
 
@@ -319,7 +323,7 @@ def _results(
             results.append({"delete_table_versions": deleted(operation, transaction_id)})
         elif isinstance(operation, DeregisterTable):
             before = known.get(operation.table)
-            body = ended(operation.table, before, result, transaction_id)
+            body = ended(operation.table, before, result, transaction)
             if (made := declarations.get(operation.table)) is not None:
                 body["properties"] = dict(made.properties)
             results.append({"deregister_table": body})
@@ -361,9 +365,7 @@ def _body(call: Call, kind: str, body: Any) -> Any:
 
 def _table(given: list[str] | None) -> TableId:
     if not given:
-        raise InvalidInputError(
-            "id is missing: every operation of a batch needs the id of its table"
-        )
+        raise InvalidInputError("id is missing: each operation of a batch needs its table's id")
     return parse_table_id(given)
 
 

@@ -243,12 +243,16 @@ class Call:
             raise InvalidInputError("the body is not a JSON object")
         if may_be_unprintable(self.body) and (problem := text_problem(found, "")):
             raise InvalidInputError(problem)
-        for name, items in found.items():
+        self.check_items(found)
+        return found
+
+    def check_items(self, fields: Mapping[str, Any], where: str = "") -> None:
+        """Refuse lists of more objects than a batch may have operations."""
+        for name, items in fields.items():
             if isinstance(items, list) and len(items) > self.items_max and dict in map(type, items):
                 raise InvalidInputError(
-                    f"{name} has {len(items)} items; at most {self.items_max} are allowed"
+                    f"{where}{name} has {len(items)} items; at most {self.items_max} are allowed"
                 )
-        return found
 
     def _from_query(self, model: type[BaseModel]) -> dict[str, Any]:
         found: dict[str, Any] = {}

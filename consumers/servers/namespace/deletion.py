@@ -25,7 +25,7 @@ from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
-from commitlog.model.operations import INCARNATION, DeleteTableVersions, Operation
+from commitlog.model.operations import INCARNATION, DeleteTableVersions, LanceCommit, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId
 from consumers.servers.namespace.call import Call
@@ -122,6 +122,18 @@ def deletion(
             if last < info.version and not is_in(last + 1, gone):
                 service.readable(info, last + 1)
     return [*operations, DeleteTableVersions(info.table_id, ranges)]
+
+
+def refuse_version(table: TableId, operations: Iterable[Operation]) -> None:
+    """Refuse to create a version of which an earlier deletion in the same record takes the place.
+
+    Nobody could stage the one after it.
+    """
+    if any(isinstance(one, LanceCommit) and one.table == table for one in operations):
+        raise InvalidInputError(
+            "an earlier operation deletes the newest version, so the log makes the next one itself:"
+            " end that operation's ranges before the newest, or create this one by another request"
+        )
 
 
 def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> None:

@@ -25,7 +25,7 @@ from commitlog.model.records import Code
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.call import Call, one_of, page
 from consumers.servers.namespace.service import Service
-from consumers.servers.namespace.transactions import visible
+from consumers.servers.namespace.transactions import noted_ended, noting_ended, visible
 from consumers.servers.security.grants import Access
 
 
@@ -64,11 +64,15 @@ def drop_namespace(service: Service, call: Call) -> dict[str, Any]:
     namespace = _named(call)
     may_be_missing = one_of("mode", request.mode, "fail", "skip") == "skip"
     cascades = one_of("behavior", request.behavior, "restrict", "cascade") == "cascade"
-    if (first := service.first_answer(call)) is not None:  # its properties are gone
-        return {"properties": {}, "transaction_id": [first[0].transaction_id]}
+    name = format_table_id(namespace)
+    if (first := service.first_answer(call)) is not None:
+        properties = noted_ended(first[1]).get(name, {})
+        return {"properties": properties, "transaction_id": [first[0].transaction_id]}
     try:
         properties = service.need_namespace(namespace)
-        outcome, _ = _change(service, call, namespace, DropNamespace(namespace, cascades))
+        said = noting_ended(call, {name: properties})
+        dropped = DropNamespace(namespace, cascades)
+        outcome, _ = _change(service, call, namespace, dropped, properties=said)
     except NamespaceNotFoundError:
         if may_be_missing:
             return {}
@@ -133,11 +137,13 @@ def _named(call: Call) -> TableId:
     return call.parts
 
 
-def _change(service: Service, call: Call, namespace: TableId, *operations: Operation) -> Any:
+def _change(
+    service: Service, call: Call, namespace: TableId, *operations: Operation, **more: Any
+) -> Any:
     """Commit, and call refusals after namespaces rather than tables."""
     name = format_table_id(namespace)
     try:
-        return service.change(call, *operations)
+        return service.change(call, *operations, **more)
     except CommitConflict as error:
         code = error.outcome.code
         if code is Code.TABLE_EXISTS:

@@ -51,7 +51,7 @@ from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Vendor
 
-BODY_HASH = "http.body_sha256"
+BODY_HASH, ENDED = "http.body_sha256", "http.ended_properties"
 """A property of transactions made under an Idempotency-Key: one key is one request."""
 ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
@@ -198,7 +198,9 @@ class Service:
         rest = transaction_id.removeprefix("txn-")  # Iceberg's commit-id
         return self.transaction(rest) if rest != transaction_id else None
 
-    def change(self, call: Call, *operations: Operation) -> tuple[Outcome, Transaction]:
+    def change(
+        self, call: Call, *operations: Operation, properties: Sequence[tuple[str, str]] = ()
+    ) -> tuple[Outcome, Transaction]:
         """Commit operations of the catalogue as one transaction, or raise why not.
 
         Under an Idempotency-Key, the first answer is given again.
@@ -206,9 +208,9 @@ class Service:
         first = self.first_answer(call)
         if first is not None:
             return first
-        transaction_id = call.key
+        name, is_new = call.key or new_transaction_id(), call.key is None
         outcome, transaction = self.submit(
-            call, operations, transaction_id or new_transaction_id(), is_new=transaction_id is None
+            call, operations, name, is_new=is_new, properties=properties
         )
         outcome.raise_for_conflict()
         return outcome, transaction

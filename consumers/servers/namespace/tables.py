@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +32,14 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
-from commitlog.model.records import OperationResult
-from commitlog.model.table import TableId, parse_table_id
+from commitlog.model.records import OperationResult, Transaction
+from commitlog.model.table import TableId, format_table_id, parse_table_id
 from consumers.servers.namespace.arrow_json import schema_json
 from consumers.servers.namespace.branch_rows import open_branch
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.service import Service, need_version
-from consumers.servers.namespace.transactions import visible
+from consumers.servers.namespace.transactions import noted_ended, noting_ended, visible
 from consumers.servers.namespace.vended import vended_options
 from consumers.servers.security.grants import Access
 from consumers.servers.vending.vendor import Subject
@@ -181,21 +182,33 @@ def _end(
         if first is None:
             service.info(table)
             raise NoSuchTable(f"the log has no table {call.object_id}")
-        outcome = first[0]
+        outcome, transaction = first
     else:
-        outcome, _ = service.change(call, kind(table, info.incarnation))
-    return ended(table, info, outcome.results[0], outcome.transaction_id)
+        ends = kind(table, info.incarnation)
+        said = noting(call, [ends], {table: info})
+        outcome, transaction = service.change(call, ends, properties=said)
+    return ended(table, info, outcome.results[0], transaction)
+
+
+def noting(
+    call: Call, operations: Iterable[Operation], infos: Mapping[TableId, TableInfo]
+) -> list[tuple[str, str]]:
+    """Return what a record under a key says of the tables that it ends."""
+    ends = (one for one in operations if isinstance(one, DropTable | DeregisterTable))
+    known = (infos[one.table] for one in ends if one.table in infos)
+    return noting_ended(call, {info.name: visible(info.properties) for info in known})
 
 
 def ended(
-    table: TableId, info: TableInfo | None, result: OperationResult, transaction_id: str
+    table: TableId, info: TableInfo | None, result: OperationResult, transaction: Transaction
 ) -> dict[str, Any]:
-    """Describe a table that is forgotten."""
+    """Describe a table that is forgotten; a repetition doesn't find it any more, or another one."""
+    known = visible(info.properties) if info else {}
     return {
-        "transaction_id": transaction_id,
+        "transaction_id": transaction.transaction_id,
         "id": list(table),
         "location": bound(result.location) or (info.location if info else ""),
-        "properties": visible(info.properties) if info else {},
+        "properties": noted_ended(transaction).get(format_table_id(table), known),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from commitlog.model.operations import AlterProperties, operation_name, target
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.call import Call, one_of
-from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.service import BODY_HASH, ENDED, Service
 from consumers.servers.security.grants import Access
 
 SAID = "transaction."
@@ -30,6 +31,18 @@ SAID = "transaction."
 def visible(properties: Mapping[str, str]) -> dict[str, str]:
     """Return a table's or a namespace's own properties."""
     return {name: value for name, value in properties.items() if not name.startswith(SAID)}
+
+
+def noting_ended(call: Call, found: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Return what a record says of the properties of what it ends, by name: a repetition asks."""
+    told = {name: properties for name, properties in found.items() if properties}
+    return [(ENDED, json.dumps(told))] if told and call.key is not None else []
+
+
+def noted_ended(transaction: Transaction) -> dict[str, dict[str, str]]:
+    """Return what `noting_ended` noted."""
+    noted: dict[str, dict[str, str]] = json.loads(dict(transaction.properties).get(ENDED, "{}"))
+    return noted
 
 
 def describe_transaction(service: Service, call: Call) -> dict[str, Any]:
@@ -150,7 +163,7 @@ def _status(outcome: Outcome) -> str:
 
 
 def _properties(outcome: Outcome, transaction: Transaction) -> dict[str, str]:
-    found = {k: v for k, v in transaction.properties if k != BODY_HASH}
+    found = {k: v for k, v in transaction.properties if k not in (BODY_HASH, ENDED)}
     found["commitlog.sequence"] = str(outcome.sequence)
     found["commitlog.status"] = str(outcome.status)
     found["commitlog.time_ms"] = str(outcome.time_ms)
