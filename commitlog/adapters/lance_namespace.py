@@ -278,6 +278,14 @@ class LogNamespace(GivenNamespace):
         """Travel as a read-only description: another process has no connection to the log."""
         return GivenNamespace, (self.location, self.head)
 
+    def failure_in(self, error: Exception) -> CommitLogError | None:
+        """Return why the log could not be asked, if that is what pylance's error is of.
+
+        Pylance may look for a version that needn't be there.
+        """
+        is_it = not isinstance(self.failed, NoSuchVersion) or str(self.failed) in str(error)
+        return self.failed if is_it else None
+
     @contextlib.contextmanager
     def _keeping_failures(self) -> Iterator[None]:
         self.failed = None
@@ -291,6 +299,7 @@ class LogNamespace(GivenNamespace):
         try:
             path = self._store.materialize(version)
         except NoSuchVersion as error:
+            self.failed = error
             raise TableVersionNotFoundError(str(error)) from error
         return {"version": version, "manifest_path": object_path(self.location, path)}
 
@@ -314,6 +323,6 @@ def saying_why(dataset: Any) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError) as error:  # the second of an index
         if namespace.refused is not None and COMMIT_UNKNOWN in str(error).lower():
             raise namespace.refused from error
-        if namespace.failed is not None:
-            raise namespace.failed from error
+        if (failed := namespace.failure_in(error)) is not None:
+            raise failed from error
         raise

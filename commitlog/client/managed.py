@@ -30,8 +30,9 @@ _REMOVED = (
     *("index_files_removed", "transaction_files_removed"),
 )
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
-_LOOKS = ("checkout_latest", "checkout_version")
-"""Methods that ask the log for a version."""
+_NO_REFERENCE, _NO_INDEX = "Ref not found error: ", "Lance index not found: name="
+"""How Lance begins to say that there is no tag or no index of a name."""
+_OF_ARGUMENTS = ("Append with different schema", "Field '")
 
 
 @contextmanager
@@ -41,15 +42,27 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
     try:
         with saying_why(dataset), naming_full_storage(name, dataset.uri):
             yield
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if is_of_deleted_version(error, dataset.version):
             raise NoSuchVersion(
                 f"version {dataset.version} of {name} was deleted since it was opened; check out"
                 " the newest (checkout_latest) and write again"
             ) from error
-        if str(error).startswith((*OF_ARGUMENTS, "Append with different schema")):
+        said = lances_words(error)
+        if said.startswith(_NO_REFERENCE):
+            has = ", ".join(dataset.tags.list()) or "none"
+            said = said.removeprefix(_NO_REFERENCE)
+            raise NoSuchVersion(f"{name}: {said}. Its tags: {has}") from error
+        if said.startswith(_NO_INDEX):
+            has = ", ".join(one.name for one in dataset.describe_indices()) or "none"
             raise InvalidTransaction(
-                f"Lance can't write to {name}: {lances_words(error)}",
+                f"{name} has no index {said.removeprefix(_NO_INDEX)!r}",
+                field="name",
+                advice=f"Its indices: {has}",
+            ) from error
+        if said.startswith((*OF_ARGUMENTS, *_OF_ARGUMENTS)):
+            raise InvalidTransaction(
+                f"Lance can't write to {name}: {said}",
                 field="arguments",
                 advice=has_columns(dataset),
             ) from error
@@ -106,6 +119,15 @@ class ManagedDataset(Asked):
         managed = cast(ManagedDataset, dataset)
         managed._log, managed._table, managed._caller = log, table, caller()
         return dataset
+
+    def checkout_version(self, version: Any) -> lance.LanceDataset:
+        """Check out a version, as Lance's own does; NoSuchVersion if there is none."""
+        number = version[1] if isinstance(version, tuple) and len(version) == 2 else version
+        if isinstance(number, int) and number < 1:
+            name = format_table_id(self._table)
+            raise NoSuchVersion(f"{name} has no version {number}: its first is 1")
+        with _saying_why(self):
+            return super().checkout_version(version)
 
     def merge_insert(self, on: Any = None) -> MergeInsertBuilder:
         """Return what merges rows, as Lance's own does."""
@@ -275,7 +297,7 @@ class ManagedDataset(Asked):
         return _Optimizer(self)
 
 
-for _name in (*COMMITS, *_LOOKS):
+for _name in (*COMMITS, "checkout_latest"):
     setattr(ManagedDataset, _name, _says_why(getattr(lance.LanceDataset, _name)))
 
 
@@ -292,6 +314,11 @@ class _Tags(Tags):
             )
         with _saying_why(self._dataset):
             super().create(tag, reference)
+
+    def delete(self, tag: str) -> None:
+        """Forget a name."""
+        with _saying_why(self._dataset):
+            super().delete(tag)
 
     def update(self, tag: str, reference: Any = None) -> None:
         """Have a name mean another version."""

@@ -55,9 +55,9 @@ def open_managed(
     try:
         dataset = lance.dataset(namespace_client=namespace, table_id=table, version=version)
     except (OSError, RuntimeError, ValueError) as error:
-        if namespace.failed is None:
+        if (failed := namespace.failure_in(error)) is None:
             raise
-        raise namespace.failed from error
+        raise failed from error
     return let_through(dataset, info.location)
 
 

@@ -194,9 +194,13 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
         with pytest.raises(NoSuchVersion):
             client.open("a$t", version)
     opened: Any = client.open("a$t")
-    for version in (0, 4):
-        with pytest.raises(OSError, match="not found"):
-            opened.checkout_version(version)
+    for wanted in (0, 4, -1, (None, 4), "nope"):
+        with pytest.raises(NoSuchVersion, match=r"a\$t.* (has no version|tag nope)"):
+            opened.checkout_version(wanted)
+    with pytest.raises(NoSuchVersion, match="tag nope does not exist. Its tags: none"):
+        opened.tags.delete("nope")
+    with pytest.raises(InvalidTransaction, match=r"a\$t has no index 'nope'. Its indices: none"):
+        opened.drop_index("nope")
     read = [transaction.read_version for transaction in opened.get_transactions(9)]
     assert read == [2, 1, 0]
 
@@ -204,6 +208,7 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an aggregate": (lambda d: d.delete("max(id) > 1"), "AggregateFunction"),
     "no column": (lambda d: d.update({"w": "1"}), "'w' does not exist"),
+    "no field": (lambda d: d.update_field_metadata({"w": {}}), "Field 'w' not found"),
     "no key": (lambda d: d.merge_insert("w").when_matched_delete(), "'w' does not exist"),
     "keys twice": (
         lambda d: d.merge_insert("id").when_matched_update_all().execute(_rows(id=[1, 1])),
