@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from commitlog.client.newest import Newest
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING, ChainPlace
@@ -19,6 +20,7 @@ from consumers.partition.catalogue import Head
 from consumers.partition.offset_index import EVERY
 
 SEARCH_SECONDS = 60.0
+STOPPED_MAX = 100
 
 
 class ReadPlaces(Protocol):
@@ -56,6 +58,8 @@ class PastOutcomes:
         self._partition = partition
         self._places = places
         self._clock = clock
+        self._stopped: Newest[tuple[str, int], tuple[ChainPlace, bool]] = Newest(STOPPED_MAX)
+        """Where searches took too long, before what they look for; as `_start` returns it."""
 
     def decided(
         self, head: Head, base: int, version: int, near: ManifestState | None
@@ -66,25 +70,35 @@ class PastOutcomes:
         forgotten. It may be a writer's own: what doesn't begin with the next version is looked for
         from the beginning.
         """
-        known = self._places.before_version(head, base + 1)
-        if known is None and near is not None:
-            known = self._before(near.timestamp_nanos // 1_000_000)
+        key = head.incarnation, base
+        place, is_begun = self._stopped.get(key) or self._start(head, base, near)
         transactions = TransactionsByOffset(self._log, self._partition)
         try:
-            for place in dict.fromkeys((known or BEGINNING, BEGINNING)):
-                is_begun = place == BEGINNING
-                for valid in self.read_from(place):
+            for start in dict.fromkeys((place, place if is_begun else BEGINNING)):
+                is_begun, is_found, place = is_begun or start == BEGINNING, False, start
+                for valid in self.read_from(start):
                     made = _versions_after(base, valid.outcome, head)
                     if not made:
+                        place = place if is_found else valid.place
                         continue
                     if not is_begun and made[0] != base + 1:
                         break
-                    is_begun = True
+                    is_begun = is_found = True
                     yield valid.outcome, transactions.of(valid.outcome)
                     if made[-1] >= version:
                         return
+        except Unavailable:
+            self._stopped[key] = place, is_begun
+            raise
         finally:
             transactions.close()
+
+    def _start(self, head: Head, base: int, near: ManifestState | None) -> tuple[ChainPlace, bool]:
+        """Return where to look for the version after `base`, and whether none comes before."""
+        known = self._places.before_version(head, base + 1)
+        if known is None and near is not None:
+            known = self._before(near.timestamp_nanos // 1_000_000)
+        return known or BEGINNING, known is None
 
     def _before(self, time_ms: int) -> ChainPlace | None:
         """Return the last indexed place of before a time; log time never goes back."""
