@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from commitlog.core.iceberg.defaults import check_defaults
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.schemas import primitive, read_schema
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import parse_table_id
@@ -57,6 +59,50 @@ def check_change(change: IcebergChange) -> None:
             raise InvalidTransaction(str(error), field=name) from error
         if problem := number_problem(text.encode(errors="replace")):
             _refuse(name, problem, None)
+
+
+def with_type_names(body: Any) -> Any:
+    """Return a request whose schemas name types as Iceberg's Java library does; it is changed.
+
+    That takes them in any case, and its catalogue keeps `STRING` as `string`. The specification has
+    no other names, and pyiceberg reads none. What isn't well-formed stays as it is.
+    """
+    if isinstance(body, dict):
+        _named(body.get("schema"))
+        for name in ("updates", "table-changes"):
+            for one in _items(body.get(name)):
+                with_type_names(one)
+    return body
+
+
+def check_view_schema(update: Node) -> dict[str, Any]:
+    """Return the schema that a request gives a view; Invalid if Java couldn't read it."""
+    schema = read_schema(update.member("schema"))
+    check_defaults(update.member("schema"))
+    return schema
+
+
+def check_view_updates(updates: Node) -> None:
+    """Refuse schemas that Java couldn't read; the rest is checked where it is decided."""
+    for update in updates.items():
+        if str(update.member("action").value).lower() == "add-schema":
+            check_view_schema(update)
+
+
+def _named(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return primitive(kind) or kind
+    if isinstance(kind, dict):
+        for field in _items(kind.get("fields")):
+            if isinstance(field, dict) and "type" in field:
+                field["type"] = _named(field["type"])
+        for part in {"element", "key", "value"}.intersection(kind):
+            kind[part] = _named(kind[part])
+    return kind
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _finite(text: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 from commitlog.adapters.places import is_moved, recorded
+from commitlog.client.iceberg_text import with_type_names
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
@@ -135,7 +136,7 @@ class IcebergCatalog:
         """Commit changes of many tables, all or none."""
         settings = self.settings
         request = parse_commit(
-            load_json(body, "body"),
+            with_type_names(load_json(body, "body")),
             tables_max=settings.tables_max,
             updates_max=settings.updates_max,
         )
@@ -158,7 +159,9 @@ class IcebergCatalog:
     def commit_table(self, asked: Requester, table: TableId, body: bytes) -> Response:
         """Commit changes of one table."""
         change = parse_table_commit(
-            load_json(body, "body"), table, updates_max=self.settings.updates_max
+            with_type_names(load_json(body, "body")),
+            table,
+            updates_max=self.settings.updates_max,
         )
         answer = self.submit(asked, [change.sent])
         if isinstance(answer, RefusedChanges):
@@ -173,7 +176,7 @@ class IcebergCatalog:
         self, asked: Requester, namespace: TableId, body: bytes, tell: Tell = tell_nothing
     ) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
-        request = parse_create(load_json(body, "body"))
+        request = parse_create(with_type_names(load_json(body, "body")))
         table = parse_table_id((*namespace, request.name))
         uuid = derived_uuid(asked.transaction_id, "table", *table)
         location = request.location or self.new_location(table, uuid, asked)

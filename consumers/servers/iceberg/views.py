@@ -7,11 +7,15 @@ from typing import Any
 
 from starlette.responses import Response
 
-from commitlog.client.iceberg_text import number_problem
+from commitlog.client.iceberg_text import (
+    check_view_schema,
+    check_view_updates,
+    number_problem,
+    with_type_names,
+)
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.requests import read_identifier
-from commitlog.core.iceberg.schemas import read_schema
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
 from commitlog.model.records import Code
@@ -41,7 +45,7 @@ class IcebergViews:
 
     def create(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Make a view in a namespace that exists."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(with_type_names(load_json(body, "body")), "")
         name = parse_table_id((*namespace, node.member("name").text()))
         location = node.optional("location")
         properties = p.strings() if (p := node.optional("properties")) else {}
@@ -53,7 +57,7 @@ class IcebergViews:
             {"action": "upgrade-format-version", "format-version": 1},
             {"action": "set-location", "location": place},
             {"action": "set-properties", "updates": properties},
-            {"action": "add-schema", "schema": read_schema(node.member("schema"))},
+            {"action": "add-schema", "schema": check_view_schema(node)},
             {"action": "add-view-version", "view-version": version},
             {"action": "set-current-view-version", "view-version-id": -1},
         ]
@@ -76,7 +80,7 @@ class IcebergViews:
 
     def commit(self, asked: Requester, name: TableId, body: bytes) -> Response:
         """Change a view."""
-        change = view_change(name, load_json(body, "body"))
+        change = view_change(name, with_type_names(load_json(body, "body")))
         if change.requirements == "[]":
             for known in self._catalog.first(asked):
                 if isinstance(known, IcebergChange) and known.updates == change.updates:
@@ -156,7 +160,7 @@ class IcebergViews:
 
 
 def view_change(name: TableId, body: Any) -> IcebergChange:
-    """Read what a client asks of a view; its updates are checked where they are decided."""
+    """Read what a client asks of a view; most of its updates are checked where it is decided."""
     node = Node(body, "")
     node.object()
     requirements = node.optional("requirements")
@@ -165,7 +169,7 @@ def view_change(name: TableId, body: Any) -> IcebergChange:
         if kind.string() != ASSERT_UUID:
             kind.fail("iceberg_one_of", value=kind.value, known=[ASSERT_UUID])
         item.member("uuid").text()
-    node.member("updates").items()
+    check_view_updates(node.member("updates"))
     sent = requirements.value if requirements else []
     return IcebergChange(name, dump_json(sent), dump_json(node.value["updates"]))
 

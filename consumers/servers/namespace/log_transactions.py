@@ -20,12 +20,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.client.catalogue import default_location
-from commitlog.client.iceberg_text import number_problem
+from commitlog.client.iceberg_text import check_view_updates, number_problem, with_type_names
 from commitlog.client.lance_request import parse_message
 from commitlog.client.session import TransactionBuilder
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.iceberg.reading import Node, dump_json
 from commitlog.core.iceberg.requests import parse_table_commit
 from commitlog.core.iceberg.views import is_view_change
 from commitlog.model import operations as logged
@@ -183,11 +183,14 @@ class IcebergChangeBody(_OnTable):
 
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""
+        with_type_names({"updates": self.updates})
         sent, asked = dump_json(self.requirements), dump_json(self.updates)
         if problem := number_problem(sent.encode()) or number_problem(asked.encode()):
             raise InvalidInputError(problem)
         made = logged.IcebergChange(self.table_id(), sent, asked)
-        if not is_view_change(made):
+        if is_view_change(made):
+            check_view_updates(Node(self.updates, "updates"))
+        else:
             body = {"requirements": self.requirements, "updates": self.updates}
             made = parse_table_commit(body, self.table_id()).sent
         builder.submit(None, made)
