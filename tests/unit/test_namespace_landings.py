@@ -61,10 +61,10 @@ class Connection:
         response.read()
         return response.status
 
-    def read_table(self) -> None:
+    def read_table(self, **asked: Any) -> None:
         """Ask for the table, as who reads it does first."""
         where = f"/v1/table/{'$'.join(self._table)}/describe"
-        self._connection.request("POST", where, b"{}", self._headers)
+        self._connection.request("POST", where, json.dumps(asked), self._headers)
         assert self._connection.getresponse().read()
 
     def path_of(self, version: int) -> str:

@@ -50,6 +50,8 @@ class Entry:
     heavy_word: bytes = b""
     """It isn't tried on bodies that have this word in them."""
     method: str = "POST"
+    also_by_get: bool = False
+    """Lance's client in Rust, and the one in Java over it, asked so at least until 7.0.0."""
 
     @property
     def only_reads(self) -> bool:
@@ -100,6 +102,7 @@ OPERATIONS: tuple[Entry, ...] = (
         is_heavy=True,
         lightly=rows.count_by_manifest,
         heavy_word=b"predicate",
+        also_by_get=True,
     ),
     Entry("QueryTable", f"{_TABLE}/query", query.query, True),
     Entry("ExplainTableQueryPlan", f"{_TABLE}/explain_plan", query.explain_plan, True),
@@ -126,7 +129,7 @@ OPERATIONS: tuple[Entry, ...] = (
         "DescribeTableIndexStats", f"{_TABLE}/index/{{index_name}}/stats", indices.index_stats, True
     ),
     _writes("DropTableIndex", f"{_TABLE}/index/{{index_name}}/drop", indices.drop_index, True),
-    Entry("ListTableTags", f"{_TABLE}/tags/list", tags.list_tags, True),
+    Entry("ListTableTags", f"{_TABLE}/tags/list", tags.list_tags, True, also_by_get=True),
     Entry("GetTableTagVersion", f"{_TABLE}/tags/version", tags.tag_version, True),
     _writes("CreateTableTag", f"{_TABLE}/tags/create", tags.create_tag, True),
     _writes("UpdateTableTag", f"{_TABLE}/tags/update", tags.update_tag, True),

@@ -26,6 +26,7 @@ from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.not_served import is_of_job, not_served
+from consumers.servers.namespace.older_clients import PEER
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.remote import (
     DATABASE,
@@ -100,8 +101,9 @@ def routes(
     # Routes are tried in their order.
     for entry in sorted((*OPERATIONS, *LOG_OPERATIONS), key=lambda one: one.name not in _OFTEN):
         endpoint = partial(_answer, entry, service, workers)
+        methods = [entry.method, "GET"] if entry.also_by_get else [entry.method]
         for path in (entry.path, f"{entry.path}/"):
-            found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
+            found.append(Route(path, endpoint, methods=methods, name=entry.name))
     unknown = partial(_unknown, tuple(found))
     for path in _OURS:
         for rest in ("", "/{rest:path}"):
@@ -229,6 +231,9 @@ def _carry_out(entry: Entry, service: Service, call: Call) -> Response:
 
 def _call(entry: Entry, service: Service, request: Request) -> Call:
     headers = dict(reversed(request.headers.items()))  # of equal ones the first, as elsewhere
+    connection = None if headers.keys() & _NOT_LANCE else request.scope.get(CONNECTION)
+    if connection is not None and request.client is not None:
+        connection[PEER] = request.client.host
     return Call(
         operation=entry.name,
         path=request.scope["path"],
@@ -236,7 +241,7 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
         index_name=request.path_params.get("index_name", ""),
         query=tuple(request.query_params.multi_items()),
         headers=headers,
-        connection=None if headers.keys() & _NOT_LANCE else request.scope.get(CONNECTION),
+        connection=connection,
         items_max=service.settings.operations_max,
         security=service.security,
     )

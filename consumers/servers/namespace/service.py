@@ -43,6 +43,7 @@ from consumers.partition.allowed_places import AllowedPlaces
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings
+from consumers.servers.namespace.older_clients import OlderClients
 from consumers.servers.namespace.reach import Reach
 from consumers.servers.namespace.turns import KeyedLocks, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
@@ -105,6 +106,7 @@ class Service:
         self.attempts: Newest[str, int] = Newest(ATTEMPTS_REMEMBERED_MAX)
         """The last attempt of ids whose tries came through this process: saves asking."""
         self.landings = Landings()
+        self.older_clients = OlderClients()
         self.turns = KeyedLocks()
         """Of those who want to make one version."""
         self.pasts: Newest[str, Service] = Newest(PASTS_KEPT)

@@ -100,6 +100,7 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
             *("vend_credentials", "branch"),
         },
     )
+    service.older_clients.note(call)
     info = service.info(call.table)
     subject = Subject(info.table_id, info.incarnation, info.location)
     vends = request.vend_credentials

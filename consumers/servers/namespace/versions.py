@@ -126,7 +126,7 @@ def _create_version(
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
-    if call.connection is not None and call.key is None and is_built_over_any_head(staged):
+    if service.older_clients.asks_what_landed(call) and is_built_over_any_head(staged):
         service.turns.wait(info.incarnation, client)
         return _create_over_head(service, call, info, staged)
     try:
