@@ -56,7 +56,7 @@ def compare(merge: Transaction.Merge, fragments: Mapping[int, bytes]) -> MergeGa
     for fragment_id, encoded in fragments.items():
         ours, head = listed.pop(fragment_id, None), DataFragment.FromString(encoded)
         completed = None if ours is None else _with_new_files(head, ours)
-        if ours is None or completed is None:
+        if completed is None:
             missing.append(fragment_id)
         elif completed != ours:
             changed.append(FragmentImage(fragment_id, _encoded(completed)))
