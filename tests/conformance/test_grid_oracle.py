@@ -117,6 +117,17 @@ def update_rows(fragment_id: int, row: int) -> Make:
     return make
 
 
+def update_whole(fragment_id: int) -> Make:
+    return lambda dataset: LanceOperation.Update(
+        removed_fragment_ids=[fragment_id],
+        updated_fragments=[],
+        new_fragments=written(dataset, 3000),
+        fields_modified=[],
+        fields_for_preserving_frag_bitmap=[],
+        update_mode="rewrite_rows",
+    )
+
+
 def update_columns(fragment_id: int) -> Make:
     def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
         new = pa.table({"id": [fragment_id * ROWS], "b": [-1]}, schema=SCHEMA.remove(1))
@@ -139,9 +150,9 @@ def config(**updates: str | None) -> Make:
     )
 
 
-def table_metadata(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
-    updates = LanceOperation.UpdateMap({"k": "v"})
-    return LanceOperation.UpdateConfig(table_metadata_updates=updates)
+def table_metadata(key: str, *, replace: bool = False) -> Make:
+    updates = LanceOperation.UpdateMap({key: "v"}, replace=replace)
+    return lambda dataset: LanceOperation.UpdateConfig(table_metadata_updates=updates)
 
 
 def schema_metadata(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
@@ -239,7 +250,7 @@ CURRENT: dict[str, Make] = {
     "config x": config(x="1"),
     "config x gone": config(x=None),
     "config y": config(y="1"),
-    "table metadata": table_metadata,
+    "table metadata": table_metadata("k"),
     "schema metadata": schema_metadata,
     "field metadata 1": field_metadata(1),
     "rewrite 0 and 1": rewrite(0, 1),
@@ -260,8 +271,10 @@ OTHER: dict[str, Commit] = {
     "delete 3:5": committing(delete(3, 5)),
     "delete whole 0": committing(delete_whole(0)),
     "update 1:5": committing(update_rows(1, 5)),
+    "update whole 0": committing(update_whole(0)),
     "update columns of 2": committing(update_columns(2)),
     "config x other": committing(config(x="2")),
+    "table metadata replaced": committing(table_metadata("other", replace=True)),
     "field metadata 2": committing(field_metadata(2)),
     "rewrite 2 and 3": committing(rewrite(2, 3)),
     "replace data of 3": committing(replace_data(3)),

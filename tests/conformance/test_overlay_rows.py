@@ -191,10 +191,15 @@ def test_a_replacement_ends_the_overlays_that_it_saw(running: Service) -> None:
 
 
 def test_older_logs_compare_fragments(older: Service) -> None:
-    other, replaced = update(older, 4), replacement(older)
+    other, replaced, laid = update(older, 4), replacement(older), overlay(older, 6)
     assert ask(older, overlay(older, 5)).status is Status.COMMITTED
     for asked in (other, replaced):
         assert ask(older, asked).status is Status.RETRYABLE
+    committed(older, update(older, 4).operation)
+    outcome = ask(older, laid)
+    assert outcome.status is Status.RETRYABLE
+    assert outcome.conflict is not None
+    assert outcome.conflict.rule.endswith("overlaid_fragment_updated")
 
 
 def without_name(running: Service) -> LanceOperation.Project:

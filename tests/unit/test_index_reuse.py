@@ -14,9 +14,10 @@ from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.decisions import Refused
 from commitlog.core.draft import View
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
-from commitlog.core.operations.registry import candidate_of
+from commitlog.core.operations.registry import candidate_of, write_set_of
 from commitlog.core.rebase.overlay_rows import coverage
-from commitlog.core.rebase.reused_fragments import groups_in, reused_since
+from commitlog.core.rebase.reused_fragments import Groups, groups_in, reused_since
+from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import (
     DataOverlayFile,
     FragmentReuseIndexDetails,
@@ -90,6 +91,21 @@ def test_what_is_known_to_be_reused_may_be_covered(
     assert (found.verdict if found else None) == verdict
 
 
+def test_a_fragment_reuse_index_covers_nothing() -> None:
+    """A compaction goes beside another one's fragment reuse index, and not beside one of rows."""
+    told = {}
+    for name in ("i", FRAGMENT_REUSE_INDEX):
+        committed, rewrite = Transaction(read_version=1), Transaction(read_version=1)
+        committed.create_index.new_indices.append(new_index(0, name=name))
+        committed.create_index.removed_indices.append(new_index(0, name=name))
+        rewrite.rewrite.groups.add().old_fragments.add(id=0)
+        history = History(1)
+        history.record("c", write_set_of(committed, None, empty_state()))
+        found = first_conflict(candidate_of(rewrite), history, 1)
+        told[name] = found.rule if found else ""
+    assert told == {"i": "rewritten_fragment_indexed", FRAGMENT_REUSE_INDEX: ""}
+
+
 def test_an_overlays_coverage_is_read_in_both_forms() -> None:
     shared, by_field = DataOverlayFile(), DataOverlayFile()
     shared.shared_offset_bitmap = BitMap([1, 2]).serialize()
@@ -100,13 +116,32 @@ def test_an_overlays_coverage_is_read_in_both_forms() -> None:
         coverage([shared])
 
 
-@pytest.mark.parametrize("wrong", ["path", "uuid", "base"])
-def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
+def reused_behind_a_rewrite(*indices: IndexMetadata) -> Groups:
+    """Return what a table with these indices says of the fragments that a Rewrite replaced."""
     world = World(rules=Rules(protocol=FRAGMENT_REUSE_SINCE))
     world.create()
-    state = world.machine.tables["t",].manifest
-    assert state is not None
     world.machine.tables["t",].history.record("r", WriteSet("Rewrite", (("Rewrite.old", 0),)))
+    if indices:
+        world.state().index_section = IndexSection(indices=indices).SerializeToString()
+    view = View(world.machine.tables["t",])
+    draft = SimpleNamespace(rules=world.rules, want=lambda _: pytest.fail("looked for"))
+    return reused_since(cast(Any, draft), view, 1)
+
+
+def test_only_a_fragment_reuse_index_says_what_is_reused() -> None:
+    assert reused_behind_a_rewrite() == ()
+    details = FragmentReuseIndexDetails()
+    details.inline.ParseFromString(content((0, 1)))
+    said = {}
+    for name in ("i", FRAGMENT_REUSE_INDEX):
+        index = IndexMetadata(name=name)
+        index.index_details.value = details.SerializeToString()
+        said[name] = reused_behind_a_rewrite(index)
+    assert said == {"i": (), FRAGMENT_REUSE_INDEX: (frozenset({0, 1}),)}
+
+
+@pytest.mark.parametrize("wrong", ["path", "uuid", "base"])
+def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
     index = IndexMetadata(name=FRAGMENT_REUSE_INDEX)
     index.uuid.uuid = b"u" * (3 if wrong == "uuid" else 16)
     if wrong == "base":
@@ -114,7 +149,4 @@ def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
     details = FragmentReuseIndexDetails()
     details.external.path = "../../data/large" if wrong == "path" else "details.binpb"
     index.index_details.value = details.SerializeToString()
-    state.index_section = IndexSection(indices=[index]).SerializeToString()
-    view = View(world.machine.tables["t",])
-    draft = SimpleNamespace(rules=world.rules, want=lambda _: pytest.fail("looked for"))
-    assert reused_since(cast(Any, draft), view, 1) == ()
+    assert reused_behind_a_rewrite(index) == ()
