@@ -336,6 +336,21 @@ def test_a_delete_drops_indices_that_it_leaves_pointless(
     assert [index.uuid.uuid[0] for index in kept] == left
 
 
+def test_row_ids_that_are_not_stable_have_no_segments_to_write_anew() -> None:
+    """Whatever else the table's flags say."""
+    asked = Transaction(uuid=UUID)
+    updates = asked.update_config.config_updates
+    updates.update_entries.add(key="lance.row_ids.range_segments", value="true")
+    for is_stable in (False, True):
+        before = state(fragment(0, deleted=2), stable_row_ids=is_stable)
+        before.reader_feature_flags |= FLAG_DELETION_FILES
+        if is_stable:
+            with pytest.raises(NotDirect, match="range_segments"):
+                build(before, asked)
+        else:
+            assert len(build(before, asked).header.message.config) == 1
+
+
 def test_an_index_that_is_remapped_twice_is_left_to_pylance() -> None:
     section = IndexSection()
     section.indices.add(name="i").uuid.uuid = b"1"

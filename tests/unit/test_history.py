@@ -6,7 +6,7 @@ import pytest
 
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
-from commitlog.core.conflicts.history import Aspect, History, WriteSet
+from commitlog.core.conflicts.history import CHUNK_VERSIONS, Aspect, History, WriteSet
 from commitlog.core.log.canonical import to_json
 from commitlog.core.operations.registry import candidate_of
 from commitlog.core.partition import table_parts
@@ -88,6 +88,13 @@ def test_pruning_changes_no_answer_within_the_window() -> None:
             expected = kept.first("Delete.updated", fragment_id, after)
             assert pruned.first("Delete.updated", fragment_id, after) == expected
         assert pruned.first_of_kind("Delete", after) == kept.first_of_kind("Delete", after)
+
+
+def test_pruning_keeps_the_hashes_of_chunks_that_stay_whole() -> None:
+    history = history_of(3 * CHUNK_VERSIONS)
+    history.digests = {0: b"gone", 1: b"cut", 2: b"whole"}
+    history.prune(3 * CHUNK_VERSIONS // 2)
+    assert history.digests == {2: b"whole"}
 
 
 def test_an_older_read_version_is_retryable_exactly_at_the_bound() -> None:

@@ -10,8 +10,10 @@ import pytest
 from commitlog.core.decisions import BuildWanted, Found
 from commitlog.core.partition.machine import Machine, Need
 from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import (
+    BRANCHES_SINCE,
     PROTOCOL_SUPPORTED,
     REWRITES_BUILT_HERE_SINCE,
     UPDATES_BUILT_HERE_SINCE,
@@ -262,6 +264,24 @@ def test_before_protocol_2_a_branch_is_refused_as_it_was_first(world: World, bra
     )
 
 
+def test_a_branch_lets_no_other_table_into_the_folder_of_its_home() -> None:
+    """Both lie where branches do, and only one is made a branch by its record."""
+    world = World(rules=Rules(BRANCHES_SINCE))
+    for name in ("t", "u"):
+        world.create(name)
+    clone = LanceTransaction(read_version=1, uuid="u")
+    clone.clone.is_shallow, clone.clone.ref_version, clone.clone.ref_path = True, 1, "/tables/u"
+    clone.clone.branch_name = "dev"
+    outcome = world.ask(
+        "x",
+        DeclareTable(("c",), "incarnation-c", "/tables/t/tree/dev"),
+        DeclareTable(("d",), "incarnation-d", "/tables/u/tree/dev"),
+        commit(clone, table=("d",), incarnation="incarnation-d"),
+    )
+    assert (outcome.status, outcome.code) == ("rejected", "LOCATION_TAKEN"), outcome.message
+    assert "operations[0]" in outcome.message
+
+
 def bad_commits(world: World) -> dict[str, tuple[LanceCommit, str]]:
     """Return requests that are wrong, and the code of each refusal."""
     good = append(2, "x.lance")
@@ -334,6 +354,33 @@ def test_rows_that_a_changed_fragment_doesn_t_have_are_refused(world: World) -> 
     assert (outcome.status, outcome.code) == ("rejected", "INVALID_OPERATION")
     assert "affected_rows[0] 10: row out of range" in outcome.message
     assert world.ask("y", stale).status == "committed"
+
+
+def test_what_a_file_elsewhere_deletes_is_not_known(world: World) -> None:
+    """Only a deletion file beside the table's own is compared with what was read."""
+    here = delete(world, 2, {0: [1]}, with_rows=False)
+    elsewhere = LanceTransaction.FromString(here.message)
+    elsewhere.delete.updated_fragments[0].deletion_file.base_id = 1
+    world.ask("other", delete(world, 2, {0: [2]}))
+    outcome = world.ask("x", replace(here, message=elsewhere.SerializeToString()))
+    assert (outcome.status, outcome.observed) == ("retryable", ())
+    assert "rows_unknown" in outcome.message
+    assert world.ask("y", here).status == "committed"
+
+
+def test_a_carried_update_keeps_the_values_that_it_brings(world: World) -> None:
+    """A Delete leaves a fragment as the head has it, an Update doesn't."""
+    deleting = delete(world, 2, {0: [1]})
+    update = LanceTransaction(read_version=2, uuid="m")
+    images = LanceTransaction.FromString(deleting.message).delete.updated_fragments
+    images[0].files[0].path = "patched.lance"
+    update.update.updated_fragments.extend(images)
+    update.update.new_fragments.append(new_fragment("moved.lance", 1))
+    world.ask("other", delete(world, 2, {0: [2]}))
+    outcome = world.ask("x", commit(update, affected_rows=deleting.affected_rows))
+    assert (outcome.status, outcome.results[0].rebased) == ("committed", True)
+    left = DataFragment.FromString(world.state().fragments[0])
+    assert (left.files[0].path, left.deletion_file.num_deleted_rows) == ("patched.lance", 2)
 
 
 def test_a_transaction_has_operations_and_not_too_many(world: World) -> None:

@@ -171,6 +171,22 @@ def test_a_set_of_fragments_that_is_none(field: str) -> None:
     assert made(SINCE).ask("x", commit(message)).code == "INVALID_OPERATION"
 
 
+@pytest.mark.parametrize("part", ["column", "schema_metadata", "config", "fragments", "nothing"])
+def test_all_that_an_overwrite_brings_is_looked_at_beforehand(part: str) -> None:
+    message = LanceMessage(read_version=2, uuid="u")
+    body = message.overwrite
+    body.schema.append(Field.FromString(column("a\0" if part == "column" else "a", 0)))
+    body.fragments.append(new_fragment("a.lance"))
+    if part == "schema_metadata":
+        body.schema_metadata["ARROW:extension:name"] = b"arrow.uuid"
+    elif part == "config":
+        body.config_upsert_values["a\0b"] = "x"
+    elif part == "fragments":
+        body.fragments[0].inline_row_ids = b"\xff"
+    problem = operation_problem(commit(message), message)
+    assert (problem is None) is (part == "nothing")
+
+
 def test_a_deletion_file_that_is_not_there() -> None:
     for rules, status in ((BEFORE, "committed"), (SINCE, "rejected")):
         world = made(rules)
