@@ -376,6 +376,21 @@ def test_main_can_go_and_its_history_stays() -> None:
     assert len(after.snapshot_log.rows) == 2
 
 
+def test_without_main_a_removed_snapshot_leaves_the_rest_of_its_history() -> None:
+    """The log ends at the current snapshot, where there is one."""
+    gone = {"action": "remove-snapshot-ref", "ref-name": "main"}
+    removed = {"action": "remove-snapshots", "snapshot-ids": [1]}
+    after = updated(table(), gone, removed)
+    assert [row.value["snapshot-id"] for row in after.snapshot_log.rows] == [2]
+
+
+def test_older_members_of_updates_are_read_where_they_stand_alone() -> None:
+    both = {"action": "set-properties", "updates": {"a": "new"}, "updated": {"a": "old"}}
+    assert updated(table(), both).properties["a"] == "new"
+    asked = {"action": "add-schema", "schema": schema(), "last-column-id": "x"}
+    assert "last-column-id" in refused(table(), asked).message
+
+
 def test_a_table_keeps_its_uuid_and_its_format() -> None:
     other = {"action": "assign-uuid", "uuid": "00000000-0000-4000-8000-000000000000"}
     assert "cannot become" in refused(table(), other).message
@@ -405,7 +420,9 @@ def test_keys_and_statistics_are_kept_once() -> None:
         {"action": "set-statistics", "statistics": {**file, "file-size-in-bytes": n}}
         for n in (1, 2)
     ]
-    assert list(updated(table(), *twice).statistics) == [{**file, "file-size-in-bytes": 2}]
+    base = updated(table(), *twice)
+    assert list(base.statistics) == [{**file, "file-size-in-bytes": 2}]
+    assert not updated(base, {"action": "remove-statistics", "snapshot-id": 1}).statistics
 
 
 def test_a_new_table_is_built_within_the_transaction() -> None:

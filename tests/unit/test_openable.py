@@ -7,18 +7,22 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from pyroaring import BitMap
 
 from commitlog.core.decisions import Refused
 from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.operation_check import operation_problem
+from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.manifest.row_lineage import check_lineage, new_row_lineage
 from commitlog.core.schema_check.index_entries import index_problem
-from commitlog.core.schema_check.schema import format_problem
+from commitlog.core.schema_check.messages import fragments_problem
+from commitlog.core.schema_check.schema import format_problem, schema_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import (
     DataFragment,
+    DataOverlayFile,
     FragmentReuseIndexDetails,
     IndexMetadata,
     Manifest,
@@ -114,6 +118,41 @@ def test_what_lance_cannot_write_or_would_misread_in_a_file_format(
 ) -> None:
     read = [Field.FromString(column(f"c{i}", i, kind)) for i, kind in enumerate(fields)]
     assert (format_problem(read, storage_version) is not None) is is_bad
+
+
+@pytest.mark.parametrize("kind", ["list", "large_list"])
+def test_a_list_says_whether_its_item_is_a_struct(kind: str) -> None:
+    for name, item, is_bad in (
+        (kind, "int64", False),
+        (kind, "struct", True),
+        (f"{kind}.struct", "int64", True),
+        (f"{kind}.struct", "struct", False),
+    ):
+        fields = [Field.FromString(column("a", 0, name)), Field.FromString(column("item", 1, item))]
+        fields[1].parent_id = 0
+        if item == "struct":
+            fields.append(Field.FromString(column("x", 2)))
+            fields[2].parent_id = 1
+        assert (schema_problem(fields) is not None) is is_bad, (name, item)
+
+
+def test_fragments_and_overlays_are_read_in_all_their_parts() -> None:
+    fragment, overlay = new_fragment("a.lance"), DataOverlayFile()
+    overlay.field_coverage.offset_bitmaps.append(portable(BitMap([1])))
+    fragment.overlays.append(overlay)
+    assert fragments_problem([fragment]) is None
+    for name in ("row_ids", "created_at_versions", "last_updated_at_versions"):
+        broken = DataFragment(id=1)
+        setattr(broken, f"inline_{name}", b"\xff")
+        assert fragments_problem([fragment, broken]) is not None, name
+    for rubbish in ("shared", "by field"):
+        broken = new_fragment("b.lance")
+        broken.overlays.append(overlay)
+        if rubbish == "shared":
+            broken.overlays[0].shared_offset_bitmap = b"\xff"
+        else:
+            broken.overlays[0].field_coverage.offset_bitmaps.append(b"\xff")
+        assert fragments_problem([fragment, broken]) is not None, rubbish
 
 
 def test_a_field_that_is_there_twice_is_a_change_of_the_schema() -> None:
