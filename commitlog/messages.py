@@ -80,6 +80,28 @@ class TableDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TableHead:
+    """What a listing says of a table: a part of its description, which older leaders send whole."""
+
+    table_id: TableId
+    incarnation: str
+    version: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message."""
+        return {
+            "table": list(self.table_id),
+            "incarnation": self.incarnation,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> TableHead:
+        """Read the message."""
+        return cls(tuple(body["table"]), body["incarnation"], body["version"])
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceDescription:
     """A namespace as a leader knows it; other leaders may know more properties of it."""
 

@@ -148,6 +148,13 @@ class Runtime:
         """Ask a partition's leader."""
         return self.ask(partition, method, **params)()
 
+    def request_all(self, method: str, within: TableId | None, **params: Any) -> Iterator[Any]:
+        """Ask for what is in a namespace, or for all; older leaders always tell all they have."""
+        if within:
+            params["within"] = list(within)
+        for partition in self.partitions_of(within):
+            yield from self.request(partition, method, **params)
+
     def ask(self, partition: int, method: str, **params: Any) -> Callable[[], Any]:
         """Send a request to a partition's leader; return a function that waits for the answer."""
         timeout = time_left(self._settings.request_timeout_seconds)

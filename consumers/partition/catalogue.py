@@ -145,9 +145,9 @@ class PartitionHeads:
             if not isinstance(operation, LanceCommit):
                 self._apply_namespace(operation)
 
-    def namespaces(self) -> list[tuple[TableId, Properties]]:
-        """Return all namespaces with their properties, by name."""
-        return sorted(self._namespaces.items())
+    def namespaces(self, within: TableId = ()) -> list[tuple[TableId, Properties]]:
+        """Return a namespace and those in it, or all, with their properties, by name."""
+        return [(name, self._namespaces[name]) for name in _below(within, self._namespaces)]
 
     def head(self, table: TableId) -> Head:
         """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
@@ -162,17 +162,18 @@ class PartitionHeads:
             raise NoSuchTable(no_such_table(table, self._heads))
         return head
 
-    def heads(self) -> list[Head]:
-        """Return all heads, by name."""
-        return [self._heads[table] for table in sorted(self._heads)]
+    def heads(self, within: TableId = ()) -> list[Head]:
+        """Return the heads of a namespace's tables, or all, by name."""
+        heads = self._heads
+        return [heads[table] for table in _below(within, heads)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
         """Return an Iceberg table at its head, None if there is none of this name."""
         return self._iceberg.get(table)
 
-    def iceberg_tables(self) -> list[tuple[TableId, IcebergTable]]:
-        """Return all Iceberg tables, by name."""
-        return sorted(self._iceberg.items(), key=lambda item: item[0])
+    def iceberg_tables(self, within: TableId = ()) -> list[tuple[TableId, IcebergTable]]:
+        """Return a namespace's Iceberg tables, or all, by name."""
+        return [(name, self._iceberg[name]) for name in _below(within, self._iceberg)]
 
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
@@ -248,6 +249,12 @@ def no_such_table(table: TableId, known: Collection[TableId]) -> str:
     name = format_table_id(table)
     names = [format_table_id(one) for one in (known if len(known) <= _COMPARED_MAX else ())]
     return f"the log has no table {name}. {did_you_mean(name, names) or NoSuchTable.ADVICE}"
+
+
+def _below(within: TableId, known: Iterable[TableId]) -> list[TableId]:
+    """Return a namespace's names and its own, or all, in order."""
+    depth = len(within)
+    return sorted(name for name in known if name[:depth] == within)
 
 
 def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:

@@ -24,12 +24,7 @@ from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.driving import next_step
 from commitlog.errors import InvalidRequest, Unavailable
-from commitlog.messages import (
-    NO_SUCH_REQUEST,
-    DecidedRecords,
-    IcebergDescription,
-    NamespaceDescription,
-)
+from commitlog.messages import NO_SUCH_REQUEST, DecidedRecords, IcebergDescription
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.wire import program
@@ -42,6 +37,7 @@ from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.runtime.steady_clock import SteadyClock
+from consumers.socket.listings import Listings
 from consumers.socket.lookups import LOOKUPS, awaited_by, head_of
 from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
@@ -87,16 +83,17 @@ class Requests:
         self._partition, self._observer = partition, observer
         self._old_versions, self._checks = old_versions, checks
         self._session_now = session
+        listings = Listings(self._ask)
         self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
         self._clock = SteadyClock()
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
             "status": self._status,
-            "tables": self._tables,
-            "namespaces": self._namespaces,
+            "tables": listings.tables,
+            "namespaces": listings.namespaces,
             "iceberg_table": self._iceberg_table,
-            "iceberg_tables": self._iceberg_tables,
+            "iceberg_tables": listings.iceberg_tables,
             "materialize": self._materialize,
             "transaction": self._transaction,
             "quarantine": self._quarantine,
@@ -250,14 +247,6 @@ class Requests:
             **self._checks.status(),
         }
 
-    async def _tables(self, params: Params) -> list[dict[str, Any]]:
-        found = await self._ask(lambda now: now.readable.beside(now.catalogue.heads()))
-        return [head.described(readable).to_json() for head, readable in found]
-
-    async def _namespaces(self, params: Params) -> list[dict[str, Any]]:
-        found = await self._ask(lambda session: session.catalogue.namespaces())
-        return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
-
     async def _iceberg_table(self, params: Params) -> dict[str, Any] | None:
         """Return an Iceberg table's metadata location, and the metadata itself on request."""
         name = parse_table_id(params.get("table", ""))
@@ -272,15 +261,6 @@ class Requests:
             metadata=metadata,
             is_view=isinstance(table, IcebergView),
         ).to_json()
-
-    async def _iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
-        found = await self._ask(lambda session: session.catalogue.iceberg_tables())
-        return [
-            IcebergDescription(
-                name, table.uuid, table.metadata_location, is_view=isinstance(table, IcebergView)
-            ).to_json()
-            for name, table in found
-        ]
 
     async def _transaction(self, params: Params) -> dict[str, Any] | None:
         """Return the outcome of an id with its record; None if the log has none by now."""

@@ -18,6 +18,7 @@ from commitlog.messages import (
     IcebergDescription,
     NamespaceDescription,
     TableDescription,
+    TableHead,
 )
 from commitlog.model.table import Policy
 
@@ -42,6 +43,7 @@ TABLE = TableDescription(
     "message",
     [
         TABLE,
+        TableHead(("a", "t"), "i", 3),
         NamespaceDescription(("a",), {"k": "v"}),
         IcebergDescription(("a", "t"), "u", "/m.json"),
         IcebergDescription(("a", "t"), "u", "/m.json", '{"format-version": 2}'),
@@ -62,6 +64,10 @@ def test_what_an_older_leader_leaves_out_has_a_default() -> None:
     assert TableDescription.from_json(body).fields == ()
     head = IcebergDescription.from_json({"uuid": "u", "metadata_location": "/m.json"})
     assert head.metadata_location == "/m.json"
+
+
+def test_an_older_leader_lists_whole_descriptions() -> None:
+    assert TableHead.from_json(TABLE.to_json()) == TableHead(("a", "t"), "i", 3)
 
 
 def leader_that_answers(message: str) -> Runtime:

@@ -160,6 +160,29 @@ def test_lists_come_in_pages(world: World) -> None:
     assert {"j.a", "j.b", "j.c"} <= set(everything)
 
 
+def test_a_list_costs_the_leader_what_is_in_the_namespace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a namespace beside it, nothing goes over the socket; of a table, its name and head."""
+    for name in ("lists$in$a", "lists$b", "listsbeside$c"):
+        world.post(f"/v1/namespace/{name.rpartition('$')[0]}/create", {"mode": "exist_ok"})
+        assert world.post(f"/v1/table/{name}/declare")[0] == 200
+    runtime, told = world.log.runtime(), dict[str, list[Any]]()
+    ask = runtime.request
+
+    def noted(partition: int, method: str, **params: Any) -> Any:
+        told[method] = ask(partition, method, **params)
+        return told[method]
+
+    monkeypatch.setattr(runtime, "request", noted)
+    assert world.send("GET", "/v1/namespace/lists/table/list")[1] == {"tables": ["b"]}
+    assert [one["table"] for one in told["tables"]] == [["lists", "b"], ["lists", "in", "a"]]
+    assert {len(one) for one in told["tables"]} == {3}
+    assert [one["namespace"] for one in told["namespaces"]] == [["lists"], ["lists", "in"]]
+    assert world.send("GET", "/v1/namespaces/lists/tables")[1]["identifiers"] == []
+    assert told["iceberg_tables"] == []
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"a_field_of_tomorrow": 1}'])
 def test_bodies_may_be_absent_null_or_newer(world: World, body: bytes) -> None:
     world.post("/v1/table/k$t/declare")

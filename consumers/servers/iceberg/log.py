@@ -36,6 +36,7 @@ from commitlog.messages import (
     DecidedRecords,
     IcebergDescription,
     TableDescription,
+    TableHead,
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
 from commitlog.model.operations import IcebergChange, Operation
@@ -253,20 +254,17 @@ class LogIcebergService:
         first = decode_outcome_record(DecidedRecords.from_json(found).outcome)
         return first if isinstance(first, Outcome) else repeated
 
-    def _ask_all(self, method: str, within: TableId | None) -> Iterator[dict[str, Any]]:
-        runtime = self._log.runtime()
-        for partition in runtime.partitions_of(within):
-            yield from runtime.request(partition, method)
-
     def _names(self, within: TableId | None, *, is_view: bool = False) -> dict[TableId, None]:
         found = self._all_tables(within)
         return {entry.table: None for entry in found if entry.is_view is is_view}
 
     def _all_tables(self, within: TableId | None) -> Iterator[IcebergDescription]:
-        return map(IcebergDescription.from_json, self._ask_all("iceberg_tables", within))
+        told = self._log.runtime().request_all("iceberg_tables", within)
+        return map(IcebergDescription.from_json, told)
 
     def _others(self, within: TableId | None) -> dict[TableId, str]:
-        found = map(TableDescription.from_json, self._ask_all("tables", within))
+        told = self._log.runtime().request_all("tables", within, brief=True)
+        found = map(TableHead.from_json, told)
         views = {entry.table: entry.uuid for entry in self._all_tables(within) if entry.is_view}
         return {**views, **{entry.table_id: entry.incarnation for entry in found}}
 

@@ -98,11 +98,9 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     parent = _seen(service, call)
     names = sorted(
-        info.table_id[-1]
-        for info in service.tables(parent)
-        if info.table_id[:-1] == parent
-        and (request.include_declared or info.version)
-        and call.sees(info.table_id)
+        table[-1]
+        for table, version in service.heads(parent).items()
+        if table[:-1] == parent and (request.include_declared or version) and call.sees(table)
     )
     found, more = page(names, request)
     return {"tables": found, **more}
@@ -114,9 +112,9 @@ def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
         return list_tables(service, call)
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     names = sorted(
-        call.delimiter.join(info.table_id)
-        for info in service.tables()
-        if (request.include_declared or info.version) and call.sees(info.table_id)
+        call.delimiter.join(table)
+        for table, version in service.heads().items()
+        if (request.include_declared or version) and call.sees(table)
     )
     found, more = page(names, request)
     return {"tables": found, **more}

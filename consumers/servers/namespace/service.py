@@ -35,7 +35,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.core.decisions import noted
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
-from commitlog.messages import DecidedRecords, NamespaceDescription
+from commitlog.messages import DecidedRecords, NamespaceDescription, TableHead
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
@@ -122,14 +122,10 @@ class Service:
         """Return a table as the log has it now; NoSuchTable."""
         return self.log.table(table)
 
-    def tables(self, within: TableId | None = None) -> list[TableInfo]:
-        """Return the names and versions of tables: all, or at least those in a namespace."""
-        runtime = self.log.runtime()
-        return [
-            TableInfo.from_json(one)
-            for partition in runtime.partitions_of(within)
-            for one in runtime.request(partition, "tables")
-        ]
+    def heads(self, within: TableId | None = None) -> dict[TableId, int]:
+        """Return the versions of tables by name: all, or at least those in a namespace."""
+        told = self.log.runtime().request_all("tables", within, brief=True)
+        return {one.table_id: one.version for one in map(TableHead.from_json, told)}
 
     def lately(self, table: TableId) -> TableInfo:
         """Return a table as it was learnt lately, for what the leader checks again anyway."""
@@ -164,13 +160,10 @@ class Service:
 
     def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
         """Return namespaces with their properties: all, or at least one and those in it."""
-        runtime = self.log.runtime()
         found: dict[TableId, dict[str, str]] = {}
-        for partition in runtime.partitions_of(within):
-            for entry in map(
-                NamespaceDescription.from_json, runtime.request(partition, "namespaces")
-            ):
-                found.setdefault(entry.namespace, {}).update(entry.properties)
+        told = self.log.runtime().request_all("namespaces", within)
+        for entry in map(NamespaceDescription.from_json, told):
+            found.setdefault(entry.namespace, {}).update(entry.properties)
         found.pop((), None)  # the log's own properties
         return found
 

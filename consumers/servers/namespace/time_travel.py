@@ -99,14 +99,13 @@ class PastService(Service):
         """Return a table as it was."""
         return self.info(table)
 
-    def tables(self, within: TableId | None = None) -> list[TableInfo]:
-        """Return all tables as they were, without their schemas."""
-        standing = {info.incarnation: info for info in self.log.tables()}
-        return [
-            self._described(found, standing.get(found.incarnation))
+    def heads(self, within: TableId | None = None) -> dict[TableId, int]:
+        """Return all tables' versions as they were."""
+        return {
+            parse_table_id(found.name): found.version
             for found in self._then.tables.values()
             if not found.is_iceberg
-        ]
+        }
 
     def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
         """Return the namespaces that stood, with their properties."""
