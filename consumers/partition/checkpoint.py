@@ -149,8 +149,8 @@ class Checkpoints:
         self._settled: Iterator[tuple[str, Part]] | None = None
         """What is still to be looked at of what changed up to there."""
 
-    def load(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None if there is none.
+    def load(self, only: str = "") -> Checkpoint | None:
+        """Return the newest checkpoint, or None if there is none; of its state, maybe one part.
 
         Raises WrongLog if it belongs to another log, CorruptLog if its bytes are damaged, and
         Unavailable if the last term is still writing one.
@@ -166,7 +166,7 @@ class Checkpoints:
             self._forget()
             while (encoded := self._head()) is not None:
                 try:
-                    return self._load(encoded)
+                    return self._load(encoded, only)
                 except CorruptLog:
                     if self._head() == encoded:
                         raise
@@ -181,7 +181,7 @@ class Checkpoints:
         except FileNotFoundError:
             return None
 
-    def _load(self, encoded: bytes) -> Checkpoint:
+    def _load(self, encoded: bytes, only: str) -> Checkpoint:
         try:
             head = json.loads(encoded)
         except ValueError as error:
@@ -200,9 +200,10 @@ class Checkpoints:
                 self._read(f"{digest}.hint", *hints[name]) if name in hints else None,
             )
             for name, (counter, digest, size) in head["parts"].items()
+            if not only or name == only
         }
         machine = Machine.from_parts(self._genesis, parts)
-        if machine.digest().hex() != head["state_digest"]:
+        if not only and machine.digest().hex() != head["state_digest"]:
             raise self._corrupt("the state's digest differs from the recorded one")
         self._saved = {name: tuple(entry) for name, entry in head["parts"].items()}
         self._hints = {name: tuple(entry) for name, entry in hints.items()}

@@ -12,6 +12,7 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.roots import PARTITION, roots_of, use_roots
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.snapshot import MACHINE
 from commitlog.core.tables.lance_tables import Table
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.records import Genesis
@@ -35,11 +36,12 @@ def find_roots(log: Log, root: Path | None) -> None:
     Raises:
         InvalidSettings: nothing says where one of these roots is.
         WrongLog: the checkpoint is another log's.
-        CorruptLog: it is damaged.
+        CorruptLog: what is read of it is damaged.
     """
     saved = None
     if root is not None:
-        saved = Checkpoints(root, log.identity(), log.genesis(PARTITION)).load()
+        # The log's own properties are there: to read all its tables takes seconds.
+        saved = Checkpoints(root, log.identity(), log.genesis(PARTITION)).load(MACHINE)
     if saved is None or saved.outcome_offset < 0:
         named = roots_of(log)
     else:

@@ -15,11 +15,12 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.manifest import fragments
 from commitlog.core.partition import table_parts
 from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.snapshot import MACHINE
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, TABLES_IN_CHUNKS_SINCE, Rules
-from commitlog.model.operations import LanceCommit
+from commitlog.model.operations import AlterProperties, LanceCommit
 from commitlog.model.records import ProtocolVersion, Status
 from commitlog.ports import LogIdentity
 from consumers.partition import checkpoint
@@ -136,6 +137,33 @@ def test_a_checkpoint_writes_only_the_chunks_that_changed(tmp_path: Path) -> Non
     world.ask("next", append(0, "next.lance"))
     # The machine's own part, the ids, and of the table the rest: its newest chunks are there.
     assert len(save(again, world.machine)) <= 5
+
+
+def test_the_logs_own_properties_are_read_without_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process of a service asks for them as it starts, however many tables there are."""
+    world = appended(50)
+    world.ask("owned", AlterProperties((), is_namespace=True, upserts=(("owner", "me"),)))
+    kept = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis)
+    kept.save(Checkpoint.of(world.machine, Replica()))
+    names, read = list[str](), DiskFolder.read
+
+    def noted(self: DiskFolder, name: str) -> bytes:
+        names.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(DiskFolder, "read", noted)
+    whole = kept.load()
+    assert whole is not None
+    assert len(names) > 20
+    names.clear()
+    part = kept.load(MACHINE)
+    assert part is not None
+    assert part.machine.catalogue.namespaces[()] == (("owner", "me"),)
+    assert part.machine.catalogue.namespaces == whole.machine.catalogue.namespaces
+    assert part.place == whole.place
+    assert [Path(name).suffix for name in names] == [".json", ".part"]
 
 
 def test_a_checkpoint_names_no_part_that_somebody_removed(tmp_path: Path) -> None:
