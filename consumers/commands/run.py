@@ -228,6 +228,7 @@ def committer(
     fsync
         Sync a commit's files to disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
+    from consumers.partition.checkpoint import Checkpoints
     from consumers.partition.quotas import Quotas
     from consumers.partition.table_places import check_all
     from consumers.servers.committer import Committer, CommitterOptions
@@ -262,8 +263,9 @@ def committer(
             allowed_locations=config.allowed_prefixes,
         )
         with closing(log):
-            check_all(log, root)
-            Committer(log, options, on_ready=on_ready).run(stop)
+            checkpoints = Checkpoints(root, log.identity(), log.genesis(partition))
+            check_all(log, root, {partition: checkpoints})
+            Committer(log, options, on_ready=on_ready, checkpoints=checkpoints).run(stop)
 
     run_part("committer" if partition == 0 else f"committer-{partition}", root, work)
 

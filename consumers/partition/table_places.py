@@ -59,17 +59,19 @@ def settle_roots(genesis: Genesis, named: Mapping[str, str]) -> None:
     use_roots(named, has_tables=bool(named) and holds_tables(genesis, own_tables(), named))
 
 
-def check_all(log: Log, root: Path) -> None:
+def check_all(log: Log, root: Path, known: Mapping[int, Checkpoints] | None = None) -> None:
     """Raise unless the log's tables are where they belong; mark their root if it has no mark yet.
+
+    Who loads a partition's checkpoint afterwards gives it as `known`, so that it is read once.
 
     Raises as `check_place` and `check_tables` do.
     """
     is_in_place(log)
-    check_tables(log, root)
+    check_tables(log, root, known)
     check_place(log)  # it marks what has no mark: only what holds the tables
 
 
-def check_tables(log: Log, root: Path) -> int:
+def check_tables(log: Log, root: Path, known: Mapping[int, Checkpoints] | None = None) -> int:
     """Raise unless the tables that the root's checkpoints know are where they belong; count them.
 
     What came after a checkpoint may have no folder yet, so it isn't looked for.
@@ -81,7 +83,8 @@ def check_tables(log: Log, root: Path) -> int:
     """
     count = 0
     for partition in range(log.partitions()):
-        saved = Checkpoints(root, log.identity(), log.genesis(partition)).load()
+        kept = (known or {}).get(partition)
+        saved = (kept or Checkpoints(root, log.identity(), log.genesis(partition))).look()
         if saved is not None:
             count += len(saved.machine.tables) + len(saved.machine.iceberg.tables)
             check_followed(saved.machine)

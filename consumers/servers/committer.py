@@ -90,6 +90,7 @@ class Committer:
         options: CommitterOptions,
         *,
         on_ready: Callable[[str], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Check the log's identity and settings; `on_ready(node)` is called as a term begins."""
         log.check_settings()
@@ -98,7 +99,7 @@ class Committer:
         self._on_ready = on_ready or (lambda node: None)
         self._genesis: Genesis = log.genesis(options.partition)
         self._identity = log.identity()
-        self._checkpoints = Checkpoints(options.root, self._identity, self._genesis)
+        self._checkpoints = checkpoints or Checkpoints(options.root, self._identity, self._genesis)
         self._session: Session | None = None
         self._is_ready_told = False
         self._was_marked = False

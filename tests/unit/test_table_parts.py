@@ -166,6 +166,36 @@ def test_the_logs_own_properties_are_read_without_its_tables(
     assert [Path(name).suffix for name in names] == [".json", ".part"]
 
 
+def test_a_checkpoint_that_was_looked_at_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A committer looks at its tables' places before it takes their state."""
+    world = appended(50)
+    writer, reader = (
+        Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis) for _ in range(2)
+    )
+    assert reader.look() is None
+    writer.save(Checkpoint.of(world.machine, Replica()))
+    looked_at = reader.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "_read", None)
+        assert reader.load() is looked_at
+    assert looked_at is not None
+    world.machine = looked_at.machine
+    world.ask("next", append(0, "next.lance"))
+    prepared = reader.prepare(Checkpoint.of(world.machine, Replica()))
+    assert len(prepared.files) <= 5, "it knows what is saved"
+    again = reader.load()
+    assert again is not None
+    assert again is not looked_at, "a second term reads it"
+
+    reader.look()
+    writer.save(Checkpoint.of(world.machine, Replica()))
+    newest = reader.load()
+    assert newest is not None
+    assert newest.machine.digest() == world.machine.digest()
+
+
 def test_a_checkpoint_names_no_part_that_somebody_removed(tmp_path: Path) -> None:
     """It would be damaged, and the next start would be refused."""
     world = appended(50)
