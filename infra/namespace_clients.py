@@ -1,4 +1,4 @@
-"""Get Lance's generated clients that aren't Python's: `python -m infra.namespace_clients`.
+"""Get Lance's clients that aren't Python's: `python -m infra.namespace_clients`.
 
 Java's are jars that the tests fetch themselves. The program over Rust's takes 90 seconds of CPU to
 compile, so only this builds it, once, into the cache.
@@ -15,6 +15,8 @@ from infra import iceberg_clients, maven_jars
 RUST_SOURCE = Path(__file__).with_name("namespace_rust")
 JAVA_SOURCE = Path(__file__).with_name("namespace_java") / "Calls.java"
 PINS = Path(__file__).with_name("namespace-java-jars.txt")
+LIBRARY_SOURCE = Path(__file__).with_name("lance_java") / "Library.java"
+LIBRARY_PINS = Path(__file__).with_name("lance-java-jars.txt")
 NO_RUST = "there is no Cargo 1.85 or newer: install it, put it on the PATH"
 NO_RUST_PROGRAM = (
     "the program over Lance's Rust client isn't built: run `python -m infra.namespace_clients`"
@@ -30,8 +32,8 @@ def built_rust_program() -> Path | None:
     return iceberg_clients.built_rust_program(RUST_SOURCE)
 
 
-def java_program() -> list[str]:
-    """Return the command that compiles and runs the program over the Java client.
+def java_program(source: Path = JAVA_SOURCE, pins: Path = PINS) -> list[str]:
+    """Return the command that compiles and runs a program over a Java client.
 
     Raises:
         NoCompiler: Java is a runtime alone.
@@ -41,10 +43,11 @@ def java_program() -> list[str]:
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
     if "jdk.compiler" not in modules.stdout:
         raise NoCompiler(f"{java} has no compiler: install a JDK, 17 or newer")
-    return [java, "-cp", f"{maven_jars.fetch(PINS)}/*", str(JAVA_SOURCE)]
+    opens = "--add-opens=java.base/java.nio=ALL-UNNAMED"  # Arrow looks at buffers' addresses
+    return [java, opens, "-cp", f"{maven_jars.fetch(pins)}/*", str(source)]
 
 
 if __name__ == "__main__":
-    print(maven_jars.fetch(PINS))
+    print(maven_jars.fetch(PINS), maven_jars.fetch(LIBRARY_PINS))
     cargo = iceberg_clients.find_cargo()
     print(iceberg_clients.rust_program(cargo, RUST_SOURCE) if cargo else NO_RUST)
