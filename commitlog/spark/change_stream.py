@@ -40,7 +40,8 @@ from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]
 """`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
-PLANS_KEPT = 64
+PLANS_KEPT = 1_000
+"""More than a limited batch has versions: they are planned to find its end, then to read it."""
 
 
 class ChangePartition(InputPartition):

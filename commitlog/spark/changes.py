@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
 from commitlog.core.manifest.encoded_fragments import living_rows
-from commitlog.core.manifest.manifest_state import diff
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.spark.source import grouped
@@ -78,7 +78,7 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
     if version == 1 or after.operation == CLONE:
         return _whole(versions, after)
     try:
-        before = versions.read(version - 1)
+        before = versions.take(version - 1)
     except NoSuchVersion as error:
         raise NoSuchVersion(
             f"the changes of version {version} of {versions.info.name} cannot be read: "
@@ -100,8 +100,19 @@ def _whole(versions: TableVersions, after: Version) -> list[VersionChanges]:
 
 
 def _parts(versions: TableVersions, before: Version, after: Version) -> list[VersionChanges]:
-    old, version = before.state.fragments, before.state.version
     delta = diff(before.state, after.state)
+    parts = _differing(versions, before, after, delta)
+    # This one's fragments, taken apart and at hand: reading them anew would cost as much as they
+    # are many, for each version.
+    apply_delta(before.state, delta)
+    versions.keep(Version(before.state, after.operation))
+    return parts
+
+
+def _differing(
+    versions: TableVersions, before: Version, after: Version, delta: ManifestDelta
+) -> list[VersionChanges]:
+    old, version = before.state.fragments, before.state.version
     removed, changed = delta.removed, dict(delta.fragments)
     added = [number for number in changed if number not in old]
     both = [number for number in changed if number in old]

@@ -112,22 +112,23 @@ class _Reading:
         self, partition: int, start: LogPosition, end_offset: int
     ) -> Iterator[tuple[str, VersionChanges]]:
         client = self.connect(self.options.connection)
-        infos = {info.incarnation: info for info in client.tables()}
+        runtime = client.runtime()
+        tables = {info.incarnation: TableVersions(runtime, info) for info in client.tables()}
         for outcome, _ in walk(self.log(), partition, start, end_offset):
             if outcome is None or outcome.status is not Status.COMMITTED or outcome.answers:
                 continue
             for result in outcome.results:
-                info = infos.get(result.incarnation)
+                table = tables.get(result.incarnation)
                 # The rows of a table that was dropped are gone with its files.
-                if info is None or not result.version or result.operation in WITHOUT_CHANGES:
+                if table is None or not result.version or result.operation in WITHOUT_CHANGES:
                     continue
                 try:
-                    parts = parts_of(TableVersions(client.runtime(), info), result.version)
+                    parts = parts_of(table, result.version)
                 except NoSuchVersion:
-                    if info.deleted:
+                    if table.info.deleted:
                         continue
                     raise
-                name = format_table_id(info.table_id)
+                name = format_table_id(table.info.table_id)
                 yield from ((name, part) for part in parts)
 
     def read_partition(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

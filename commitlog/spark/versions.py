@@ -71,6 +71,16 @@ class TableVersions:
         self.info = info
         self._runtime = runtime
         self._store = store_for(info.location)
+        self._kept: Version | None = None
+
+    def take(self, version: int) -> Version:
+        """Return a version that the caller may change: the one that was kept, or as `read`."""
+        kept, self._kept = self._kept, None
+        return kept if kept and kept.state.version == version else self.read(version)
+
+    def keep(self, version: Version) -> None:
+        """Keep a version for who takes it next: the one before the next one, mostly."""
+        self._kept = version
 
     def read(self, version: int) -> Version:
         """Return a version; NoSuchVersion if there is none, or it was deleted."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import lance
 import pyarrow as pa
@@ -375,10 +375,13 @@ def test_small_versions_share_a_task(world: Service, monkeypatch: pytest.MonkeyP
     world.client.create_table(TABLE, SCHEMA)
     for count in (1, 1, 1, 1, 9, 12, 1):
         world.client.append(TABLE, rows(*range(count)))
-    source = stream(world, startingVersion="1")
+    source = stream(world, startingVersion="2")
     start = source.initialOffset()
     end = source.latestOffset(start)
-    tasks = [pickle.loads(pickle.dumps(one)).parts for one in source.partitions(start, end)]
+    plain = TableVersions.read
+    with patch.object(TableVersions, "read", autospec=True, side_effect=plain) as read:
+        tasks = [pickle.loads(pickle.dumps(one)).parts for one in source.partitions(start, end)]
+    assert read.call_count == 8, "each version once"
     assert [[part.rows for part in parts] for parts in tasks] == [[1, 1, 1], [1, 9], [12], [1]]
     assert [version for _, version, *_ in batch(source, start, end)] == [
         *(2, 3, 4, 5), *([6] * 9), *([7] * 12), 8,
