@@ -133,9 +133,16 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, limit = start or self.initialOffset(), limit or ReadAllAvailable()
         versions = self._versions(start)
         head = versions.info.version
+        version, number, snapshot = _place(start)
+        if version > head + 1:
+            raise InvalidRequest(
+                f"this query has read up to version {version - 1} of {self.options.table}, but the"
+                f" head is {head}: the log was restored as of an earlier position",
+                field="table", value=self.options.table,
+                advice="Start the query with a new checkpoint",
+            )  # fmt: skip
         if self.last_version is not None:
             head = min(head, self.last_version)
-        version, number, snapshot = _place(start)
         if isinstance(limit, ReadAllAvailable):
             return start if version > head else _offset(versions, head + 1)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else limit.max_files  # type: ignore[attr-defined]

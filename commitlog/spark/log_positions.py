@@ -16,11 +16,15 @@ from commitlog.adapters.reading import end_of, read_to
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
 from commitlog.ports import Log
 
 RECORDS_PER_POLL = 2_000
+ANOTHER = (
+    "this isn't the log that the query began with, or was restored as of an earlier position, start"
+    " the query with a new checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,14 @@ def walk(
     """Yield each record's valid outcome (None: another record) and the position behind it.
 
     Raises CorruptLog where the chain is broken: by an unreadable record, or by one of the current
-    epoch that does not follow.
+    epoch, or of one that hasn't begun, that does not follow. Raises WrongLog if the log ends before
+    the start.
     """
+    if end_offset < start.offset:
+        raise WrongLog(
+            f"partition {partition} ends at offset {end_offset}, and was read up to {start.offset}."
+            f" If {ANOTHER}"
+        )
     chain = start.chain(log.genesis(partition))
     outcomes = log.read_outcomes(partition, start.offset)
     for answered in read_to(outcomes, end_offset, records_max=RECORDS_PER_POLL):
@@ -91,7 +101,7 @@ def walk(
         if void and _is_break(record, epoch, expected):
             raise CorruptLog(
                 f"partition {partition} is broken at sequence {expected} (offset"
-                f" {answered.offset}): {void}. Run `commitlog verify`"
+                f" {answered.offset}): {void}. Run `commitlog verify`; or, if {ANOTHER}"
             )
         valid = record if isinstance(record, Outcome) and not void else None
         position = LogPosition(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
@@ -133,4 +143,6 @@ def decided_in(log: Log, stretch: Stretch) -> Iterator[Decided]:
 def _is_break(record: Any, epoch: int, expected: int) -> bool:
     if isinstance(record, Unreadable):
         return True
-    return isinstance(record, Outcome) and record.epoch == epoch and record.sequence >= expected
+    return isinstance(record, Outcome) and (
+        record.epoch > epoch or (record.epoch == epoch and record.sequence >= expected)
+    )

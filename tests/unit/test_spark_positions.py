@@ -9,14 +9,16 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.errors import InvalidRequest
+from commitlog.errors import CorruptLog, InvalidRequest, WrongLog
 from commitlog.model.records import Application
-from commitlog.spark.change_stream import ChangeReader
-from commitlog.spark.options import parse_changes
+from commitlog.spark.change_stream import ChangeReader, ChangeStream
+from commitlog.spark.log_source import LogStream
+from commitlog.spark.options import parse_changes, parse_log
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, rows, service
 
 T = "ns$t"
+SERVERS = {"kafka.bootstrap.servers": "h:1"}
 
 
 def test_an_answer_to_a_repeat_is_no_newer_version(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_a_range_of_changes_that_is_not_there_is_refused(tmp_path: Path) -> None
         made.client.append(T, rows(1))
 
         def parts(start: str, end: str) -> Sequence[InputPartition]:
-            given = {"kafka.bootstrap.servers": "h:1", "table": T, "read": "changes"}
+            given = {**SERVERS, "table": T, "read": "changes"}
             options = parse_changes({**given, "startingVersion": start, "endingVersion": end})
             found = ChangeReader(options, StructType(), lambda _: made.client).partitions()
             return [part for one in found for part in one.parts]  # type: ignore[attr-defined]
@@ -51,3 +53,34 @@ def test_a_range_of_changes_that_is_not_there_is_refused(tmp_path: Path) -> None
             parts("3", "1")
         assert parts("3", "2") == []  # A job that goes on where it ended: nothing is new.
         assert len(parts("2", "2")) == 1
+
+
+def test_a_stream_doesnt_wait_for_what_another_log_had(tmp_path: Path) -> None:
+    """With another log's checkpoint, or after a restore, it left out what came, without a word."""
+    options = parse_log({**SERVERS, "read": "log"})
+    with service(tmp_path / "a") as made, service(tmp_path / "b") as other:
+        for one in (made, other):
+            one.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(1))
+        start = LogStream(options, lambda _: made.client).latestOffset()
+        stream = LogStream(options, lambda _: other.client)
+        with pytest.raises(WrongLog, match="ends at offset .*new checkpoint"):
+            stream.latestOffset(start)
+        for number in (2, 3):
+            other.client.append(T, rows(number))
+        of_the_term_before = {"0": {**start["0"], "epoch": 0}}
+        for given in (start, of_the_term_before):
+            with pytest.raises(CorruptLog, match="is broken .*new checkpoint"):
+                stream.latestOffset(given)
+
+
+def test_a_stream_doesnt_wait_for_versions_that_a_table_lost(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(1))
+        options = parse_changes({**SERVERS, "table": T, "read": "changes"})
+        stream = ChangeStream(options, StructType(), lambda _: made.client)
+        end = stream.latestOffset()
+        assert (end["version"], stream.latestOffset(end)) == (3, end)
+        with pytest.raises(InvalidRequest, match="version 3 .*the head is 2.*new checkpoint"):
+            stream.latestOffset({**end, "version": 4})
