@@ -69,6 +69,13 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit one micro-batch; runs on the driver's host."""
+        if None in messages:
+            # In a continuous stream, Spark calls no `write` of a sink in Python. Where it wasn't
+            # refused at its start (see `writers`), its offsets at least aren't noted as done.
+            raise InvalidTransaction(
+                "Spark gave this sink no rows", field="trigger",
+                advice="Use trigger(processingTime=…) or trigger(availableNow=True)",
+            )  # fmt: skip
         written = [message for message in messages if isinstance(message, TaskFiles)]
         files = joined(message.files for message in written)
         if not files.rows and not self.overwrite:

@@ -1,9 +1,10 @@
 """Methods of data frames that Spark answers itself, as `statements` does for SQL.
 
 `saveAsTable`, `toTable` and `writeTo(…).create()` would write the rows and leave a name in Spark's
-catalog that cannot be used; streams would drop what `partitionBy` says. Both are refused before
-they run. Where Spark refuses, the error says what to use instead. A write into a name of SQL's
-`CREATE TABLE` for which Spark hands over no options is done again with those of the table.
+catalog that cannot be used; streams would drop what `partitionBy` says, and continuous ones their
+rows. All of it is refused before it runs. Where Spark refuses, the error says what to use instead.
+A write into a name of SQL's `CREATE TABLE` for which Spark hands over no options is done again with
+those of the table.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def check_writers() -> None:
             if hasattr(writer, name):
                 _wrap(writer, name, _noting("places"))
     _wrap(DataFrameWriter, "mode", _noting("mode"))
+    _wrap(DataStreamWriter, "trigger", _trigger)
     _wrap(DataFrameWriterV2, "using", _noting("format"))
     for name in ("partitionedBy", "clusterBy"):
         _wrap(DataFrameWriterV2, name, _noting("places"))
@@ -78,6 +80,7 @@ def _noting(what: str) -> Method:
     def method(plain: Method, writer: Any, *args: Any, **options: Any) -> Any:
         made = plain(writer, *args, **options)
         _noted(writer)[what] = args[0] if args else next(iter(options.values()), None)
+        _check_trigger(writer)
         if _is_format(writer) and "places" in _noted(writer):
             raise NotInSql(
                 "tables of the log have no partitions, clusters or buckets", field="partitionBy",
@@ -86,6 +89,23 @@ def _noting(what: str) -> Method:
         return made
 
     return method
+
+
+def _trigger(plain: Method, writer: Any, **given: Any) -> Any:
+    made = plain(writer, **given)
+    _noted(writer)["continuous"] = given.get("continuous")
+    _check_trigger(writer)
+    return made
+
+
+def _check_trigger(writer: Any, table: str = "") -> None:
+    continuous = _noted(writer).get("continuous")
+    if continuous and (_is_format(writer) or (table and is_ours(writer._spark, table))):
+        raise NotInSql(
+            "Spark gives no rows of a continuous stream to a sink in Python, and takes them for"
+            " written", field="continuous", value=continuous,
+            advice="Use trigger(processingTime=…) or trigger(availableNow=True)",
+        )  # fmt: skip
 
 
 def _save_as_table(plain: Method, writer: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -120,6 +140,7 @@ def _to_table(plain: Method, writer: Any, tableName: str, *args: Any, **options:
         _noted(writer)["format"] = kind
     if _is_format(writer) and not writer._spark.catalog.tableExists(tableName):
         _refuse_name("toTable", tableName)
+    _check_trigger(writer, tableName)
     return plain(writer, tableName, *args, **options)
 
 

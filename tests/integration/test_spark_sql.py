@@ -259,6 +259,7 @@ def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
     stream = sql.world.files(sql.name, [{"id": 3, "name": "c"}]).select("id", "name").writeStream
     stream = stream.format("commitlog").options(**given)
     stream = stream.option("checkpointLocation", str(sql.world.checkpoint(sql.name)))
+    plain = sql.world.files("none").writeStream
     refused: dict[str, list[Callable[[], object]]] = {
         "an unusable name": [
             lambda: writer().saveAsTable("made"),
@@ -277,6 +278,15 @@ def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
             lambda: sql.world.files("none").writeStream.start(
                 format="commitlog", partitionBy="id", **given
             ),
+        ],
+        "no rows of a continuous stream": [
+            lambda: (
+                sql.world.files("none")
+                .writeStream.trigger(continuous="1 second")
+                .start(format="commitlog", **given)
+            ),
+            lambda: stream.trigger(continuous="1 second"),
+            lambda: plain.trigger(continuous="1 second").toTable(sql.name),
         ],
         "`commitlog.spark.merge`": [
             lambda: to(sql.name).overwrite(col("id") == 1),

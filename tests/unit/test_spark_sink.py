@@ -206,6 +206,12 @@ def test_a_replayed_micro_batch_lands_once(world: Service) -> None:
     assert ids(world) == [1, 2, 3]
 
 
+def test_a_batch_whose_tasks_say_nothing_is_not_done(world: Service) -> None:
+    """With trigger(continuous=…), Spark gives a sink in Python no rows, and commits."""
+    with pytest.raises(InvalidTransaction, match="no rows.*processingTime"):
+        stream_sink(world, "query").commit([None, None], 0)
+
+
 def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
     world: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
