@@ -29,14 +29,14 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE, digest_of
 from commitlog.errors import CorruptLog, Unavailable
-from commitlog.model.records import Genesis, LeaderStarted
+from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity
+from consumers.partition.chain_json import chain_from_json, chain_to_json
 from consumers.partition.folders import SEAL, DiskFolder, Folder, break_seal, sealed
 from consumers.runtime.places import another_log
 
 FORMAT = 3
 HEAD = "head.json"
-_HASHES = ("previous_hash", "state_digest")
 AHEAD_OUTCOMES = 250
 """After so many, parts may be full that were not, and a table may be left alone."""
 AHEAD_PARTS, AHEAD_BYTES = 20, 32 * 1024
@@ -222,7 +222,7 @@ class Checkpoints:
         self._ahead_to = machine.sequence
         return Checkpoint(
             machine=machine,
-            chain=_chain_from_json(head["chain"], self._genesis),
+            chain=chain_from_json(head["chain"], self._genesis),
             transactions_position=head["transactions_position"],
             decided_beyond=tuple(head["decided_beyond"]),
             outcomes_position=head["outcomes_position"],
@@ -284,7 +284,7 @@ class Checkpoints:
         head = {
             "format": FORMAT,
             "identity": self._identity,
-            "chain": _chain_to_json(checkpoint.chain),
+            "chain": chain_to_json(checkpoint.chain),
             "transactions_position": checkpoint.transactions_position,
             "decided_beyond": list(checkpoint.decided_beyond),
             "outcomes_position": checkpoint.outcomes_position,
@@ -379,26 +379,3 @@ def _encoded(part: Part, files: dict[str, bytes]) -> tuple[PartEntry, tuple[str,
         return (counter, name, len(data)), None
     files[f"{name}.hint"] = hint
     return (counter, name, len(data)), (sha256_of(hint), len(hint))
-
-
-def _chain_to_json(chain: Chain) -> dict[str, Any]:
-    leader: dict[str, Any] | None = None
-    if chain.leader is not None:
-        leader = asdict(chain.leader)
-        leader.update((name, leader[name].hex()) for name in _HASHES)
-    hash_ = chain.hash.hex()
-    return {"epoch": chain.epoch, "sequence": chain.sequence, "hash": hash_, "leader": leader}
-
-
-def _chain_from_json(data: Mapping[str, Any], genesis: Genesis) -> Chain:
-    chain = Chain()
-    chain.genesis = genesis
-    chain.epoch = data["epoch"]
-    chain.sequence = data["sequence"]
-    chain.hash = bytes.fromhex(data["hash"])
-    if data["leader"] is not None:
-        leader = dict(data["leader"])
-        for name in _HASHES:
-            leader[name] = bytes.fromhex(leader[name])
-        chain.leader = LeaderStarted(**leader)
-    return chain
