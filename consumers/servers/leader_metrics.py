@@ -34,6 +34,7 @@ _GAUGES = (
     ("bypasses_found", "commitlog_bypasses", "Versions found that were written around the log."),
     ("files_lag_seconds", "commitlog_materializer_lag_seconds", "How late files are."),
     ("decision_lag_seconds", "commitlog_decision_lag_seconds", "How late decisions are."),
+    ("rows_lag_seconds", "commitlog_rows_lag_seconds", "How late writes of rows are applied."),
     (
         "acknowledge_lag_seconds",
         "commitlog_acknowledge_lag_seconds",

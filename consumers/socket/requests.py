@@ -243,6 +243,7 @@ class Requests:
             **program(),
             "programs": [[*one, count] for one, count in sorted(self._programs().items())],
             "ready": leader is not None,
+            "rows_lag_seconds": round(self.rows.lag_seconds(session), 3),
             **session.status(),
             **self._checks.status(),
         }

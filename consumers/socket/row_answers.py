@@ -97,10 +97,21 @@ class RowAnswers:
         self._records: dict[int, tuple[Submitted, frozenset[str]]] = {}
         """By position, the newest of those that wait, with the incarnations that they write to."""
         self._records_bytes = 0
+        self._oldest = 0, 0.0
+        """The position of the oldest write that waits, and when it was first seen to be that."""
 
     def awaited(self) -> int:
         """Return how many writes clients wait for; on the loop."""
         return len(self._waiting)
+
+    def lag_seconds(self, session: Session) -> float:
+        """Return for how long the oldest write that waits has been the oldest; on the loop."""
+        queues = (table.rows for table in session.follower.machine.tables.values())
+        waiting = (next(iter(one.pending)) for one in queues if one is not None and one.pending)
+        oldest, now = min(waiting, default=0), session.now()
+        if oldest != self._oldest[0]:
+            self._oldest = oldest, now
+        return now - self._oldest[1] if oldest else 0.0
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
         """Take events that are acknowledged, or readable; on the loop."""

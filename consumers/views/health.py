@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class Health:
         self._topics: Check | None = None
         self._topics_due = float("-inf")
         self._found: tuple[Check, ...] = ()
-        self._found_at = float("-inf")
+        self._found_at = self._heard_at = float("-inf")
         self._closed = threading.Event()
         self._wanted = threading.Event()
         self._asking: list[Reply[None]] = []
@@ -149,12 +150,15 @@ class Health:
         """Return what was found last; a failure if that is too long ago."""
         age = time.monotonic() - self._found_at
         if age > STALE_SECONDS:
-            return (Check("health", Level.FAIL, "no check came to an end lately"),)
+            known = f"for {age:.0f} s" if isfinite(age) else "yet"
+            advice = "see that Kafka and this machine's disk answer: a check waits for one of them"
+            return (Check("health", Level.FAIL, f"no check has come to its end {known}", advice),)
         return self._found
 
     def leaders(self) -> dict[int, dict[str, Any]]:
         """Return by partition what its leader said; only what it counted if it is silent now."""
-        is_stale = self._thread is not None and time.monotonic() - self._found_at > STALE_SECONDS
+        # Kafka may hang the rest of a look: what a leader said before that is old by then.
+        is_stale = self._thread is not None and time.monotonic() - self._heard_at > STALE_SECONDS
         heard = {} if is_stale else self.sequences
         return {
             partition: status
@@ -183,12 +187,12 @@ class Health:
         """Look now."""
         sequences: dict[int, int] = {}
         leaders = [self._leader(number, sequences) for number in range(len(self._connections))]
+        self.sequences, self._heard_at = sequences, time.monotonic()
         checks = [self._broker(), *leaders]
         if not is_whole(tuple(checks)) and (moved := where_moved(self._log)) is not None:
             advice = f"start this again with --bootstrap-servers {moved.bootstrap_servers}"
             checks.append(Check("log", Level.FAIL, str(moved), advice))
         checks.append(self._settings())
-        self.sequences = sequences
         if self._root is not None:
             checks.append(self._index(self._root, sequences))
         return tuple(checks)
@@ -293,6 +297,10 @@ class Health:
                 f"{where}; manifests of {', '.join(map(str, failing))} cannot be written",
                 "see the committer's log; commits go on, files follow once they can be written",
             )
+        rows_lag = float(status.get("rows_lag_seconds", 0))
+        if rows_lag > LAG_SECONDS_MAX:
+            found = f"{where}; a write of rows has been waiting for {rows_lag:.0f} s"
+            return Check(name, Level.WARN, found, "see that `commitlog rows` runs, and its log")
         return f"{where}; {sequences[partition]} decided, {waiting} waiting"
 
     def _index(self, root: Path, sequences: dict[int, int]) -> Check:

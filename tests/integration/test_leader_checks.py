@@ -24,6 +24,7 @@ from consumers.partition import leader_checks
 from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
 from consumers.socket import requests
+from consumers.tools.row_writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
 from consumers.views.health import Health, Level
@@ -242,6 +243,20 @@ def test_readiness_is_red_while_files_do_not_follow_and_says_which(
         wait_until(lambda: found()[0] is Level.OK, "a check that holds again", state=found)
     finally:
         watch.close()
+
+
+def test_rows_that_no_row_writer_applies_are_late(running: Service) -> None:
+    running.client.create_table("t", SCHEMA, primary_key="id", properties={"rows": "log"})
+    runtime = running.client.runtime()
+
+    def lag() -> float:
+        return float(runtime.request(0, "status")["rows_lag_seconds"])
+
+    assert lag() == 0
+    running.client.write_rows("t", rows(1)).result(wait="accepted")
+    wait_until(lambda: 0 < lag() < SETTLED_SECONDS, "a write that waits")
+    RowWriter(running.client).drain(threading.Event())
+    assert lag() == 0
 
 
 class Deciding:

@@ -436,11 +436,20 @@ def test_the_metrics_say_that_a_leader_is_silent(
     whole.check()
     before = told()
     assert (before["commitlog_leader_ready"], before["commitlog_queue_transactions"]) == (1, 0)
-    # Kafka has hung this look for long.
     monkeypatch.setattr(whole, "_thread", Mock())
-    assert told()["commitlog_leader_ready"] == 0
-    monkeypatch.setattr(whole, "_found_at", time.monotonic())
     assert told()["commitlog_leader_ready"] == 1
+
+    def silent() -> LogIdentity:
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + health.STALE_SECONDS + 1)
+        raise Unavailable("no broker answers")
+
+    # Kafka hangs a look for longer than what the leader said before is true.
+    with monkeypatch.context() as patch:
+        patch.setattr(whole._log, "identity", silent)
+        assert levels(whole.check())["broker"] is Level.FAIL
+        assert told()["commitlog_leader_ready"] == 0
+        assert "commitlog_queue_transactions" not in told()
     monkeypatch.setattr(whole._connections[0], "request", Mock(side_effect=Unavailable("frozen")))
     whole.check()
     after = told()
@@ -482,6 +491,7 @@ def test_the_cluster_is_asked_only_when_its_leaders_do_not_show_that_it_answers(
         ({"decision_lag_seconds": health.LAG_SECONDS_MAX + 1}, Level.FAIL),
         ({"deciding_silence_seconds": health.SILENCE_SECONDS_MAX + 1}, Level.FAIL),
         ({"failing_tables": ["ns$t"]}, Level.WARN),
+        ({"rows_lag_seconds": health.LAG_SECONDS_MAX + 1}, Level.WARN),
     ],
 )
 def test_a_leader_in_trouble_is_told(whole: Health, change: dict[str, Any], level: Level) -> None:
