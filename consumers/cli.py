@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    from cyclopts import CycloptsError, UnusedCliTokensError
+    from cyclopts import CycloptsError, MissingArgumentError, UnusedCliTokensError
 
     from consumers.commands.exit_codes import ExitCode, exit_code
 
@@ -44,12 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
+        command, problem = " ".join(("commitlog", *(error.command_chain or ()))), ""
         if isinstance(error, UnusedCliTokensError):
-            command = " ".join(("commitlog", *(error.command_chain or ())))
-            unused = ", ".join(map(repr, error.unused_tokens or ()))
-            error = CycloptsError(
-                msg=f"`{command}` takes no {unused}: `{command} --help` shows what it takes"
-            )
+            problem = f"takes no {', '.join(map(repr, error.unused_tokens or ()))}"
+        elif isinstance(error, MissingArgumentError) and error.argument is not None:
+            name = error.argument.name
+            problem = f"needs a value for {name}" if error.keyword else f"needs {name}"
+        if problem:
+            error = CycloptsError(msg=f"`{command}` {problem}: `{command} --help` shows more")
         return _report(error, ExitCode.USAGE, arguments)
     except BrokenPipeError:
         # The reader of our output has seen enough.

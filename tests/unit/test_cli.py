@@ -84,10 +84,12 @@ def test_wrong_usage_is_told_and_ends_with_two(
     assert not list(Path().iterdir())
 
 
-def test_what_a_command_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["up", "shop data"]) == ExitCode.USAGE
-    said = "`commitlog up` takes no 'shop data': `commitlog up --help` shows what it takes"
-    assert capsys.readouterr().err == f"commitlog: {said}\n"
+def test_what_a_command_does_not_take_or_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    lacks: list[Any] = [("up", ["--root"], "needs a value for --root"), ("plot", [], "needs KIND")]
+    for command, given, problem in (("up", ["shop data"], "takes no 'shop data'"), *lacks):
+        assert cli.main([command, *given]) == ExitCode.USAGE
+        said = f"`commitlog {command}` {problem}: `commitlog {command} --help`"
+        assert capsys.readouterr().err == f"commitlog: {said} shows more\n"
 
 
 def test_one_output_format_at_most(capsys: pytest.CaptureFixture[str]) -> None:
