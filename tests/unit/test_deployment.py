@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from commitlog import __version__
 from commitlog.adapters.kafka_acls import ROLES
 from consumers.commands.app import app
 from consumers.runtime.config import unknown_variables
@@ -94,7 +95,9 @@ def pods() -> Iterator[dict[str, Any]]:
 def test_pods_run_commands_that_exist_as_roles_that_exist() -> None:
     settings = next(found["data"] for _, found in MANIFESTS if found["kind"] == "ConfigMap")
     assert not unknown_variables(settings)
-    ran = []
+    page = (ROOT / "docs/deployment.md").read_text()
+    image, ran, roles = f"localhost/commitlog:{__version__}", [], set()
+    assert f"s#{image}#REGISTRY/commitlog:{__version__}#" in page
     for document in pods():
         spec = document["spec"]["template"]["spec"]
         # A Service's name would become variables: COMMITLOG_PORT is ours.
@@ -111,8 +114,11 @@ def test_pods_run_commands_that_exist_as_roles_that_exist() -> None:
                 one["secretRef"]["name"] for one in container["envFrom"] if "secretRef" in one
             ]
             assert secrets[0] == "commitlog"
-            assert secrets[1].removeprefix("commitlog-") in ROLES
+            assert container["image"] == image
+            roles.add(secrets[1].removeprefix("commitlog-"))
     assert sorted(ran) == ["committer", "index", "init", "maintain", "rows", "server"]
+    [told] = re.findall("for role in (.*);", page)
+    assert {*told.split()} == roles <= ROLES.keys()
 
 
 def test_services_and_policies_select_pods_that_there_are() -> None:
