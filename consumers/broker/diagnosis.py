@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from consumers.broker.errors import BrokerError, BrokerFailed, DiskFull, PortInUse, TooFewFiles
+from consumers.runtime.process import ending
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "not enough space")
 LINES_SHOWN = 15
@@ -31,7 +32,8 @@ def failure(
     elif exit_code is None:
         reason = f"the broker did not {doing} in time"
     else:
-        reason = f"the broker ended with code {exit_code}"
+        code = KILLED - exit_code if exit_code > KILLED else exit_code
+        reason = f"the broker ended with {ending(code)}"
     shown = tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
     return BrokerFailed(f"{reason}; its log is {root / 'kafka' / 'broker.log'}:", exit_code, shown)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from consumers.commands.exit_codes import ExitCode, is_final
 from consumers.runtime.config import PREFIX
 from consumers.runtime.forking import Forked, Template
-from consumers.runtime.process import LIFELINE
+from consumers.runtime.process import LIFELINE, ending
 from consumers.runtime.roots import PartFailed
 
 RESTARTS_MAX = 6
@@ -147,9 +147,7 @@ class CommandProcess:
         if code is None:
             return
         self._forget()
-        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            how += ", as the system ends what takes too much memory"
+        how = ending(code)
         if is_final(code):
             raise PartFailed(f"{self.name} ended with {how}: see its output above", code=code)
         pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)

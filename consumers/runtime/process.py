@@ -146,6 +146,14 @@ def _in_one_line(error: Exception) -> str:
     return " ".join(with_advice(error).split())
 
 
+def ending(code: int) -> str:
+    """Say how a process ended: by an exit code, or below 0 by a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    why = ", as the system ends what takes too much memory" if code == -signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{why}"
+
+
 def _allow_many_files() -> None:
     """Let this process have as many files open as the system lets it: each writer is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

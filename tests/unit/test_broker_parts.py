@@ -179,6 +179,12 @@ def test_the_log_tells_what_to_do(tmp_path: Path, line: str, kind: type[Exceptio
     assert isinstance(full, DiskFull)
 
 
+def test_what_a_signal_ended_names_it(tmp_path: Path) -> None:
+    killed = failure(["any"], root=tmp_path, exit_code=137, doing="run", free_bytes=2**40)
+    said = "the broker ended with signal SIGKILL, as the system ends what takes too much memory; "
+    assert str(killed).startswith(said)
+
+
 def test_a_picked_port_is_free_and_kept(tmp_path: Path) -> None:
     port = ports.pick()
     assert ports.is_free(port)
