@@ -193,7 +193,8 @@ class Supervisor:
                 check_own_place(genesis.tables_root, genesis.log_id, tables, self._root)
                 check_all(log, self._root)
             if genesis.tables_root != tables:
-                logger.warning("the tables of this log are in %s", genesis.tables_root)
+                text = "the tables of this log are in %s: all its parts and writers use them there"
+                logger.warning(text, genesis.tables_root)
             return partitions
 
     def _start_parts(self, servers: str, partitions: int) -> None:

@@ -1,10 +1,9 @@
 """Checks that a leader makes beside its work.
 
-Every second, on the loop: how long has the oldest undecided transaction waited, and must
-some writer pause? On separate threads, so that no commit waits, every second: was the log
-moved? Every minute: did a program write versions around the log? Every hour: are the topics'
-settings still safe? If they are not, the term ends, and no other begins here before
-they are.
+Every second, on the loop: how long has the oldest undecided transaction waited, and must some
+writer pause? On separate threads, so that no commit waits, every second: was the log moved? Every
+minute: did a program write versions around the log? Every hour: are the topics' settings still
+safe? If they are not, the term ends, and no other begins here before they are.
 """
 
 from __future__ import annotations
@@ -357,8 +356,9 @@ class LeaderChecks:
     def _tried(self, what: str, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception:
-            logger.exception("%s failed and will be tried again", what)
+        except Exception as error:
+            bug = None if isinstance(error, CommitLogError | OSError) else error
+            logger.error("%s failed and will be tried again: %s", what, error, exc_info=bug)
 
     def _head_while_leading(self, session: Session, head: Head) -> Head:
         """Return a table's head now; raise Unavailable if another process leads by now."""

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from commitlog.errors import CommitLogError
 from consumers.servers.row_frames import receive, send
 
 OUT_OF_MEMORY_FIRST = "800"
@@ -36,7 +37,8 @@ def _answer(connection: socket.socket) -> None:
     try:
         handler = _handler(factory)(argument)
     except Exception as error:  # reported to the parent, and by exit
-        logger.exception("the handler of a process for work on rows can't be made")
+        if not isinstance(error, CommitLogError | OSError):
+            logger.exception("the handler of a process for work on rows can't be made")
         send(connection, f"{type(error).__name__}: {error}")
         return
     send(connection, "")

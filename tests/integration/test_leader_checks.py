@@ -9,6 +9,7 @@ import uuid
 import weakref
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import lance
 import pytest
@@ -294,6 +295,16 @@ def test_the_oldest_undecided_transaction_is_timed() -> None:
     assert after(1) == 0, "another one is the oldest now"
     leader.oldest_undecided = -1
     assert after(5) == 0
+
+
+def test_only_a_bug_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    watch = leader_checks.LeaderChecks(MemoryLog(), 0, Mock())
+    for error in (Unavailable("the term is over"), OSError("the disk is away"), KeyError("a bug")):
+        watch._tried("repairing tables", Mock(side_effect=error))
+    assert [bool(one.exc_info) for one in caplog.records] == [False, False, True]
+    assert caplog.messages[0] == (
+        "repairing tables failed and will be tried again: the term is over"
+    )
 
 
 def test_a_leader_that_hangs_is_timed(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
