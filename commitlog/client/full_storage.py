@@ -61,16 +61,21 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
         if not reason:
             raise
         if reason in _FULL:
-            raise StorageFull(
-                f"{disk_of(location)} is full: files of {table} could not be written there. Nothing"
-                " was committed by this call. Free space, then make the same call again"
-            ) from error
+            raise storage_full(table, location) from error
         what = "written" if reason == errno.EROFS else "read or written"
         raise StorageUnwritable(
             f"files of {table} could not be {what} at {location} ({os.strerror(reason)}). Nothing"
             f" was committed by this call: {disk.advice(OSError(reason, ''))}, then make the same"
             " call again"
         ) from error
+
+
+def storage_full(table: str, location: str) -> StorageFull:
+    """Return what says that there is no space for a table's files."""
+    return StorageFull(
+        f"{disk_of(location)} is full: files of {table} could not be written there. Nothing was"
+        " committed by this call. Free space, then make the same call again"
+    )
 
 
 def names_full_storage(

@@ -8,6 +8,7 @@ with the files at the table's location.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,6 +23,7 @@ from commitlog.adapters.storage import local_path
 from commitlog.client.arguments import refused
 from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import complete, contents, summary
+from commitlog.client.full_storage import storage_full
 from commitlog.client.host import Host, TableName
 from commitlog.client.iceberg_text import check_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
@@ -49,6 +51,7 @@ from commitlog.model.table import format_table_id, parse_table_id
 
 AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
 _DATA_DIRECTORY = "data"
+_FREE_BYTES_MIN = 64 * 1024
 _FIRST = itemgetter(0)
 
 
@@ -354,6 +357,9 @@ def _check_file(info: TableInfo, root: str, file: DataFile) -> None:
             advice=f"Write it to the location of {info.name} first",
         ) from None
     if file.file_size_bytes and size != file.file_size_bytes:
+        # Lance ignores that the last bytes of a file, or all of a small one, found no space.
+        if size < file.file_size_bytes and shutil.disk_usage(root).free < _FREE_BYTES_MIN:
+            raise storage_full(info.name, info.location)
         raise MissingDataFile(
             f"data file {file.path} has {size} bytes instead of {file.file_size_bytes}",
             field="files",

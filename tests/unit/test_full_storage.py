@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import lance
@@ -131,6 +132,21 @@ def test_what_a_callers_own_stream_could_not_read_is_not_the_tables(
     stream = pa.RecordBatchReader.from_batches(SCHEMA, batches())
     with pytest.raises(PermissionError, match="/theirs"):
         log.append("t", stream)
+
+
+def test_a_small_file_that_lance_lost_to_a_full_disk_is_no_fault_of_its_writer(
+    log: CommitLog, disk: Path
+) -> None:
+    """Lance writes all bytes of a small file as it closes it, and ignores that error."""
+    log.create_table("small", pa.schema([("id", pa.int64())]), location=str(disk / "small"))
+    filling = disk / "filling"
+    with filling.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 20)):
+            pass
+    with pytest.raises(StorageFull, match=f"mounted at {disk}"):
+        log.append("small", {"id": [1]})
+    filling.unlink()
+    assert log.append("small", {"id": [1]}).version == 2
 
 
 def test_what_is_full_is_seen_in_what_others_made_of_it() -> None:
