@@ -73,30 +73,24 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
-def opened(path: str) -> tuple[int, int]:
-    """Open a file to be read; return its descriptor and its size.
+TO_READ = os.O_RDONLY | os.O_NONBLOCK
+"""How a file is opened that may be a pipe: a reader would wait for one, perhaps for ever."""
 
-    Raises OSError of a pipe or a device, which a reader would wait for, perhaps for ever.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode):
-        return descriptor, found.st_size
+
+def no_file(path: str, mode: int) -> OSError:
+    """Return the error of what has a file's name and is none."""
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
+    return OSError(number, os.strerror(number), path)
+
+
+def opened(path: str) -> int:
+    """Open a file to be read; raise OSError of a pipe or a device."""
+    descriptor = os.open(path, TO_READ)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
     os.close(descriptor)
-    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ENXIO
-    raise OSError(number, os.strerror(number), path)
-
-
-def read(path: str) -> bytes:
-    """Return a file's bytes in as few calls to the system as there can be."""
-    descriptor, size = opened(path)
-    try:
-        data = os.read(descriptor, size)
-        while len(data) < size and (more := os.read(descriptor, size - len(data))):
-            data += more
-        return data
-    finally:
-        os.close(descriptor)
+    raise no_file(path, mode)
 
 
 _marks: dict[str, str] = {}

@@ -7,13 +7,12 @@ somebody else has put under a name; the order of manifests rests on the log alon
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -205,7 +204,19 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError. A pipe or a device isn't waited for."""
-        return disk.read(self._resolve(path))
+        full = self._resolve(path)
+        # Each commit reads some, so this makes as few calls as there can be.
+        descriptor = os.open(full, disk.TO_READ)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise disk.no_file(full, found.st_mode)
+            data = os.read(descriptor, found.st_size)
+            while len(data) < found.st_size and (more := os.read(descriptor, found.st_size)):
+                data += more
+            return data
+        finally:
+            os.close(descriptor)
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
@@ -289,11 +300,11 @@ class LocalStore:
         try:
             is_same = sha256_of(Path(target).read_bytes()) == sha256
         except OSError:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 disk.take_free(target, source)
             raise
         if not is_same:
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 disk.take_free(target, source)
             disk.discard(target)
         self._keep_name(target)
@@ -318,19 +329,16 @@ class LocalStore:
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""
         full = self._resolve(path)
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(full)
             self._keep_name(full)
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder."""
-        try:
-            with os.scandir(self._resolve(folder)) as entries:
-                for entry in entries:
-                    if entry.is_file():
-                        yield entry.name
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), os.scandir(self._resolve(folder)) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    yield entry.name
 
     def walk(self, below: str = "", on_error: disk.OnError = disk.raised) -> Iterator[str]:
         """Yield the paths of all files in a folder, as `disk.walk` finds them."""
@@ -342,7 +350,7 @@ class LocalStore:
     def files(self, below: str = "") -> Iterator[FileFound]:
         """Yield all files in a folder; those that go away meanwhile are passed over."""
         for path in self.walk(below):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(self._root, path))
                 yield FileFound(path, found.st_size, int(found.st_mtime * 1000))
 
@@ -350,12 +358,12 @@ class LocalStore:
         """Remove a folder below which no file is left, and the folders in it."""
         top = self._resolve(folder) if folder else self._root
         for here, _, _ in os.walk(top, topdown=False):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.rmdir(here)  # refused, if something is in it
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield a file's bytes, some at a time; raise FileNotFoundError."""
-        descriptor, _ = disk.opened(self._resolve(path))
+        descriptor = disk.opened(self._resolve(path))
         try:
             while chunk := os.read(descriptor, CHUNK_BYTES):
                 yield chunk
@@ -368,12 +376,8 @@ class LocalStore:
         temporary = disk.beside(full)
         disk.make_folder(os.path.dirname(full))
         try:
-            if isinstance(source, LocalStore):
-                os.close(disk.opened(source._resolve(path))[0])  # no pipe
-                shutil.copyfile(source._resolve(path), temporary)
-            else:
-                with open(temporary, "xb") as file:
-                    file.writelines(source.chunks(path))
+            with open(temporary, "xb") as file:
+                file.writelines(source.chunks(path))
             if self._is_durable:
                 disk.keep(temporary)
             os.replace(temporary, full)
