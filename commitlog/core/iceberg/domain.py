@@ -25,12 +25,7 @@ from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
 from commitlog.core.iceberg.requirements import Requirement, unmet
 from commitlog.core.iceberg.updates import apply_updates
-from commitlog.model.limits import (
-    ICEBERG_LAYOUTS_SINCE,
-    ICEBERG_NUMBERS_SINCE,
-    PROTOCOL_SUPPORTED,
-    RECORD_BYTES_MAX,
-)
+from commitlog.model.limits import ICEBERG_NUMBERS_SINCE, PROTOCOL_SUPPORTED, RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
@@ -114,14 +109,13 @@ def decide_iceberg(
 
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `fits` says whether manifest lists can be rewritten where
-    snapshots are rebased; without it, none is. `protocol` is the log's, for what is rebased.
+    snapshots are rebased; without it, none is. `protocol` is the log's.
     `position` is the outcome's sequence, which the metadata then says; 0: it doesn't.
     `registered` reads metadata that a change refers to; without it, changes hold theirs.
     """
     try:
-        fits_all = protocol >= ICEBERG_LAYOUTS_SINCE
         parse = partial(
-            parse_change, updates_max=updates_max, registered=registered, is_checked=fits_all
+            parse_change, updates_max=updates_max, registered=registered, protocol=protocol
         )
         changes = [parse(operation) for operation in operations]
         check_distinct(changes)
@@ -137,7 +131,7 @@ def decide_iceberg(
         results = []
         for change, plan in zip(changes, plans, strict=True):
             before, applied = tables.get(change.table), plan.change if plan else change
-            after = _applied(applied, before, time_ms, transaction_id, position, fits_all)
+            after = _applied(applied, before, time_ms, transaction_id, position, protocol)
             results.append(
                 IcebergResult(
                     change.table,
@@ -161,7 +155,7 @@ def _applied(
     time_ms: int,
     transaction_id: str,
     position: int,
-    fits_all: bool,
+    protocol: int,
 ) -> IcebergTable:
     name = ".".join(change.table)
     try:
@@ -172,7 +166,7 @@ def _applied(
             # The metadata file of each table of a transaction has a name of its own.
             transaction_id="\x1f".join((transaction_id, *change.table)),
             position=position,
-            fits_all_specs=fits_all,
+            protocol=protocol,
         )
     except Invalid as error:
         raise Invalid("iceberg_in_table", table=name, problem=error.phrase) from None

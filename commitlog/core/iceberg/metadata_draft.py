@@ -16,6 +16,7 @@ from commitlog.core.iceberg.naming import derived_uuid, next_metadata_location
 from commitlog.core.iceberg.schemas import Field, Fields, stored_fields
 from commitlog.core.iceberg.shelf import PersistentRows, Shelf
 from commitlog.core.iceberg.transforms import IDENTITY, VOID, check_partition_name, check_source
+from commitlog.model.limits import ICEBERG_LAYOUTS_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.reasons import Phrase
 
 SKEW_MS = 60_000
@@ -105,7 +106,7 @@ def finish(
     *,
     transaction_id: str,
     position: int = 0,
-    fits_all_specs: bool = True,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> IcebergTable:
     """Return the next version, or `base` itself if nothing changed."""
     if base is not None and not draft.is_changed:
@@ -113,9 +114,10 @@ def finish(
     if draft.is_new:
         _check_whole(draft.table)
     if draft.is_layout_changed:
-        _check_layout(draft.table)
-        if fits_all_specs:
-            _check_specs(draft.table)
+        fields = stored_fields(draft.table.current_schema)
+        _check_layout(draft.table, fields)
+        if protocol >= ICEBERG_LAYOUTS_SINCE:
+            _check_specs(draft.table, fields)
     if position:
         draft.own_properties()[POSITION] = str(position)
     table = draft.table
@@ -152,8 +154,7 @@ def _check_whole(table: IcebergTable) -> None:
             raise Invalid("iceberg_update_missing", what=Phrase(what))
 
 
-def _check_layout(table: IcebergTable) -> None:
-    fields = stored_fields(table.current_schema)
+def _check_layout(table: IcebergTable, fields: Fields) -> None:
     spec = table.specs.get(table.default_spec_id)
     if spec is None:
         raise Invalid("iceberg_default_spec_unknown", spec=table.default_spec_id)
@@ -167,20 +168,20 @@ def _check_layout(table: IcebergTable) -> None:
         check_source(Phrase("iceberg_sort_field"), part["source-id"], part["transform"], fields)
 
 
-def _check_specs(table: IcebergTable) -> None:
-    """Refuse columns with which Iceberg's Java library couldn't read the table's older specs."""
-    fields = stored_fields(table.current_schema)
+def _check_specs(table: IcebergTable, fields: Fields) -> None:
+    """Refuse columns with which Iceberg's Java library couldn't read the table's specs."""
     for spec in table.specs:
+        is_default = spec["spec-id"] == table.default_spec_id
         for part in spec["fields"]:
             name, source_id, transform = part["name"], part["source-id"], part["transform"]
             if (source := fields.by_id.get(source_id)) is None:
                 continue
             check_partition_name(name, source_id, fields)
             what = Phrase("iceberg_partition_field", {"part": name})
-            if transform != IDENTITY:  # what no longer splits a table may be of any type
-                check_source(what, source_id, transform, fields)
-            if transform != VOID and spec["spec-id"] == table.default_spec_id:
+            if is_default and transform != VOID:  # the rest of it is a matter of the layout
                 _check_single(what, source, fields)
+            elif transform != IDENTITY:  # what no longer splits a table may be of any type
+                check_source(what, source_id, transform, fields)
 
 
 def _check_single(what: Phrase, source: Field, fields: Fields) -> None:

@@ -18,7 +18,7 @@ from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.requirements import ASSERT_CREATE, Requirement, read_requirement
 from commitlog.core.iceberg.updates import REGISTER, read_update
 from commitlog.errors import InvalidTransaction
-from commitlog.model.limits import ICEBERG_UPDATES_MAX, RECORD_BYTES_MAX
+from commitlog.model.limits import ICEBERG_UPDATES_MAX, PROTOCOL_SUPPORTED, RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, parse_table_id
 
@@ -110,18 +110,15 @@ def parse_change(
     *,
     updates_max: int = RECORD_BYTES_MAX,
     registered: Callable[[TableId], IcebergTable] | None = None,
-    is_checked: bool = True,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> TableChange:
-    """Read what the log keeps of a change; `registered` reads metadata that it refers to.
-
-    `is_checked` says whether values must be of the types of the metadata.
-    """
+    """Read what the log keeps of a change; `registered` reads metadata that it refers to."""
     value = {
         "requirements": load_json(operation.requirements, "requirements"),
         "updates": load_json(operation.updates, "updates"),
     }
     read = partial(registered, operation.table) if registered is not None else None
-    update = partial(read_update, is_logged=True, is_checked=is_checked, registered=read)
+    update = partial(read_update, is_logged=True, protocol=protocol, registered=read)
     return _read_change(Node(value, ""), operation.table, updates_max, update)
 
 

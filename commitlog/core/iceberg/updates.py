@@ -16,6 +16,7 @@ from commitlog.core.iceberg.plain_actions import PLAIN_ACTIONS
 from commitlog.core.iceberg.reading import Node
 from commitlog.core.iceberg.schema_actions import SCHEMA_ACTIONS
 from commitlog.core.iceberg.snapshot_actions import SNAPSHOT_ACTIONS
+from commitlog.model.limits import ICEBERG_LAYOUTS_SINCE, PROTOCOL_SUPPORTED
 
 ALIASES = {"add-partition-spec": "add-spec"}
 """Names of the transaction document that differ from the official ones."""
@@ -35,13 +36,13 @@ def read_update(
     node: Node,
     *,
     is_logged: bool = False,
-    is_checked: bool = True,
+    protocol: int = PROTOCOL_SUPPORTED,
     registered: Callable[[], IcebergTable] | None = None,
 ) -> MetadataUpdate:
     """Read one update; an unknown action is refused, since skipping it would change its meaning.
 
     Only in the log may it be `REGISTER`; `registered` returns the table where the metadata isn't
-    held there. `is_checked` says whether values must be of the types of the metadata.
+    held there.
     """
     sent = node.member("action").string().lower()
     if is_logged and sent == REGISTER:
@@ -57,7 +58,7 @@ def read_update(
             "iceberg_action_unknown", value=node.value["action"], known=sorted({*ACTIONS, *ALIASES})
         )
     arguments = action.read(node)
-    if is_checked:
+    if protocol >= ICEBERG_LAYOUTS_SINCE:
         check_update(name, node)
     return MetadataUpdate(name, arguments)
 
@@ -69,12 +70,11 @@ def apply_updates(
     time_ms: int,
     transaction_id: str,
     position: int = 0,
-    fits_all_specs: bool = True,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> IcebergTable:
     """Return the table with all updates applied in order; `base` itself if they change nothing.
 
-    `base` None makes a table; `position` is the sequence that its metadata says. With
-    `fits_all_specs`, all specs must fit the columns, else the default one alone. Raises Invalid or
+    `base` None makes a table; `position` is the sequence that its metadata says. Raises Invalid or
     Stale; `base` is never changed.
     """
     if [update.action for update in updates] == [REGISTER]:
@@ -90,6 +90,4 @@ def apply_updates(
         if update.action == REGISTER:
             raise Invalid("iceberg_register_not_alone", action=REGISTER)
         ACTIONS[update.action].apply(draft, update.arguments)
-    return finish(
-        draft, base, transaction_id=transaction_id, position=position, fits_all_specs=fits_all_specs
-    )
+    return finish(draft, base, transaction_id=transaction_id, position=position, protocol=protocol)
