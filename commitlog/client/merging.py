@@ -157,7 +157,10 @@ def prepare_merge(
         affected=_rows_taken(info, dataset, operation),
         keys=KeyHashes(key_ids(info, on), packed(hashes_of(info, on, source) if inserts else ())),
         counts={name.split("_")[1]: count for name, count in counts.items()},
-        patches=patches_of(dataset, operation.updated_fragments),
+        patches=patches_of(
+            (fragment_of(dataset, image.id).metadata, image)
+            for image in operation.updated_fragments
+        ),
     )
 
 

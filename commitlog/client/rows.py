@@ -158,11 +158,11 @@ def read_deletions(store: ObjectStore, fragment_id: int, described: DeletionFile
     return decode_deletion_file(data, described.file_type)
 
 
-def patches_of(dataset: lance.LanceDataset, images: Iterable[FragmentMetadata]) -> tuple[str, ...]:
-    """Return the data files that post-images have beside those of the version that was read."""
+def patches_of(changed: Iterable[tuple[FragmentMetadata, FragmentMetadata]]) -> tuple[str, ...]:
+    """Return the data files that post-images have beside those of the fragments that were read."""
     patches: list[str] = []
-    for image in images:
-        before = {file.path for file in fragment_of(dataset, image.id).metadata.files}
+    for read, image in changed:
+        before = {file.path for file in read.files}
         patches += [file.path for file in image.files if file.path not in before]
     return tuple(patches)
 

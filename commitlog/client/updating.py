@@ -176,23 +176,24 @@ def _patch(dataset: lance.LanceDataset, rows: pa.Table, found: pa.Table) -> Prep
     addresses = found[ROW_ADDRESS]
     fragments = pc.shift_right(addresses, pa.scalar(OFFSET_BITS, addresses.type))
     keyed = rows.append_column(ROW_ADDRESS, addresses)
-    images: list[FragmentMetadata] = []
+    changed: list[tuple[FragmentMetadata, FragmentMetadata]] = []
     offsets: dict[int, bytes] = {}
     fields: set[int] = set()
     for fragment_id in sorted(pc.unique(fragments).to_pylist()):
+        fragment = fragment_of(dataset, fragment_id)
         part = keyed.filter(pc.equal(fragments, fragment_id))
-        image, modified, offsets[fragment_id] = fragment_of(dataset, fragment_id).update_columns(
+        image, modified, offsets[fragment_id] = fragment.update_columns(
             part, ROW_ADDRESS, ROW_ADDRESS, with_offsets=True
         )
-        images.append(image)
+        changed.append((fragment.metadata, image))
         fields.update(modified)
     operation = lance.LanceOperation.Update(
-        updated_fragments=images,
+        updated_fragments=[image for _, image in changed],
         fields_modified=sorted(fields),
         update_mode="rewrite_columns",
         updated_fragment_offsets=offsets,
     )
-    return Prepared(operation, dataset.version, patches=patches_of(dataset, images))
+    return Prepared(operation, dataset.version, patches=patches_of(changed))
 
 
 def _changed_keys(info: TableInfo, rows: pa.Table, values: Mapping[str, Any]) -> KeyHashes | None:
