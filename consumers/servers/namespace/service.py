@@ -53,7 +53,8 @@ from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Vendor
 
 BODY_HASH, ENDED = "http.body_sha256", "http.ended_properties"
-"""A property of transactions made under an Idempotency-Key: one key is one request."""
+"""Properties of transactions made under an Idempotency-Key: the digest of the request, since one
+key is one request, and the properties of what it ended, for its repetitions."""
 ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
 PASTS_KEPT = 32
