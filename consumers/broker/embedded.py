@@ -32,8 +32,14 @@ FORMAT_LOOK_SECONDS = 1.0
 ARCHIVE_TIMEOUT_SECONDS = 120.0
 START_TRIES = 3
 LOG_TAIL_BYTES, LOG_TAIL_LINES = 64 * 1024, 200
-NOT_FORMATTED = ("log.cleaner.", "log.initial.", "log.retention.", "log.segment.")
-"""How the names of settings begin that say how topics are cleaned, and change no formatted data."""
+NOT_FORMATTED = (
+    *("log.cleaner.", "log.initial.", "log.retention.", "log.segment."),
+    *("listeners", "listener.", "advertised.listeners", "inter.broker.listener."),
+    *("sasl.", "ssl.", "authorizer.", "super.users", "allow.everyone.", "auto.create."),
+    "controller.quorum.voters",
+)
+"""How the names of settings begin that change no formatted data: how topics are cleaned, where the
+broker listens, and whom it lets in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -28,11 +29,14 @@ from consumers.broker import (
     EmbeddedBroker,
     JarMismatch,
     PortInUse,
+    embedded,
     find_java,
 )
 from consumers.broker.child import TIMER_SLACK_NS, TIMERS
+from consumers.broker.home import Home
 from consumers.broker.jars import JarSet, ensure_jars
 from consumers.broker.pins import Pin, kafka_version, read_pins
+from consumers.broker.prepared import QuickStart
 from tests.disks import small_disk
 from tests.waiting import wait_until
 
@@ -274,6 +278,24 @@ def test_no_broker_outlives_its_parent(tmp_path: Path, how: signal.Signals) -> N
         finally:
             parent.kill()
     wait_until(lambda: not is_alive(pid), f"the end of process {pid}")
+
+
+@pytest.mark.parametrize("setting", ["node.id", "listeners", "sasl.enabled.mechanisms"])
+def test_data_is_formatted_for_settings_that_it_depends_on(tmp_path: Path, setting: str) -> None:
+    """What else is set, formatted data is copied: another Java takes as long as a start."""
+    (tmp_path / "prepared" / "data").mkdir(parents=True)
+    (tmp_path / "prepared" / "data" / "meta.properties").touch()
+    home = Home(tmp_path / "root")
+    home.folder.mkdir(parents=True)
+    plan = Mock(home=home, class_path="", cluster_id="ours", settings={setting: "1"})
+    plan.prepared = QuickStart(tmp_path / "prepared")
+    plan.java.path = tmp_path / "no-java"
+    if setting == "node.id":
+        with pytest.raises(FileNotFoundError, match="no-java"):
+            embedded._format_once(plan)
+    else:
+        embedded._format_once(plan)
+        assert home.cluster_id() == "ours"
 
 
 def test_no_broker_outlives_its_watcher(tmp_path: Path) -> None:
