@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from consumers.broker import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests import forked
 from tests.integration.test_up import LEAN, run, service, write
@@ -48,8 +49,17 @@ def root(made: Made) -> Iterator[Path]:
         shutil.rmtree(made.root, ignore_errors=True)
 
 
-def refused(root: Path) -> str:
-    done = run("up", "--root", str(root), "--port", "0")
+@pytest.fixture(scope="module")
+def on_broker(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """Flags for the log of that root, on a broker that runs: else each refusal starts another."""
+    folder = tmp_path_factory.mktemp("running")
+    shutil.copytree(made.kept / "kafka", folder / "kafka", ignore=shutil.ignore_patterns("port"))
+    with EmbeddedBroker.start(folder) as running:
+        yield ("--bootstrap-servers", running.bootstrap_servers)
+
+
+def refused(root: Path, *flags: str) -> str:
+    done = run("up", "--root", str(root), "--port", "0", *flags)
     assert done.returncode == ExitCode.MACHINE, done.stderr[-2000:]
     assert done.stdout == ""
     return done.stderr
@@ -137,19 +147,21 @@ def test_a_root_that_was_moved_after_its_place_was_bound_is_well(
     assert not root.exists()
 
 
-def test_a_copied_root_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_copied_root_is_refused(root: Path, on_broker: Sequence[str], tmp_path: Path) -> None:
     copy, before = tmp_path / "copy", contents(root)
     shutil.copytree(root, copy, symlinks=True)
-    assert "copied" in refused(copy)
+    assert "copied" in refused(copy, *on_broker)
     assert contents(root) == before, "the one it is a copy of goes on as it was"
 
 
-def test_tables_that_are_gone_are_not_made_again(root: Path, tmp_path: Path) -> None:
+def test_tables_that_are_gone_are_not_made_again(
+    root: Path, on_broker: Sequence[str], tmp_path: Path
+) -> None:
     tables = root / "tables"
     tables.rename(tmp_path / "elsewhere")
-    assert "nothing is there" in refused(root)
+    assert "nothing is there" in refused(root, *on_broker)
     tables.mkdir()  # a disk that isn't mounted
-    assert "nothing is there" in refused(root)
+    assert "nothing is there" in refused(root, *on_broker)
     assert not any(tables.iterdir())
 
 
