@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from commitlog.core.iceberg.defaults import check_defaults
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.schemas import primitive, read_schema
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
@@ -40,11 +41,11 @@ def number_problem(data: bytes) -> str:
     return ""
 
 
-def check_change(change: IcebergChange) -> None:
-    """Refuse a change that isn't of a table's name and two JSON texts.
+def checked_change(change: IcebergChange) -> IcebergChange:
+    """Return a change with the type names that everybody reads.
 
     Raises:
-        InvalidTransaction: it says which of them is wrong.
+        InvalidTransaction: it isn't of a table's name and two JSON texts.
     """
     if not isinstance(change.table, tuple):
         _refuse("table", "must be a tuple of names", change.table)
@@ -59,6 +60,10 @@ def check_change(change: IcebergChange) -> None:
             raise InvalidTransaction(str(error), field=name) from error
         if problem := number_problem(text.encode(errors="replace")):
             _refuse(name, problem, None)
+    asked, named = (load_json(change.updates, "updates") for _ in range(2))
+    with_type_names({"updates": named})
+    # A text that needs no change stays as it is: a repetition is known by it.
+    return change if named == asked else replace(change, updates=dump_json(named))
 
 
 def with_type_names(body: Any) -> Any:

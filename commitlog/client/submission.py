@@ -25,7 +25,7 @@ from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import complete, contents, summary
 from commitlog.client.full_storage import storage_full
 from commitlog.client.host import Host, TableName
-from commitlog.client.iceberg_text import check_change
+from commitlog.client.iceberg_text import checked_change
 from commitlog.client.lance_request import HEAD, LanceRequest, parse_message, read_request
 from commitlog.client.newest import Newest
 from commitlog.client.rows import Prepared
@@ -104,7 +104,7 @@ def as_operation(
                 advice="Pass that table, or leave the table out",
             )
         if isinstance(operation, IcebergChange):
-            check_change(operation)
+            operation = checked_change(operation)
         return operation, transaction_id, transaction_id is None
     if table is None:
         raise InvalidTransaction("no table is given", field="table", advice="Name it")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from commitlog.client.iceberg_text import checked_change
+from commitlog.model.operations import IcebergChange
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from tests.iceberg_server import IcebergServer, serving
@@ -72,6 +75,21 @@ def test_a_table_s_types_are_written_as_everybody_reads_them(server: IcebergServ
 
     catalog = load_catalog("log", type="rest", uri=server.uri)
     assert "string" in str(catalog.load_table("a.t").schema().as_struct().fields[0])
+
+
+def test_a_change_by_the_client_is_kept_like_one_over_http(
+    server: IcebergServer, world: World
+) -> None:
+    wanted = {"name": "by_log", "schema": struct(field(1, "string"))}
+    assert server.ask("POST", f"{_ROOT}/tables", wanted).status == 200
+    schema = struct(field(1, "STRING"), field(10, "LONG"))
+    updates = [{"action": "add-schema", "schema": schema}]
+    change = IcebergChange(("a", "by_log"), "[]", json.dumps(updates))
+    world.log.submit(None, change).result(timeout=30).raise_for_conflict()
+    last = server.ask("GET", f"{_ROOT}/tables/by_log").json["metadata"]["schemas"][-1]
+    assert [one["type"] for one in last["fields"]] == ["string", "long"]
+    spaced = IcebergChange(("a", "by_log"), "[ ]", "[ ]")
+    assert checked_change(spaced) is spaced, "its text is part of what a repetition has in common"
 
 
 def view(name: str, schema: Any) -> dict[str, Any]:
