@@ -256,7 +256,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
     try:
         yield
     except _REFUSALS as error:
-        said = str(error.args[0] if error.args else error)
+        said = lances_words(error)
         is_lances = isinstance(error, OSError)
         is_of_arguments = any(words in said for words in OF_ARGUMENTS)
         if is_lances and (not is_of_arguments or "contains NULL values" in said):
@@ -264,16 +264,21 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         if callable(value) and not is_lances:
             raise
         raise InvalidTransaction(
-            f"{message}: {lances_words(said)}",
+            f"{message}: {said}",
             field=field,
             value=value,
             advice=advice,
         ) from error
 
 
-def lances_words(error: object) -> str:
+def lances_words(error: Exception) -> str:
     """Return what Lance said, without its sources' places, for a sentence that goes on."""
-    return without_build_paths(str(error)).rstrip(". ")
+    said: object = error
+    while isinstance(said, KeyError | NotImplementedError | tuple):
+        # The text of a KeyError has quotes; pylance gives some errors a tuple with their text.
+        parts = said.args if isinstance(said, Exception) else said
+        said = parts[0] if parts else ""
+    return without_build_paths(str(said)).rstrip(". ")
 
 
 def heed_interrupt(error: Exception) -> None:

@@ -32,7 +32,8 @@ _REMOVED = (
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
 _NO_REFERENCE, _NO_INDEX = "Ref not found error: ", "Lance index not found: name="
 """How Lance begins to say that there is no tag or no index of a name."""
-_OF_ARGUMENTS = ("Append with different schema", "Field '")
+_OF_ARGUMENTS = ("Append with different schema", "Field '", "Only ")
+_NO_COLUMN = " not found in schema"
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
     try:
         with saying_why(dataset), naming_full_storage(name, dataset.uri):
             yield
-    except (OSError, RuntimeError, ValueError) as error:
+    except (KeyError, OSError, RuntimeError, ValueError) as error:
         if is_of_deleted_version(error, dataset.version):
             raise NoSuchVersion(
                 f"version {dataset.version} of {name} was deleted since it was opened; check out"
@@ -60,7 +61,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
                 field="name",
                 advice=f"Its indices: {has}",
             ) from error
-        if said.startswith((*OF_ARGUMENTS, *_OF_ARGUMENTS)):
+        if said.startswith((*OF_ARGUMENTS, *_OF_ARGUMENTS)) or said.endswith(_NO_COLUMN):
             raise InvalidTransaction(
                 f"Lance can't write to {name}: {said}",
                 field="arguments",

@@ -208,6 +208,8 @@ def test_versions_are_opened_by_number(client: CommitLog) -> None:
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an aggregate": (lambda d: d.delete("max(id) > 1"), "AggregateFunction"),
     "no column": (lambda d: d.update({"w": "1"}), "'w' does not exist"),
+    "an index of no column": (lambda d: d.create_scalar_index("w", "BTREE"), ": w not found"),
+    "an index of no type": (lambda d: d.create_scalar_index("id", "BTRE"), ': Only "BTREE"'),
     "no field": (lambda d: d.update_field_metadata({"w": {}}), "Field 'w' not found"),
     "no key": (lambda d: d.merge_insert("w").when_matched_delete(), "'w' does not exist"),
     "keys twice": (
