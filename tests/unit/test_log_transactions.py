@@ -191,6 +191,13 @@ def test_all_of_it_commits_or_nothing(world: World, tables: tuple[str, str]) -> 
     assert (count(world, one), count(world, two)) == (5, 5)
 
 
+def test_a_field_that_is_not_known_is_named(world: World) -> None:
+    operations = [{"apend": {"table": "x"}}, {"delete": {"table": "x"}}]
+    _, answer = world.post(PATH, {"operations": operations})
+    said = "operations[0].apend: no such field; operations[1].delete.predicate: Field required"
+    assert answer["error"] == said
+
+
 def test_one_key_is_one_transaction(world: World, tables: tuple[str, str]) -> None:
     one, _ = tables
     body = {"operations": [{"append": {"table": one, "rows": [{"id": 7}]}}]}
@@ -199,8 +206,17 @@ def test_one_key_is_one_transaction(world: World, tables: tuple[str, str]) -> No
     assert first[0] == 200
     assert world.post(PATH, body, headers=key) == first
     assert count(world, one) == 6
+    assert world.send("GET", f"{PATH}/load%20{one}") == first, "its key finds it too"
     body["operations"].append({"append": {"table": one, "rows": [{"id": 8}]}})
     assert world.post(PATH, body, headers=key)[0] == 409
+
+
+def test_a_key_that_was_left_empty_is_refused(world: World, tables: tuple[str, str]) -> None:
+    one, _ = tables
+    body = {"operations": [{"append": {"table": one, "rows": [{"id": 7}]}}]}
+    status, answer = world.post(PATH, body, headers={"Idempotency-Key": ""})
+    assert (status, "Idempotency-Key is empty" in answer["error"]) == (400, True), answer
+    assert count(world, one) == 5
 
 
 def test_an_unknown_transaction_is_404(world: World) -> None:

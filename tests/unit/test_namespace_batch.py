@@ -341,7 +341,7 @@ def test_a_wrong_operation_is_named(
 ) -> None:
     answered, body = world.post(BATCH, {"operations": [operation]})
     assert (answered, body["code"]) == (status, code), body
-    assert body["error"].startswith(("operations[0]", "operations.0"))
+    assert body["error"].startswith("operations[0]")
 
 
 @pytest.mark.parametrize("body", [{"operations": []}, {}, {"operations": None}, b"[]", b"{"])

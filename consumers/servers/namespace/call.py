@@ -88,7 +88,8 @@ class Call:
             except InvalidInputError:
                 fields = {}
             shown = shown or credentials_of_body(fields.get("identity"))
-            nested = tuple(map(credentials_of_body, _identities(fields)))
+            identities = (one.get("identity") for one in _nested(fields))
+            nested = tuple(map(credentials_of_body, identities))
             shown = shown or next(filter(None, nested), shown)
         self.principal = self.security.identify(shown)
         if not all(map(shown.is_like, nested)):
@@ -184,14 +185,12 @@ class Call:
     def key(self) -> str | None:
         """The transaction id that an Idempotency-Key stands for."""
         given = self.headers.get(IDEMPOTENCY_KEY)
-        if not given and self.is_remote:
-            return key_of(self.headers.get(REQUEST_ID, ""), self.digest)
+        if given is None:
+            found = self.headers.get(REQUEST_ID, "") if self.is_remote else ""
+            return key_of(found, self.digest) if found else None
         if not given:
-            return None
-        try:
-            return str(UUID(given))
-        except ValueError:
-            return str(uuid5(NAMESPACE_OID, given))
+            raise InvalidInputError("the header Idempotency-Key is empty: give it a key")
+        return id_of_key(given)
 
     def read(
         self,
@@ -371,8 +370,12 @@ def _nested(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield body
 
 
-def _identities(fields: Mapping[str, Any]) -> Iterator[Any]:
-    return (body.get("identity") for body in _nested(fields))
+def id_of_key(key: str) -> str:
+    """Return the id of the transaction that an Idempotency-Key stands for."""
+    try:
+        return str(UUID(key))
+    except ValueError:
+        return str(uuid5(NAMESPACE_OID, key))
 
 
 def one_of(name: str, value: str | None, *allowed: str) -> str:

@@ -32,7 +32,7 @@ from commitlog.model import operations as logged
 from commitlog.model.operations import target
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.call import Call, id_of_key
 from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.security.grants import Access
 from consumers.servers.security.places import of_update
@@ -262,8 +262,9 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
 
 
 def describe_log_transaction(service: Service, call: Call) -> dict[str, Any]:
-    """Return the outcome of a transaction."""
-    found = service.transaction(call.object_id or "")
+    """Return the outcome of a transaction, by its id or by the key that it was sent under."""
+    asked = call.object_id or ""
+    found = service.transaction(asked) or service.transaction(id_of_key(asked))
     if found is None:
         raise TransactionNotFoundError(f"the log has no outcome of {call.object_id!r} yet")
     outcome, _ = found

@@ -76,6 +76,8 @@ REJECTED: Mapping[Code, Error] = {
 }
 """What the log's own refusals are called; the others are mistakes of the request."""
 
+_TOLD = {"extra_forbidden": "no such field"}
+"""What is said in place of pydantic's own words."""
 RETRY_AFTER_SECONDS = 1
 
 logger = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ def message_of(error: BaseException) -> str:
     """Say what is wrong, without what only our own log should hold."""
     if isinstance(error, ValidationError):
         return "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}"
+            f"{_place(one['loc'])}: {_TOLD.get(one['type'], one['msg'])}"
             for one in error.errors(include_url=False, include_input=False)[:5]
         )
     if isinstance(error, LanceNamespaceError | CommitLogError):
@@ -135,6 +137,12 @@ def message_of(error: BaseException) -> str:
     return (
         f"the server failed: {type(error).__name__}; whether the request was carried out is unknown"
     )
+
+
+def _place(parts: tuple[int | str, ...]) -> str:
+    """Write a place in a body as people would in Python: `operations[2].append`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return text.removeprefix(".") or "body"
 
 
 def error_response(error: BaseException, instance: str) -> JSONResponse:

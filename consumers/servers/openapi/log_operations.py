@@ -163,7 +163,7 @@ def _submitted(name: str, summary: str, request: type[BaseModel]) -> dict[str, A
                 "name": "Idempotency-Key",
                 "in": "header",
                 "description": "One key is one transaction, however often it is sent.",
-                "schema": {"type": "string"},
+                "schema": {"type": "string", "minLength": 1},
             }
         ],
         requestBody={"required": True, "content": {_JSON: {"schema": _inlined(schema)}}},
@@ -195,7 +195,7 @@ _DESCRIBE = _of_log(
             "name": "id",
             "in": "path",
             "required": True,
-            "description": "Its id: a UUID.",
+            "description": "Its id, or the Idempotency-Key that it was sent under.",
             "schema": {"type": "string", "minLength": 1},
         }
     ],
