@@ -58,6 +58,20 @@ def properties(server: IcebergServer, namespace: str) -> Any:
     return found["metadata"]["properties"].get("a")
 
 
+def test_a_lance_table_is_named_as_one(server: IcebergServer, namespace: str) -> None:
+    tables = f"/v1/namespaces/{namespace}/tables"
+    wanted = {"name": "lance", "schema": {"type": "struct", "fields": []}}
+    for reply, status in (
+        (server.ask("GET", f"{tables}/lance"), 404),
+        (server.ask("POST", tables, wanted), 409),
+        (server.ask("POST", tables, {**wanted, "stage-create": True}), 409),
+    ):
+        assert reply.status == status
+        assert f": {namespace}.lance (a Lance table)" in reply.error["message"]
+    gone = server.ask("GET", f"{tables}/none").error["message"]
+    assert gone == f"Table does not exist: {namespace}.none"
+
+
 def test_a_request_commits_both_formats_in_one_record(
     world: World, server: IcebergServer, namespace: str
 ) -> None:

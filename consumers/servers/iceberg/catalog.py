@@ -48,6 +48,7 @@ from consumers.servers.iceberg.replies import (
     failure_of_table_refusal,
     failure_of_transaction_refusal,
     identifier_json,
+    is_lance,
     json_reply,
     landed,
     no_such_file,
@@ -236,8 +237,9 @@ class IcebergCatalog:
         shown = snapshots.lower()
         if shown not in {ALL, REFS}:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
-        if (location := self.view().heads.get(table)) is None:
-            raise no_such_table(table)
+        view = self.view()
+        if (location := view.heads.get(table)) is None:
+            raise no_such_table(table, is_lance=is_lance(view, table))
         tag = entity_tag(location, shown)
         is_known = tag in known or "*" in known
         if not is_known or tell is not tell_nothing:
@@ -358,8 +360,8 @@ class IcebergCatalog:
         return table_reply(staged.to_bytes(), None, access=access)
 
     def _taken(self, view: CatalogView, table: TableId) -> Failure:
-        is_view = table in view.views
-        return already_exists("View with same name" if is_view else "Table", table)
+        what = "View with same name" if table in view.views else "Table"
+        return already_exists(what, table, is_lance=is_lance(view, table))
 
     def _not_created(self, answer: RefusedChanges, table: TableId) -> Failure:
         if answer.failed:

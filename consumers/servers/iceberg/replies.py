@@ -41,6 +41,7 @@ from consumers.servers.iceberg.shown import ALL
 logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
+_OF_LANCE = " (a Lance table)"
 _PLACE = re.compile(r"operations\[([0-9]+)\]: ")
 
 
@@ -75,9 +76,10 @@ class Failure(Exception):
         return Response(body, self.status, headers, media_type="application/json")
 
 
-def no_such_table(table: TableId) -> Failure:
-    """Say that a table doesn't exist."""
-    return Failure(404, "NoSuchTableException", f"Table does not exist: {'.'.join(table)}")
+def no_such_table(table: TableId, *, is_lance: bool = False) -> Failure:
+    """Say that a table doesn't exist, as one of Iceberg's."""
+    message = f"Table does not exist: {'.'.join(table)}{_OF_LANCE if is_lance else ''}"
+    return Failure(404, "NoSuchTableException", message)
 
 
 def no_such_file(location: str) -> Failure:
@@ -92,9 +94,15 @@ def no_such_namespace(namespace: TableId) -> Failure:
     return Failure(404, "NoSuchNamespaceException", message)
 
 
-def already_exists(what: str, name: TableId) -> Failure:
+def already_exists(what: str, name: TableId, *, is_lance: bool = False) -> Failure:
     """Say that a name is taken."""
-    return Failure(409, "AlreadyExistsException", f"{what} already exists: {'.'.join(name)}")
+    message = f"{what} already exists: {'.'.join(name)}{_OF_LANCE if is_lance else ''}"
+    return Failure(409, "AlreadyExistsException", message)
+
+
+def is_lance(view: CatalogView, name: TableId) -> bool:
+    """Return True if a Lance table has this name."""
+    return name in view.others and name not in view.views
 
 
 def rename_problem(view: CatalogView, source: TableId, destination: TableId) -> Failure | None:
