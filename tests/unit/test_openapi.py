@@ -21,6 +21,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 
 from consumers.servers.feed import FeedSettings, feed_routes
+from consumers.servers.iceberg.rest import ROUTES
 from consumers.servers.namespace.operations import OPERATIONS
 from consumers.servers.openapi.document import document
 from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
@@ -184,12 +185,15 @@ def test_the_document_names_every_route_and_no_other(world: World) -> None:
     }
     assert named == {(entry.name, entry.method, entry.path) for entry in OPERATIONS}
     iceberg = {
-        (method.upper(), path)
+        (method.upper(), path): operation["operationId"]
         for path, item in served["paths"].items()
         for method, operation in item.items()
         if "iceberg" in operation["tags"]
     }
-    assert ("POST", "/v1/transactions/commit") in iceberg
+    assert iceberg.keys() == {(method, path) for method, path, _ in ROUTES}
+    assert iceberg["POST", "/v1/transactions/commit"] == "IcebergCommitTransaction"
+    assert all(map(str.isidentifier, iceberg.values()))
+    assert len(set(iceberg.values())) == len(iceberg)
     for path in ("/healthz", "/metrics", "/openapi.json", "/docs"):
         assert world.send("GET", path)[0] == 200
 

@@ -17,6 +17,7 @@ import lance_namespace_urllib3_client.models as models
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from consumers.servers.iceberg.rest import ROUTES
 from consumers.servers.namespace.call import ARROW_FILE, ARROW_STREAM
 from consumers.servers.namespace.operations import OPERATIONS, Entry
 from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
@@ -55,6 +56,8 @@ _ANSWERS: dict[str, dict[str, Any] | str | None] = {
     "UpdateTableSchemaMetadata": {"type": "object", "additionalProperties": {"type": "string"}},
 }
 """Answers that aren't `<operation>Response`: another model's, a plain value, or an empty body."""
+ICEBERG_NAMES = {(method, path): work.__name__ for method, path, work in ROUTES}
+"""What serves each route of Iceberg's catalogue."""
 _NOT_IN_QUERY = frozenset({"id", "identity", "context"})
 
 
@@ -246,10 +249,11 @@ def _own() -> dict[str, Any]:
 def _iceberg(method: str, path: str) -> dict[str, Any]:
     parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
     body = {"description": "As in the Iceberg REST specification."}
+    words = ICEBERG_NAMES[method, path].split("_")
     found: dict[str, Any] = {
-        "operationId": f"iceberg {method} {path}",
+        "operationId": f"Iceberg{''.join(map(str.capitalize, words))}",
         "tags": ["iceberg"],
-        "summary": "A route of the Iceberg REST catalogue.",
+        "summary": f"{' '.join(words).capitalize()}, as in the Iceberg REST specification.",
         "externalDocs": {"url": ICEBERG_SPECIFICATION},
         "parameters": parameters,
         "responses": {"2XX": body, "4XX": body, "5XX": body},

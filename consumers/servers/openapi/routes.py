@@ -11,10 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from consumers.servers.openapi.document import document
+from consumers.servers.openapi.document import ICEBERG_NAMES, document
 from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
 
-_ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/transactions")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
     "X-Content-Type-Options": "nosniff",
@@ -54,11 +53,12 @@ def openapi_routes(
 
 def _others(served: Iterable[BaseRoute]) -> Iterable[tuple[str, str]]:
     """Yield methods and paths of what isn't Lance's API and isn't the page's own."""
+    described = OPERATION_OBJECTS.keys() | ICEBERG_NAMES.keys()
     for route in served:
         if isinstance(route, Route):
             for method in sorted(route.methods or ()):
-                if route.path.startswith(_ICEBERG) or (method, route.path) in OPERATION_OBJECTS:
-                    yield method, route.path.replace(":path}", "}")
+                if (method, route.path) in described:
+                    yield method, route.path
 
 
 def _page(found: Mapping[str, Any]) -> str:
