@@ -110,20 +110,23 @@ class WrongColumns(InvalidTransaction):
     """Rows have other columns than the table, or types that no value of them fits."""
 
 
-DID_YOU_MEAN = "Did you mean"
-"""Similar names follow, of tables that not everybody may know of."""
-
-
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a sentence that asks for known names like one that isn't known; "": none is."""
     near = difflib.get_close_matches(name, known, n=3)
-    return f"{DID_YOU_MEAN} {', '.join(near)}?" if near else ""
+    return f"Did you mean {', '.join(near)}?" if near else ""
 
 
 class NoSuchTable(CommitLogError):
-    """The log has no table of this name."""
+    """The log has no table of this name.
+
+    `hint` is the last sentence: it may name other tables, of which not everybody may know.
+    """
 
     ADVICE = "Create it first, or bring it back with undrop if it was dropped."
+
+    def __init__(self, message: str, *, hint: str = ""):
+        super().__init__(f"{message} {hint}" if hint else message)
+        self.hint = hint
 
 
 class NoSuchVersion(NoSuchTable):

@@ -23,7 +23,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from commitlog.errors import CommitLogError, CorruptLog, Overloaded
+from commitlog.errors import CommitLogError, CorruptLog, NoSuchTable, Overloaded
 from commitlog.model.limits import PROTOCOL_SUPPORTED, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from commitlog.model.values import made_fast
 
@@ -154,11 +154,19 @@ def parse_append(body: bytes) -> AppendFrame:
 
 def refused_frame(transaction_id: str, error: CommitLogError, appended: bool | None) -> bytes:
     """Return an unsolicited reply (0): a record was not appended, or may not have been."""
+    told = error_body(error)
+    body = {"request": 0, "transaction_id": transaction_id, "appended": appended, "error": told}
+    return json_frame(FrameKind.REPLY, body)
+
+
+def error_body(error: CommitLogError) -> dict[str, Any]:
+    """Return an error as a frame has it."""
     told: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, Overloaded):
         told["retry_after_seconds"] = error.retry_after_seconds
-    body = {"request": 0, "transaction_id": transaction_id, "appended": appended, "error": told}
-    return json_frame(FrameKind.REPLY, body)
+    if isinstance(error, NoSuchTable):
+        told["hint"] = error.hint
+    return told
 
 
 def outcome_frame(readable: bool, offset: int, record: bytes) -> bytes:

@@ -383,7 +383,7 @@ def _check_table(run: Ask, table: str, *, fragments: bool = False) -> Value:
 
         known = run("SELECT unnest(list_append(former_names, table_name)) AS t FROM tables", ())
         near = like_known(table, {str(row["t"]): "" for row in known})
-        raise NoSuchTable(f"the version index has no table {table!r}. {near}")
+        raise NoSuchTable(f"the version index has no table {table!r}.", hint=near)
     if fragments and lives[0]["format"] == "iceberg":
         raise InvalidRequest(
             f"{table!r} is an Iceberg table, and fragments are Lance's",

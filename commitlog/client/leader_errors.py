@@ -20,5 +20,7 @@ def error_from(body: Mapping[str, Any]) -> CommitLogError:
     if isinstance(kind, type) and issubclass(kind, CommitLogError):
         if issubclass(kind, errors.CommitConflict):
             return Unavailable(message)
+        if issubclass(kind, errors.NoSuchTable) and (hint := str(body.get("hint", ""))):
+            return kind(message.removesuffix(f" {hint}"), hint=hint)
         return kind(message)
     return Unavailable(f"{body.get('type')}: {message}")

@@ -67,7 +67,7 @@ class Snapshot:
         if found is None:
             at = sequences_text(self.positions)
             there = like_known(name, self.tables, "tables at that position")
-            raise NoSuchTable(f"the log had no table {name!r} at position {at}. {there}")
+            raise NoSuchTable(f"the log had no table {name!r} at position {at}.", hint=there)
         return found
 
     def open(self, table_id: TableName) -> Any:
@@ -271,8 +271,8 @@ class Reads(AsksSql, NamesPositions):
         }
         for name in map(format_table_id, namespaces):
             if name not in known:
-                advice = like_known(name, known, "namespaces")
-                raise NoSuchTable(f"the log has no namespace {name!r}. {advice}")
+                hint = like_known(name, known, "namespaces")
+                raise NoSuchTable(f"the log has no namespace {name!r}.", hint=hint)
 
     def _folded(
         self, runtime: Runtime, positions: Mapping[int, int], deadline: float

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.client.runtime import Runtime
-from commitlog.errors import DID_YOU_MEAN, NoSuchTable, did_you_mean
+from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.messages import TableDescription
 from commitlog.model.table import TableId, format_table_id
@@ -150,17 +150,9 @@ class Tables:
     def _learn(self, runtime: Runtime, table: TableId, answer: Callable[[], Any]) -> TableInfo:
         try:
             body = answer()
-        except NoSuchTable as error:
+        except NoSuchTable:
             self.forget(table)
-            if any(words in str(error) for words in (DID_YOU_MEAN, "is an Iceberg")):
-                raise
-            # A leader has compared its names, unless they are too many; others may not answer.
-            has_compared = NoSuchTable.ADVICE in str(error)
-            names = [] if has_compared else [info.name for info in self.ask_all(runtime)]
-            hint = did_you_mean(format_table_id(table), names) or NoSuchTable.ADVICE
-            raise NoSuchTable(
-                f"the log {runtime.log.name} has no table {format_table_id(table)}. {hint}"
-            ) from None
+            raise
         with self._lock:
             known = self._known.get(table)
             is_said_again = known is not None and known.body == body

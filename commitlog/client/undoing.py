@@ -284,7 +284,8 @@ class UndoesChanges(Host):
             name = format_table_id(table)
             raise NoSuchTable(
                 f"no table {name}{f' of incarnation {incarnation}' if incarnation else ''} was"
-                f" dropped from the log {runtime.log.name}. {lives.like_dropped(name)}"
+                f" dropped from the log {runtime.log.name}.",
+                hint=lives.like_dropped(name),
             )
         return found[-1]
 

@@ -77,4 +77,5 @@ def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
     from commitlog.client.names import like_known  # brings the log's records in
 
     known = [format_table_id(one.namespace) for one in log.namespaces() if one.namespace]
-    raise NoSuchTable(f"the log has no namespace {name!r}. {like_known(name, known, 'namespaces')}")
+    hint = like_known(name, known, "namespaces")
+    raise NoSuchTable(f"the log has no namespace {name!r}.", hint=hint)

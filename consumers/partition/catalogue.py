@@ -159,7 +159,7 @@ class PartitionHeads:
                 " client, such as pyiceberg, at the HTTP server's address"
             )
         if head is None:
-            raise NoSuchTable(no_such_table(table, self._heads))
+            raise no_such_table(table, self._heads)
         return head
 
     def heads(self, within: TableId = ()) -> list[Head]:
@@ -244,11 +244,12 @@ class PartitionHeads:
             self._iceberg.pop(change.table, None)
 
 
-def no_such_table(table: TableId, known: Collection[TableId]) -> str:
-    """Say that a table doesn't exist and which names are near, if there aren't many."""
+def no_such_table(table: TableId, known: Collection[TableId]) -> NoSuchTable:
+    """Return the error that names those that are near, if there aren't many."""
     name = format_table_id(table)
     names = [format_table_id(one) for one in (known if len(known) <= _COMPARED_MAX else ())]
-    return f"the log has no table {name}. {did_you_mean(name, names) or NoSuchTable.ADVICE}"
+    hint = did_you_mean(name, names) or NoSuchTable.ADVICE
+    return NoSuchTable(f"the log has no table {name}.", hint=hint)
 
 
 def _below(within: TableId, known: Iterable[TableId]) -> list[TableId]:

@@ -373,8 +373,7 @@ class Answers:
             self._write(connection, frame)
 
     def _refuse(self, connection: WriterConnection, error: CommitLogError) -> None:
-        body = {"type": type(error).__name__, "message": str(error)}
-        self._write(connection, wire.json_frame(FrameKind.ERROR, body))
+        self._write(connection, wire.json_frame(FrameKind.ERROR, wire.error_body(error)))
         self._connections.end(connection)
 
     def _spawn_reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:

@@ -33,6 +33,6 @@ def check_hello(hello: Mapping[str, Any], identity: Mapping[str, Any], token: st
 def failed(error: Exception) -> dict[str, Any]:
     """Return what a request is answered that failed."""
     if isinstance(error, CommitLogError):
-        return {"error": {"type": type(error).__name__, "message": str(error)}}
+        return {"error": wire.error_body(error)}
     logger.error("a request failed", exc_info=error)
     return {"error": {"type": "Unavailable", "message": f"the leader failed: {error!r}"}}

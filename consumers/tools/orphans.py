@@ -106,7 +106,8 @@ class Leftovers:
         lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]
         if table is not None and not lives:
             names = {one.name for one in self._ledger.lives.values()}
-            raise NoSuchTable(f"the log has no Lance table {table!r}. {like_known(table, names)}")
+            hint = like_known(table, names)
+            raise NoSuchTable(f"the log has no Lance table {table!r}.", hint=hint)
         lives = [one for one in lives if not self._ended.is_over(one)]
         # The files first: one that is there now is named later, if anybody names it.
         listed = {}

@@ -143,6 +143,14 @@ def test_a_refusal_names_no_tables_that_its_reader_may_not_see(world: World) -> 
         assert status == 404, answer
         assert "elsewhere$payroll" in str(answer)
         assert HOME not in str(answer)
+    then = {"x-commitlog-sequence": "3", **key("stranger")}
+    status, answer = world.post("/v1/table/elsewhere$payroll/describe", {}, headers=then)
+    assert (status, HOME in str(answer)) == (404, False), answer
+    dropped = world.post(f"/v1/table/{HOME}$payroll/deregister", {}, headers=key("owner"))
+    assert dropped[0] == 200, dropped
+    asked = {"table": "elsewhere$payroll"}
+    status, answer = world.post("/v1/log/undrop", asked, headers=key("stranger"))
+    assert (status, HOME in str(answer)) == (404, False), answer
 
 
 def test_a_rename_takes_admin_at_both_ends(world: World) -> None:

@@ -234,9 +234,11 @@ class LogIcebergService:
                 return batch_operations(self._lance, call)
         except PermissionDeniedError:
             raise
-        except (TableNotFoundError, NoSuchTable) as error:
-            text = self._lance.security.shown(who, str(error))
+        except NoSuchTable as error:
+            text = self._lance.security.shown(who, error)
             raise NoSuchTable(f"lance-{text}") from error
+        except TableNotFoundError as error:
+            raise NoSuchTable(f"lance-{error}") from error
         except ValidationError as error:
             raise InvalidTransaction(
                 f"lance-{message_of(error)}", field="lance-operations"

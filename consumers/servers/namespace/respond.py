@@ -61,7 +61,7 @@ def failure(entry: Entry, call: Call, error: Exception) -> Response:
         # Without a body, so that the connection is idle again when its client asks what landed.
         return Response(status_code=error.status, headers=error.headers)
     if isinstance(error, NoSuchTable):
-        error.args = (call.security.shown(call.principal, str(error)),)
+        error.args = (call.security.shown(call.principal, error),)
     if call.is_remote:
         error = error_out(entry.name, error, call.object_id or "")
     return error_response(error, call.path)

@@ -16,7 +16,7 @@ from typing import Any
 
 from lance_namespace.errors import UnauthenticatedError
 
-from commitlog.errors import DID_YOU_MEAN
+from commitlog.errors import NoSuchTable
 from commitlog.model.names import label_problem
 from commitlog.model.table import TableId
 from consumers.servers.security.access_file import AccessFile
@@ -144,11 +144,10 @@ class Security:
         """Return True if a principal may know that it is there."""
         return self._access is None or self._access.rules().grants.sees(principal, what)
 
-    def shown(self, principal: Principal, refusal: str) -> str:
-        """Return a refusal without similar names, unless its reader may see all that there are."""
-        if self.may(principal, Access.READ, ()):
-            return refusal
-        return refusal.partition(f" {DID_YOU_MEAN}")[0]
+    def shown(self, principal: Principal, refusal: NoSuchTable) -> str:
+        """Return a refusal without other names, unless its reader may see all that there are."""
+        may_see_all = self.may(principal, Access.READ, ())
+        return str(refusal) if may_see_all else str(refusal).removesuffix(f" {refusal.hint}")
 
 
 def _owner(keys: tuple[tuple[bytes, str], ...], key: str) -> str | None:

@@ -70,7 +70,8 @@ def check_table(genesis: Genesis, partition: int, table: str, known: Collection[
     wanted = parse_table_id(table)
     if DomainMap(genesis.domains).partition(wanted) == partition and wanted not in known:
         there = [format_table_id(one) for one in known]
-        raise NoSuchTable(f"the log has no table {table!r}. {like_known(table, there)}")
+        hint = like_known(table, there)
+        raise NoSuchTable(f"the log has no table {table!r}.", hint=hint)
 
 
 def check_root(log: Log, root: Path, partition: int) -> None:
