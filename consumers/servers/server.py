@@ -32,7 +32,7 @@ from consumers.runtime.roots import host_in_url
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
-from consumers.servers.security.answers import allowed_methods, is_iceberg, refusal
+from consumers.servers.security.answers import allowed_methods, refusal
 from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
@@ -108,10 +108,7 @@ def make_app(
         message = f"{request.method} {path}: {error.detail}"
         if status == 405 and (allowed := allowed_methods(routes, request.scope)):
             headers = {"Allow": allowed}  # Starlette names those of the path's first route only
-        if is_iceberg(path, base):
-            return refusal(path, request.method, status, message, headers, base)
-        body = {"error": message, "code": 0, "instance": path}
-        return JSONResponse(body, status, headers=headers)
+        return refusal(path, request.method, status, message, headers, base)
 
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
     table = RouteTable(routes)

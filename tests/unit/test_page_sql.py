@@ -91,7 +91,7 @@ def test_values_without_json_are_words_or_refused(uri: str, root: Path) -> None:
         ("DROP TABLE meta", "it is not a SELECT"),
     ):
         status, found = ask(uri, {"sql": sql})
-        assert (status, said in found["error"]) == (400, True), found
+        assert (status, found["code"], said in found["error"]) == (400, 13, True), found
 
 
 @pytest.mark.slow

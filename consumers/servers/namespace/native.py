@@ -87,7 +87,7 @@ def of_pylance(error: BaseException) -> Exception:
         return ConcurrentModificationError(text)
     if isinstance(error, NotImplementedError) or "not supported" in text.lower():
         return UnsupportedOperationError(text)
-    return InvalidInputError(f"it cannot be carried out: {text or type(error).__name__}")
+    return InvalidInputError(f"Lance can't carry the request out: {text or type(error).__name__}")
 
 
 def _is_raised_by_pylance(error: BaseException) -> bool:

@@ -82,6 +82,7 @@ def _is_on_path(one: TableId, other: TableId) -> bool:
 def denied(principal: Principal, access: Access, what: TableId) -> PermissionDeniedError:
     """Return the refusal of what no grant allows."""
     name = format_table_id(what) or "the root namespace"
+    do = "administer" if access is Access.ADMIN else access.name.lower()
     return PermissionDeniedError(
-        f"{principal.name} may not {access.name.lower()} {name}; ask its administrator for a grant"
+        f"{principal.name} may not {do} {name}; ask its administrator for a grant"
     )
