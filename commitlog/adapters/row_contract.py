@@ -30,7 +30,7 @@ from collections import Counter
 import pyarrow as pa
 from pyarrow import types
 
-from commitlog.adapters.row_text import check_text
+from commitlog.adapters.row_text import check_text, is_text
 from commitlog.adapters.row_values import (
     Misfit,
     aligned,
@@ -245,10 +245,6 @@ def _leaf_misfit(given: pa.DataType, wanted: pa.DataType) -> str:
     return "the types are not comparable"
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
 def _is_bytes(kind: pa.DataType) -> bool:
     return bool(
         types.is_binary(kind)
@@ -260,7 +256,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 _FAMILIES = (
     *(types.is_integer, types.is_floating, types.is_decimal, types.is_boolean),
-    *(types.is_date, types.is_time, types.is_duration, _is_text, _is_bytes),
+    *(types.is_date, types.is_time, types.is_duration, is_text, _is_bytes),
 )
 
 

@@ -23,7 +23,7 @@ _AS_BYTES = {
 
 def check_text(values: pa.Array) -> None:
     """Raise Misfit for the first value that has text which isn't UTF-8."""
-    if not holds(values.type, _is_text) or _is_good(values):
+    if not holds(values.type, is_text) or _is_good(values):
         return
     good, bad = 0, len(values)
     while bad - good > 1:
@@ -61,7 +61,7 @@ def _is_good(values: pa.Array) -> bool:
 
 def _texts(values: pa.Array) -> Iterator[pa.Array]:
     kind = values.type
-    if not holds(kind, _is_text):
+    if not holds(kind, is_text):
         return
     if isinstance(kind, pa.BaseExtensionType):
         yield from _texts(values.storage)
@@ -84,7 +84,8 @@ def _texts(values: pa.Array) -> Iterator[pa.Array]:
         yield values
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for texts, in any layout."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
