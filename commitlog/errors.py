@@ -77,8 +77,9 @@ class InvalidRequest(CommitLogError):
     """
 
     def __init__(self, message: str, *, field: str = "", value: object = None, advice: str = ""):
-        end = "" if advice.endswith("?") else "."
-        super().__init__(f"{message}. {advice}{end}" if advice else message)
+        # What Lance says may end with a question.
+        stop, end = ("" if text.endswith("?") else "." for text in (message, advice))
+        super().__init__(f"{message}{stop} {advice}{end}" if advice else message)
         self.field = field
         self.value = value
         self.advice = advice

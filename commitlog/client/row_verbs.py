@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from commitlog.client.arguments import check_options, heed_interrupt
+from commitlog.client.arguments import check_options, heed_interrupt, lances_words
 from commitlog.client.host import Host, Pairs, TableName
 from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
@@ -103,8 +103,10 @@ class WritesRows(Host):
                 raise kind(
                     f"a file of {format_table_id(parse_table_id(table_id))} can't be read: {told}"
                 ) from error
+            asked = {"columns": chosen, "filter": filter}
+            named = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
             raise InvalidRequest(
-                f"columns={chosen!r} and filter={filter!r} can't be read: {told}",
+                f"{' and '.join(named)} can't be read: {lances_words(error)}",
                 field="columns" if filter is None else "filter",
                 value=chosen if filter is None else filter,
                 advice=f"Use the columns {', '.join(dataset.schema.names)}",

@@ -271,7 +271,7 @@ class Reads(AsksSql, NamesPositions):
         }
         for name in map(format_table_id, namespaces):
             if name not in known:
-                hint = like_known(name, known, "namespaces")
+                hint = like_known(name, known - {""}, "namespaces")
                 raise NoSuchTable(f"the log has no namespace {name!r}.", hint=hint)
 
     def _folded(

@@ -587,6 +587,9 @@ def test_a_scan_tells_a_missing_file_from_a_mistake_in_what_is_asked(client: Com
             client.scan("a$t", wrong)
     with pytest.raises(InvalidRequest, match="can't be read"):
         client.scan("a$t", columns=["nope"])
+    asked = r"^filter='idd > 1' can't be read: .* Did you mean 'id'\? Use the columns id, v\.$"
+    with pytest.raises(InvalidRequest, match=asked):
+        client.scan("a$t", "idd > 1")
     assert client.scan("a$t", "id > 5 -- few;").num_rows == 4
     [file] = Path(client.table("a$t").location, "data").glob("*.lance")
     file.unlink()

@@ -231,6 +231,8 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
         tables("shop$stok")
     with pytest.raises(NoSuchTable, match=r"no namespace 'shp'. Did you mean shop\?"):
         tables("audit", "shp$*")
+    with pytest.raises(NoSuchTable, match=r"'zzz'. The namespaces are \w+"):
+        tables("zzz$*")
     for wrong in (7, [7], [["shop", 7]]):
         with pytest.raises(InvalidRequest, match="is not a valid name"):
             shop.client.subscribe(wrong)  # type: ignore[arg-type]
