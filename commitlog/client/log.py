@@ -156,6 +156,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         """Create an empty table at version 1; TableAlreadyExists unless `exist_ok`.
 
         The policy `every` writes a manifest file for each version, `latest` only for the newest.
+        By `primary_key` concurrent writes of one key conflict; it isn't a constraint on rows.
         `storage_options` are pylance's. Only this process uses them; they are never recorded.
         """
         operation = catalogue.create_table(

@@ -29,7 +29,10 @@ class WritesRows(Host):
     """Adds to `CommitLog` the methods that change rows."""
 
     def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
-        """Append rows; see `Execution` for the options."""
+        """Append rows; see `Execution` for the options.
+
+        A refusal is returned like a commit; `raise_for_conflict` of the outcome raises it.
+        """
         return self._execution(table_id, options).append(data)
 
     def delete(
