@@ -113,7 +113,9 @@ class WrongColumns(InvalidTransaction):
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a sentence that asks for known names like one that isn't known; "": none is."""
-    near = difflib.get_close_matches(name, known, n=3)
+    # A shell takes `$orders` of an unquoted name for a variable.
+    inside = sorted(one for one in known if one.startswith(f"{name}$"))
+    near = [*dict.fromkeys((*inside, *difflib.get_close_matches(name, known, n=3)))][:3]
     return f"Did you mean {', '.join(near)}?" if near else ""
 
 

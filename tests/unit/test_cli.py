@@ -241,6 +241,8 @@ def test_what_an_operator_changes_is_recorded_in_their_name(
 
 def test_who_misnames_a_table_is_helped() -> None:
     assert like_known("shop$order", {"shop$orders", "x"}) == "Did you mean shop$orders?"
+    unquoted = like_known("web", {"web$a_long_name", "web$b_long_name", "webs$a", "x"})
+    assert unquoted == "Did you mean web$a_long_name, web$b_long_name, webs$a?"
     assert like_known("zzz", {"b", "a"}) == "The tables are a, b."
     assert like_known("zzz", [f"t{n}" for n in range(9)]).endswith("t4, ….")
     assert like_known("zzz", set(), "dropped tables") == "There are no dropped tables."
