@@ -134,7 +134,7 @@ def broker(
                 if failure := running.failure():
                     raise failure
 
-    run_part("kafka", root, work)
+    run_part("kafka", root, work, is_client=False)
 
 
 def init(

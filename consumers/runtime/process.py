@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from commitlog.adapters.disk import advice, with_advice
@@ -31,6 +31,7 @@ from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.forking import die_with_parent
 from consumers.runtime.log_lines import VARIABLE, JsonLines
+from consumers.runtime.steady_clock import stop_when_set_back
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
@@ -96,10 +97,12 @@ def run_part(
     work: Callable[[threading.Event, OnReady], None],
     *,
     niceness: int = 0,
+    is_client: bool = True,
 ) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
 
-    With a `niceness` it gets less of a processor that others want too.
+    With a `niceness` it gets less of a processor that others want too. A client of Kafka ends if
+    the clock is set back.
     """
     configure_logging(name, root)
     _allow_many_files()
@@ -116,8 +119,9 @@ def run_part(
             target=_end_with_supervisor, args=(lifeline, stop), name="lifeline", daemon=True
         ).start()
     stop_on_signals(stop, on_signal=_leave)
-    has_ended = threading.Event()
-    ending = (name, stop, has_ended, END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS)
+    has_ended, set_back = threading.Event(), stop_when_set_back(stop) if is_client else []
+    seconds = END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS
+    ending = (name, stop, has_ended, seconds, set_back)
     threading.Thread(target=_end_by_force, args=ending, name="end", daemon=True).start()
 
     def on_ready(address: str) -> None:
@@ -131,6 +135,8 @@ def run_part(
     logger.info("%s starts (process %d)", name, os.getpid())
     try:
         _work_patiently(name, work, stop, on_ready, is_patient=lifeline is not None)
+        if set_back:
+            raise Unavailable(set_back[0])
     except Stopped:
         logger.info("%s was stopped while it started", name)
     except Exception as error:
@@ -350,15 +356,20 @@ def _end_with_supervisor(lifeline: socket.socket, stop: threading.Event) -> None
 
 
 def _end_by_force(
-    name: str, stop: threading.Event, has_ended: threading.Event, seconds: float
+    name: str,
+    stop: threading.Event,
+    has_ended: threading.Event,
+    seconds: float,
+    set_back: Sequence[str],
 ) -> None:
     """End a part that may be killed at any time, if its work waits for a silent Kafka or disk."""
     stop.wait()
     if has_ended.wait(seconds):
         return
-    logger.info("%s has ended; it waited for something that didn't answer", name)
+    why = set_back[0] if set_back else "it waited for something that didn't answer"
+    logger.log(logging.ERROR if set_back else logging.INFO, "%s ends: %s", name, why)
     logging.shutdown()
-    os._exit(0)
+    os._exit(3 if set_back else 0)  # as Unavailable ends a command
 
 
 class _StandardError(logging.Handler):

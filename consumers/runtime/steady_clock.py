@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
 JUMP_MS = 60_000
 HELD_MS = 6 * 3_600_000
 """A jump is believed once the clock has gone on from there for so long."""
+SET_BACK_MS, LOOK_SECONDS = 10_000, 2.0
 _UPTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)
 """A clock that nobody sets, and that goes on while the machine sleeps."""
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _uptime_ms() -> int:
+    return time.clock_gettime_ns(_UPTIME) // 1_000_000
+
+
+def stop_when_set_back(
+    stop: threading.Event,
+    wall_ms: Callable[[], int] = _wall_ms,
+    uptime_ms: Callable[[], int] = _uptime_ms,
+) -> list[str]:
+    """Have `stop` set once the machine's clock is set back; the returned list then says why.
+
+    Kafka's library waits by that clock: what waits for a broker that is away, then waits for so
+    much longer, and nobody can end that. A few seconds, by which clocks are set all the time, are
+    left alone.
+    """
+    why: list[str] = []
+
+    def look() -> None:
+        ahead_ms = wall_ms() - uptime_ms()
+        while not stop.wait(LOOK_SECONDS):
+            before_ms, ahead_ms = ahead_ms, wall_ms() - uptime_ms()
+            if before_ms - ahead_ms >= SET_BACK_MS:
+                seconds = (before_ms - ahead_ms) / 1000
+                why.append(f"the clock was set back by {seconds:,.0f} s: all waits begin anew")
+                stop.set()
+
+    threading.Thread(target=look, name="clock", daemon=True).start()
+    return why
 
 
 class SteadyClock:
@@ -17,8 +53,8 @@ class SteadyClock:
 
     def __init__(
         self,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        uptime_ms: Callable[[], int] = lambda: time.clock_gettime_ns(_UPTIME) // 1_000_000,
+        wall_ms: Callable[[], int] = _wall_ms,
+        uptime_ms: Callable[[], int] = _uptime_ms,
     ) -> None:
         """Begin with the machine's time."""
         self._wall_ms, self._uptime_ms = wall_ms, uptime_ms

@@ -1,13 +1,19 @@
 """A clock that doesn't believe each jump of its machine's, and what is left alone for that."""
 
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from consumers.runtime.steady_clock import HELD_MS, JUMP_MS, SteadyClock
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime.steady_clock import HELD_MS, JUMP_MS, SteadyClock, stop_when_set_back
 from consumers.tools.clocks import clock_difference
 from tests.service import service
+from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
 
@@ -46,6 +52,47 @@ def test_a_clock_that_is_put_right_again_is_believed_at_once() -> None:
     assert clock.now_ms() == machine.wall_ms
     machine.goes_on(HOUR_MS, JUMP_MS)  # as a clock is set every day
     assert clock.now_ms() == machine.wall_ms
+
+
+@pytest.mark.parametrize(
+    ("jump_ms", "is_told"), [(-HOUR_MS, True), (-9_000, False), (HOUR_MS, False)]
+)
+def test_only_a_step_back_is_told(jump_ms: int, is_told: bool) -> None:
+    machine, looks = Machine(), iter([0, jump_ms, 0])
+    stop = Mock()
+
+    def wait(pause: float) -> bool:
+        jump = None if stop.set.called else next(looks, None)
+        machine.goes_on(round(pause * 1000), jump or 0)
+        return jump is None
+
+    stop.wait = wait
+    found = stop_when_set_back(stop, lambda: machine.wall_ms, lambda: machine.uptime_ms)
+    wait_until(lambda: not any(one.name == "clock" for one in threading.enumerate()), "its end")
+    assert (len(found), stop.set.called) == (is_told, is_told)
+
+
+SET_BACK = """
+import sys
+import threading
+import time
+from pathlib import Path
+from consumers.runtime import process, steady_clock
+process.END_SECONDS, steady_clock.LOOK_SECONDS = 0.1, 0.01
+def work(stop, on_ready):
+    right = time.time_ns
+    time.time_ns = lambda: right() - 3600 * 10**9
+    (threading.Event() if sys.argv[2] == "hangs" else stop).wait()
+process.run_part("index", Path(sys.argv[1]), work)
+"""
+
+
+@pytest.mark.parametrize("how", ["hangs", "returns"])
+def test_a_part_whose_clock_is_set_back_ends_to_be_started_again(tmp_path: Path, how: str) -> None:
+    """Kafka's library waits by that clock: an hour more for a broker that is away."""
+    ended = subprocess.run([sys.executable, "-c", SET_BACK, str(tmp_path), how], check=False)
+    assert "index ends: the clock was set back by 3,600 s" in (tmp_path / "index.log").read_text()
+    assert ended.returncode == (ExitCode.UNAVAILABLE if how == "hangs" else 1)  # by a traceback
 
 
 def test_a_leader_whose_machine_jumps_says_the_time_of_before(

@@ -170,7 +170,7 @@ def test_a_part_that_waits_for_what_is_silent_ends_when_asked(tmp_path: Path) ->
     wait_until(lambda: script.address == "here:1", "its address")
     script.ask_to_end()
     assert script.end(time.monotonic() + WAIT_SECONDS)
-    assert "script has ended; it waited" in (tmp_path / "script.log").read_text()
+    assert "script ends: it waited" in (tmp_path / "script.log").read_text()
 
 
 @pytest.mark.slow
