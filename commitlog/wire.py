@@ -221,11 +221,7 @@ def overloaded_frame(
     message: str, retry_after_seconds: float, principal: str | None = None
 ) -> bytes:
     """Return an unsolicited reply (0): the writer, or one principal, is to pause."""
-    error: dict[str, Any] = {
-        "type": "Overloaded",
-        "message": message,
-        "retry_after_seconds": retry_after_seconds,
-    }
+    error = error_body(Overloaded(message, retry_after_seconds))
     if principal is not None:
         error["principal"] = principal
     return json_frame(FrameKind.REPLY, {"request": 0, "error": error})

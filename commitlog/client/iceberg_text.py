@@ -50,20 +50,21 @@ def checked_change(change: IcebergChange) -> IcebergChange:
     if not isinstance(change.table, tuple):
         _refuse("table", "must be a tuple of names", change.table)
     parse_table_id(change.table)
+    read: dict[str, Any] = {}
     for name in ("requirements", "updates"):
         text = getattr(change, name)
         if not isinstance(text, str):
             _refuse(name, "must be JSON text", text)
         try:
-            load_json(text, name)
+            read[name] = load_json(text, name)
         except Invalid as error:
             raise InvalidTransaction(str(error), field=name) from error
         if problem := number_problem(text.encode(errors="replace")):
             _refuse(name, problem, None)
-    asked, named = (load_json(change.updates, "updates") for _ in range(2))
+    named = load_json(change.updates, "updates")
     with_type_names({"updates": named})
     # A text that needs no change stays as it is: a repetition is known by it.
-    return change if named == asked else replace(change, updates=dump_json(named))
+    return change if named == read["updates"] else replace(change, updates=dump_json(named))
 
 
 def with_type_names(body: Any) -> Any:

@@ -20,7 +20,8 @@ def error_from(body: Mapping[str, Any]) -> CommitLogError:
     if isinstance(kind, type) and issubclass(kind, CommitLogError):
         if issubclass(kind, errors.CommitConflict):
             return Unavailable(message)
-        if issubclass(kind, errors.NoSuchTable) and (hint := str(body.get("hint", ""))):
-            return kind(message.removesuffix(f" {hint}"), hint=hint)
-        return kind(message)
+        error = kind(message)
+        if isinstance(error, errors.NoSuchTable):
+            error.hint = str(body.get("hint", ""))
+        return error
     return Unavailable(f"{body.get('type')}: {message}")

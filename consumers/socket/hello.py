@@ -32,7 +32,7 @@ def check_hello(hello: Mapping[str, Any], identity: Mapping[str, Any], token: st
 
 def failed(error: Exception) -> dict[str, Any]:
     """Return what a request is answered that failed."""
-    if isinstance(error, CommitLogError):
-        return {"error": wire.error_body(error)}
-    logger.error("a request failed", exc_info=error)
-    return {"error": {"type": "Unavailable", "message": f"the leader failed: {error!r}"}}
+    if not isinstance(error, CommitLogError):
+        logger.error("a request failed", exc_info=error)
+        error = Unavailable(f"the leader failed: {error!r}")
+    return {"error": wire.error_body(error)}

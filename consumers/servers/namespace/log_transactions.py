@@ -264,7 +264,8 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
 def describe_log_transaction(service: Service, call: Call) -> dict[str, Any]:
     """Return the outcome of a transaction, by its id or by the key that it was sent under."""
     asked = call.object_id or ""
-    found = service.transaction(asked) or service.transaction(id_of_key(asked))
+    ids = dict.fromkeys((asked, id_of_key(asked)))
+    found = next(filter(None, map(service.transaction, ids)), None)
     if found is None:
         raise TransactionNotFoundError(f"the log has no outcome of {call.object_id!r} yet")
     outcome, _ = found
