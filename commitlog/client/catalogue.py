@@ -138,7 +138,10 @@ def register_table(
     """Make the operation that takes over a dataset, at the newest version it has now."""
     path = _location(location) or ""
     reach(path, storage_options)
+    root = local_path(path)
     try:
+        if root is not None:
+            root.stat()  # of a name that is too long, pylance finds that out in a minute or never
         dataset = open_dataset(path)
     except (ValueError, OSError) as error:
         raise InvalidTransaction(
@@ -151,7 +154,6 @@ def register_table(
     name = manifest_name(version, NamingScheme.V2)
     if not is_there(path, version):
         raise NoSuchVersion(f"version {version} of {location} has no manifest")
-    root = local_path(path)
     if root is not None and not (root / VERSIONS_DIRECTORY / name).exists():
         name = manifest_name(version, NamingScheme.V1)
     return RegisterTable(

@@ -1,5 +1,6 @@
 """Do names of tables and namespaces, and the errors about them, come out as the protocol has it?"""
 
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -103,6 +104,14 @@ def test_a_table_whose_newest_manifests_were_removed_does_not_come_back(world: W
     assert (status, "version 3 or a newer one" in said["error"]) == (400, True), said
     world.open(["e", "lost"]).insert(numbers(12, 13))
     assert world.open(["e", "lost"]).count_rows() == 13
+
+
+def test_a_place_that_no_path_reaches_is_refused_at_once(world: World) -> None:
+    begun = time.monotonic()
+    status, said = world.post("/v1/table/e$far/register", {"location": "x" * 6000})
+    assert (status, said["code"]) == (400, 13), said
+    assert "File name too long" in said["error"]
+    assert time.monotonic() - begun < 2  # pylance itself takes longer, a minute for 20 KB
 
 
 def test_a_table_gets_another_name(world: World) -> None:
