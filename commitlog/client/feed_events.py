@@ -59,6 +59,10 @@ def _row(start: Start) -> list[int | str]:
     return row if start.told <= place.sequence else [*row, start.told]
 
 
+class _ForeignToken(WrongLog, InvalidRequest):
+    """A resume token is another log's. The request is wrong, not what this program is set to."""
+
+
 def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
     """Return where a feed continues in each partition that has a resume token.
 
@@ -84,9 +88,12 @@ def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
             advice="Give an event's token unchanged, a sequence, 'beginning' or 'now'",
         ) from error
     if found != log_id or len(starts) != partitions:
-        raise WrongLog(
+        raise _ForeignToken(
             f"the resume token is of log {found!r} with {len(starts)} partitions; this is"
-            f" {log_id!r} with {partitions}. Begin anew"
+            f" {log_id!r} with {partitions}",
+            field="from_position",
+            value=token[:80],
+            advice="Begin anew",
         )
     places = [start.place for start in starts]
     if any(min(p.sequence, p.outcomes_offset, p.epoch) < 0 for p in places):

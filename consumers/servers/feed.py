@@ -31,7 +31,8 @@ from starlette.types import Receive, Scope, Send
 from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
-from commitlog.errors import CommitLogError, InvalidRequest, LogMoved, NoSuchTable, WrongLog
+from commitlog.errors import CommitLogError
+from consumers.servers.namespace.status import error_response
 from consumers.servers.security.identity import PRINCIPAL
 from consumers.servers.security.limits import count, share_of
 
@@ -92,14 +93,9 @@ class _Feeds:
         opening = self._threads.submit(subscribe)
         try:
             subscription = await asyncio.wrap_future(opening)
-        except (InvalidRequest, WrongLog, NoSuchTable) as error:
-            self._give_back(client)
-            status = 404 if isinstance(error, NoSuchTable) else 400
-            status = 503 if isinstance(error, LogMoved) else status
-            raise HTTPException(status, str(error)) from error
         except CommitLogError as error:
             self._give_back(client)
-            raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error
+            return error_response(error, request.url.path)
         except asyncio.CancelledError:
             # The client has hung up, and the subscription may be made all the same.
             self._threads.submit(self._end, opening, client)

@@ -191,6 +191,8 @@ def test_rubbish_is_no_token(token: str) -> None:
 
 def test_a_token_of_another_log_is_refused() -> None:
     token = token_of("log-1", [Start(ChainPlace(1, 3, 1, b"h"), 1)])
+    with pytest.raises(InvalidRequest, match="Begin anew"):
+        token_starts(token, "log-0", 1)
     with pytest.raises(WrongLog, match="log-1"):
         token_starts(token, "log-0", 1)
     with pytest.raises(WrongLog, match="with 2"):

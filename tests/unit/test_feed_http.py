@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
@@ -27,6 +28,9 @@ from tests.waiting import wait_until
 
 WAIT_SECONDS = 180.0
 COMMITS = 12
+ANOTHER_LOG = (
+    base64.urlsafe_b64encode(b'{"v":1,"log":"other","at":[[1,1,1,""]]}').decode().rstrip("=")
+)
 
 
 @pytest.fixture(scope="module")
@@ -209,22 +213,27 @@ def test_a_feed_s_head_holds_neither_a_place_nor_the_connection(uri: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "error", "said"),
     [
-        ({"from": "rubbish"}, "token"),
-        ({"from": "999999"}, "beyond the end"),
-        ({"table": "a/b"}, "table"),
-        ({"seconds": "0"}, "seconds"),
-        ({"seconds": "nan"}, "seconds"),
-        ({"seconds": "1e9"}, "seconds"),
+        ({"from": "rubbish"}, (400, 13), "token"),
+        ({"from": "999999"}, (400, 13), "beyond the end"),
+        ({"from": ANOTHER_LOG}, (400, 13), "the resume token is of log 'other'"),
+        ({"table": "a/b"}, (400, 13), "table"),
+        ({"table": "nobody"}, (404, 4), "the log has no table nobody"),
+        ({"table": "nobody$*"}, (404, 4), "the log has no namespace 'nobody'"),
+        ({"seconds": "0"}, (400, 13), "seconds"),
+        ({"seconds": "nan"}, (400, 13), "seconds"),
+        ({"seconds": "1e9"}, (400, 13), "seconds"),
     ],
 )
-def test_bad_input_says_what_is_wrong(uri: str, parameters: dict[str, str], said: str) -> None:
+def test_bad_input_says_what_is_wrong(
+    uri: str, parameters: dict[str, str], error: tuple[int, int], said: str
+) -> None:
     feed = Feed(uri, **parameters)
-    body = feed.response.read().decode()
+    body = json.loads(feed.response.read())
     feed.cut()
-    assert feed.status == 400, body
-    assert said in body
+    assert (feed.status, body["code"]) == error, body
+    assert said in body["error"]
 
 
 def test_too_many_feeds_are_told_to_come_back_later(uri: str) -> None:

@@ -18,6 +18,8 @@ import lance_namespace
 import pyarrow as pa
 import pytest
 
+from commitlog.client.feed_events import Start, token_of
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidRequest
 from commitlog.model.operations import IcebergChange
 from tests.iceberg_server import IcebergServer
@@ -176,6 +178,14 @@ def lance_at(world: World, position: object) -> Any:
 
 def lance_rows(namespace: Any, table: list[str]) -> pa.Table:
     return lance.dataset(namespace_client=namespace, table_id=table).to_table()
+
+
+def test_a_token_of_another_log_is_a_wrong_request(world: World, server: IcebergServer) -> None:
+    token = token_of("another", [Start(ChainPlace(1, 3, 1, bytes(32)), 1)])
+    said = world.post("/v1/namespace/$/describe", headers={"x-commitlog-sequence": token})
+    assert (said[0], said[1]["code"]) == (400, 13), said
+    told = server.ask("GET", f"/v1/config?warehouse=at:{token}")
+    assert (told.status, told.error["type"]) == (400, "BadRequestException"), told
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ _WRONG = {
     "403": "The caller may not read everything.",
     "408": "The body didn't arrive in time.",
     "413": "The query is too long.",
+    "429": "Too many requests of this client are running.",
     "431": "The headers are too large.",
     "503": "Too many requests at once; try again after Retry-After.",
 }
@@ -141,7 +142,6 @@ _MORE = {
     "406": "The operation isn't served.",
     "409": "Refused: a concurrent commit won, or the key was used for another body.",
     "415": "The body's content encoding is unknown.",
-    "429": "Too many requests of this client are running.",
     "500": "It is not known whether the transaction committed: ask for it by its id.",
 }
 
