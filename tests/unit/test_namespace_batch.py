@@ -213,7 +213,7 @@ def test_an_idempotency_key_is_one_request(
     assert world.post(BATCH, request, headers=key) == first
     other = {"operations": [{"declare_table": {"id": [namespace, "e"]}}]}
     status, body = world.post(BATCH, other, headers=key)
-    assert (status, body["code"]) == (409, 14)
+    assert (status, body["code"]) == (400, 13)
 
 
 def test_a_batch_whose_table_is_gone_by_now_gets_the_first_answer(

@@ -496,7 +496,7 @@ def test_a_key_has_an_operation_carried_out_once(world: World, table: str, opera
     stands = world.post(f"{table}/version/list")[1]["versions"]
     assert ask(again=False) == first
     status, refused = ask(again=True)
-    assert (status, refused["code"]) == (409, 14)
+    assert (status, refused["code"]) == (400, 13)
     assert world.post(f"{table}/version/list")[1]["versions"] == stands
 
 

@@ -17,7 +17,6 @@ from uuid import UUID, uuid5
 
 import lance
 from lance_namespace import (
-    ConcurrentModificationError,
     InvalidInputError,
     NamespaceNotFoundError,
     TableVersionNotFoundError,
@@ -223,18 +222,20 @@ class Service:
         key = call.key
         found = self.transaction(key) if key is not None else None
         if found is not None and dict(found[1].properties).get(BODY_HASH) != call.digest:
-            raise ConcurrentModificationError(
+            # No conflict: a client that reads again and repeats it under this key gets no further.
+            raise InvalidInputError(
                 f"the Idempotency-Key was used for another request, transaction {key}; use a new"
                 " key for a new request"
             )
         return found
 
     def was_committed(self, call: Call) -> bool:
-        """Say whether a request under the same Idempotency-Key has committed by now."""
-        found = self.transaction(call.key) if call.key is not None else None
-        if found is None or found[0].status is not Status.COMMITTED:
-            return False
-        return dict(found[1].properties).get(BODY_HASH) == call.digest
+        """Say whether a request under the same Idempotency-Key has committed by now.
+
+        Raises InvalidInputError if the key was used for another request.
+        """
+        found = self.first_decision(call)
+        return found is not None and found[0].status is Status.COMMITTED
 
     def submit(
         self,

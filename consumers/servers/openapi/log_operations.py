@@ -140,7 +140,7 @@ _OUTCOME = {
 _MORE = {
     "404": "The table does not exist, or the transaction has no outcome yet.",
     "406": "The operation isn't served.",
-    "409": "Refused: a concurrent commit won, or the key was used for another body.",
+    "409": "Refused: a concurrent commit won.",
     "415": "The body's content encoding is unknown.",
     "500": "It is not known whether the transaction committed: ask for it by its id.",
 }
