@@ -42,8 +42,8 @@ from commitlog.core.tables.branch_names import branch_location
 from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId
 
-COMMIT_UNKNOWN = "commit result"
-"""In what pylance says when it could not find out whether it committed, or was refused."""
+COMMIT_UNKNOWN = "Commit result for version "
+"""How Lance begins when it could not find out whether it committed, or was refused."""
 
 _LOCAL_SCHEMES = {"file", "file-object-store"}
 
@@ -321,7 +321,7 @@ def saying_why(dataset: Any) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:  # the second of an index
-        if namespace.refused is not None and COMMIT_UNKNOWN in str(error).lower():
+        if namespace.refused is not None and COMMIT_UNKNOWN in str(error):
             raise namespace.refused from error
         if (failed := namespace.failure_in(error)) is not None:
             raise failed from error

@@ -271,7 +271,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         ) from error
 
 
-def lances_words(error: Exception) -> str:
+def lances_words(error: BaseException) -> str:
     """Return what Lance said, without its sources' places, for a sentence that goes on."""
     said: object = error
     while isinstance(said, KeyError | NotImplementedError | tuple):

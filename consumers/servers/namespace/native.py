@@ -15,8 +15,9 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
+from commitlog.client.arguments import lances_words
 from commitlog.client.caller import acting_for
-from commitlog.errors import InvalidTransaction, OutcomeUnknown, without_build_paths
+from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
@@ -24,6 +25,11 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service, keyed
 
 _PYLANCE = frozenset({"lance", "pyarrow"})
+_CONFLICTS = (
+    *("Commit conflict for version ", "Retryable commit conflict for version "),
+    *("Incompatible transaction: ", "Too many concurrent writers", "Ref conflict error: "),
+)
+"""How Lance begins to say that another writer was faster."""
 
 
 def commit_natively(
@@ -80,12 +86,13 @@ def of_pylance(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not _is_raised_by_pylance(error):
         return error
-    text = without_build_paths(str(error))
-    if COMMIT_UNKNOWN in text.lower():
+    # The beginning is Lance's own; names of the request may follow, and say anything.
+    text = lances_words(error).removeprefix("Wrapped error: ")
+    if text.startswith(COMMIT_UNKNOWN):
         return OutcomeUnknown(text, "")
-    if "conflict" in text.lower():
+    if text.startswith(_CONFLICTS):
         return ConcurrentModificationError(text)
-    if isinstance(error, NotImplementedError) or "not supported" in text.lower():
+    if isinstance(error, NotImplementedError) or text.startswith("Not supported: "):
         return UnsupportedOperationError(text)
     return InvalidInputError(f"Lance can't carry the request out: {text or type(error).__name__}")
 
