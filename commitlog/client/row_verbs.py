@@ -93,7 +93,7 @@ class WritesRows(Host):
         """
         from commitlog.client.rows import whole
 
-        condition = None if filter is None else whole(filter)
+        condition = None if filter is None else whole(filter, "filter")
         dataset = self.open(table_id, fresh=fresh, position=position)
         chosen = None if columns is None else list(columns)
         try:

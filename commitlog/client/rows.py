@@ -265,7 +265,7 @@ def scan(
         ) from error
 
 
-def whole(sql: str) -> str:
+def whole(sql: str, field: str = "predicate") -> str:
     """Return SQL in brackets: Lance would read no further than an expression goes.
 
     A closing line ends a comment, and a semicolon ends what is read anyway. InvalidTransaction for
@@ -277,7 +277,7 @@ def whole(sql: str) -> str:
         if depth < 0:
             raise InvalidTransaction(
                 f"{sql!r} closes a bracket that it doesn't open",
-                field="predicate",
+                field=field,
                 value=sql,
                 advice="Correct the SQL",
             )

@@ -32,7 +32,6 @@ from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
 from commitlog.errors import CommitLogError
-from consumers.servers.namespace.status import error_response
 from consumers.servers.security.identity import PRINCIPAL
 from consumers.servers.security.limits import count, share_of
 
@@ -93,14 +92,11 @@ class _Feeds:
         opening = self._threads.submit(subscribe)
         try:
             subscription = await asyncio.wrap_future(opening)
-        except CommitLogError as error:
-            self._give_back(client)
-            return error_response(error, request.url.path)
         except asyncio.CancelledError:
             # The client has hung up, and the subscription may be made all the same.
             self._threads.submit(self._end, opening, client)
             raise
-        except Exception:  # a bug, which the server reports
+        except Exception:
             self._give_back(client)
             raise
         return _Stream(

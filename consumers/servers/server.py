@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from lance_namespace import LanceNamespaceError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -27,9 +28,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from commitlog.errors import Unavailable
+from commitlog.errors import CommitLogError, Unavailable
 from consumers.runtime.roots import host_in_url
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
+from consumers.servers.namespace.status import error_response
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
 from consumers.servers.security.answers import allowed_methods, refusal
@@ -110,6 +112,9 @@ def make_app(
             headers = {"Allow": allowed}  # Starlette names those of the path's first route only
         return refusal(path, request.method, status, message, headers, base)
 
+    async def failed(request: Request, error: Exception) -> Response:
+        return error_response(error, request.url.path)
+
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
     table = RouteTable(routes)
     return Starlette(
@@ -120,7 +125,11 @@ def make_app(
             *described,
             Mount(base, routes=[table]) if base else table,
         ],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={
+            HTTPException: refused,
+            CommitLogError: failed,
+            LanceNamespaceError: failed,
+        },
         middleware=[
             Middleware(Observe, metrics=settings.metrics, base_path=base),
             Middleware(

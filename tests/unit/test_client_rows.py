@@ -544,3 +544,6 @@ def test_a_merges_condition_with_something_behind_it_is_refused(
     comment = "source.id = 2 -- of two;)"
     client.merge_insert(table, rows, when_matched_update_all_filt=comment).raise_for_conflict()
     assert _rows(client)[2] == "B"
+    with pytest.raises(InvalidTransaction, match="closes a bracket") as refused:
+        client.scan(table, "id = 2) OR (true")
+    assert refused.value.field == "filter", "as the argument is called"

@@ -146,7 +146,7 @@ def table(ask: Ask, name: str) -> Row:
         f"SELECT status, count(*) AS count FROM operations WHERE {where} GROUP BY 1", parameters
     )
     if not lives and not counts:
-        raise NoSuchTable(_unknown(ask, name))
+        raise _unknown(ask, name)
     return {
         "name": name,
         "lives": lives,
@@ -334,7 +334,7 @@ def must_exist(ask: Ask, name: str) -> None:
     )
     rows = rows or ask("SELECT 1 FROM operations WHERE table_name = ? LIMIT 1", [name])
     if not rows:
-        raise NoSuchTable(_unknown(ask, name))
+        raise _unknown(ask, name)
 
 
 def near_names(ask: Ask, name: str) -> list[str]:
@@ -348,7 +348,7 @@ def near_names(ask: Ask, name: str) -> list[str]:
     return difflib.get_close_matches(name, names, NEAR_NAMES_MAX, 0.5)
 
 
-def _unknown(ask: Ask, name: str) -> str:
+def _unknown(ask: Ask, name: str) -> NoSuchTable:
     near = near_names(ask, name)
-    hint = f" Near: {', '.join(near)}." if near else ""
-    return f"the version index has no table {name!r}.{hint}"
+    hint = f"Did you mean {', '.join(near)}?" if near else ""
+    return NoSuchTable(f"the version index has no table {name!r}.", hint=hint)

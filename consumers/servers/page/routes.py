@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from lance_namespace import TransactionNotFoundError
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable, UnsupportedFormat
+from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import INT64_MAX
 from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
@@ -107,10 +108,7 @@ class _Api:
     def endpoint(self, question: Question) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             # Before the question: an answer from a newer snapshot is only asked for once more.
-            try:
-                tag = f'"{self._snapshots.signature()}"'
-            except Unavailable as error:
-                raise _unavailable(error) from error
+            tag = f'"{self._snapshots.signature()}"'
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers={"ETag": tag})
             found = await self._answer(lambda ask: question(ask, request.query_params))
@@ -123,23 +121,17 @@ class _Api:
         work = loop.run_in_executor(self._threads, self._snapshots.read, question, asking)
         try:
             return await asyncio.wait_for(work, ANSWER_SECONDS)
-        except (NoSuchTable, NoSuchVersion) as error:
-            raise HTTPException(404, str(error)) from error
-        except (Unavailable, UnsupportedFormat) as error:  # another program's, until a new one is
-            raise _unavailable(error) from error
+        except UnsupportedFormat as error:  # another program's, until a new one is
+            raise Unavailable(str(error)) from error
         except duckdb.OutOfMemoryException:
-            raise _unavailable(
+            raise Unavailable(
                 f"the question needs more than {snapshots.MEMORY_LIMIT} of memory, which all "
                 "questions of the page share; ask for less, or try again in a while"
             ) from None
         except TimeoutError:
             asking.give_up()
             advice = "the index did not answer in time; try again, or ask for less"
-            raise _unavailable(advice) from None
-
-
-def _unavailable(why: Exception | str) -> HTTPException:
-    return HTTPException(503, str(why), headers={"Retry-After": "1"})
+            raise Unavailable(advice) from None
 
 
 def _json(body: Any, headers: dict[str, str] | None = None) -> Response:
@@ -173,7 +165,7 @@ def _transaction(ask: Ask, given: QueryParams) -> Any:
     )
     if not found:
         which = wanted or f"at position {sequence} of partition {partition}"
-        raise HTTPException(404, f"the version index has no transaction {which}")
+        raise TransactionNotFoundError(f"the version index has no transaction {which}")
     return {"attempts": found}
 
 

@@ -196,11 +196,7 @@ class SqlService:
     async def _endpoint(self, request: Request) -> Response:
         sql, parameters = _question(await _body(request))
         loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._threads, self.answer, sql, parameters)
-        except Overloaded as error:
-            retry = {"Retry-After": f"{error.retry_after_seconds:.0f}"}
-            raise HTTPException(503, str(error), headers=retry) from error
+        found = await loop.run_in_executor(self._threads, self.answer, sql, parameters)
         if "error" in found:
             raise HTTPException(400, found["error"])
         return JSONResponse(found, headers={"Cache-Control": "no-store"})
