@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from starlette.datastructures import State
+from lance_namespace import LanceNamespaceError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -32,7 +32,7 @@ from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
 from commitlog.errors import CommitLogError
-from consumers.servers.security.identity import PRINCIPAL
+from consumers.servers.security.identity import CHECK_AGAIN, PRINCIPAL
 from consumers.servers.security.limits import count, share_of
 
 POLL_SECONDS = 1.0
@@ -100,18 +100,21 @@ class _Feeds:
             self._give_back(client)
             raise
         return _Stream(
-            self._stream(subscription, time.monotonic() + seconds, request.app.state),
+            self._stream(subscription, time.monotonic() + seconds, request),
             # Not awaited: this may be cancelled, and a poll may still be at work.
             on_end=lambda: self._threads.submit(self._end, opening, client),
         )
 
     async def _stream(
-        self, subscription: Subscription, ends: float, server: State
+        self, subscription: Subscription, ends: float, request: Request
     ) -> AsyncIterator[str]:
+        server, check_again = request.app.state, request.scope.get(CHECK_AGAIN)
         try:
             yield f"retry: {RETRY_MS}\n{_mark(subscription.token)}"
             heard = time.monotonic()
             while (now := time.monotonic()) < ends and not getattr(server, "is_ending", False):
+                if check_again is not None:
+                    await check_again()
                 due = heard + self._settings.heartbeat_seconds
                 wait = max(0.0, min(POLL_SECONDS, ends - now, due - now))
                 events = await self._on_thread(functools.partial(subscription.poll, wait))
@@ -122,7 +125,7 @@ class _Feeds:
                 else:
                     yield f": heartbeat\n{_mark(subscription.token)}"
                 heard = time.monotonic()
-        except CommitLogError as error:
+        except (CommitLogError, LanceNamespaceError) as error:
             # The answer has begun: all that can be told is in the stream.
             logger.warning("a feed ends: %s", error)
             yield f"event: error\ndata: {json.dumps({'error': str(error)})}\n\n"

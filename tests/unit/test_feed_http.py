@@ -276,6 +276,25 @@ def test_one_client_leaves_feeds_to_the_others(shop: Service, tmp_path: Path) ->
             feed.cut()
 
 
+def test_a_feed_ends_once_its_reader_has_no_grant_any_more(shop: Service, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"a").hexdigest()
+    access = tmp_path / "access.toml"
+    grant = '[[grants]]\nto = "a"\non = "$"\ncan = "read"\n'
+    access.write_text(f'[keys]\na = "sha256:{digest}"\n{grant}')
+    security = ServerSettings(security=Security(AccessFile(access)))
+    with serving_routes(feed_routes(shop.client), security) as uri:
+        feed = Feed(uri, key="a", seconds="60")
+        assert feed.status == 200
+        access.write_text(f'[keys]\na = "sha256:{digest}"\n{grant.replace("$", "other")}')
+        begun, messages = time.monotonic(), []
+        while (message := feed.message()) is not None:
+            messages.append(message)
+        feed.cut()
+        assert time.monotonic() - begun < 30
+    assert messages[-1]["event"] == "error"
+    assert "a may not read the root namespace" in messages[-1]["data"]
+
+
 def test_a_feed_that_cannot_begin_gives_its_place_back() -> None:
     class Broken:
         def subscribe(self, *arguments: Any, **options: Any) -> Any:

@@ -24,7 +24,12 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.security.answers import is_under, refusal, served_path
 from consumers.servers.security.budgets import json_problem
 from consumers.servers.security.grants import Access, Principal
-from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
+from consumers.servers.security.identity import (
+    CHECK_AGAIN,
+    PRINCIPAL,
+    Security,
+    credentials_of_headers,
+)
 
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
 LANCEDB = ("/v1/function", "/v1/jobs", "/v1/secret", "/v1/view")
@@ -80,8 +85,15 @@ class Guard:
             return await _refused(path, scope["method"], error)(scope, receive, send)
         if scope["method"] == "GET" and _lists(path):
             send = _Filter(send, lambda what: self._security.sees(principal, what)).send
+
+        async def check_again() -> None:
+            known = await self._security.identified(shown)
+            for access, what in _needs_of_path(path, scope["method"]):
+                self._security.check(known, access, what)
+
         with acting_for(Caller(principal.name)):
-            return await self._app({**scope, PRINCIPAL: principal}, receive, send)
+            admitted = {**scope, PRINCIPAL: principal, CHECK_AGAIN: check_again}
+            return await self._app(admitted, receive, send)
 
     async def _check(
         self, principal: Principal, path: str, scope: Scope, receive: Receive

@@ -33,6 +33,10 @@ IDENTITY_THREADS = 4
 PRINCIPAL = "principal"
 """Under which name the guard leaves in a request's scope who asks."""
 
+CHECK_AGAIN = "commitlog.check_again"
+"""Under which name it leaves there, for an answer that goes on, what raises once the credentials or
+the grants end on which the request was admitted; awaited without arguments."""
+
 ANYBODY = Principal("")
 """The principal where no proof is required."""
 
