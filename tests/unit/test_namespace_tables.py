@@ -209,6 +209,7 @@ def test_an_id_has_any_delimiter(world: World, path: str) -> None:
     ("method", "path", "body", "expected"),
     [
         ("GET", "/v1/table/t/describe", b"", (405, 13)),
+        ("POST", "/v1/log/feed", b"", (405, 13)),
         ("DELETE", "/v1/namespace/a/list", b"", (405, 13)),
         ("POST", "/v1/table/t/no_such_operation", b"", (404, 0)),
         ("POST", "/v1/transaction/t", b"", (404, 0)),

@@ -24,7 +24,6 @@ _CODES = {
     401: ErrorCode.UNAUTHENTICATED,
     403: ErrorCode.PERMISSION_DENIED,
     404: ErrorCode.UNSUPPORTED,
-    405: ErrorCode.UNSUPPORTED,
     429: ErrorCode.THROTTLING,
     503: ErrorCode.SERVICE_UNAVAILABLE,
 }
