@@ -220,6 +220,7 @@ def test_an_id_has_any_delimiter(world: World, path: str) -> None:
         ("POST", "/v1/table/$/describe", b"", (400, 13)),
         ("POST", "/v1/table/a$..$b/describe", b"", (400, 13)),
         ("POST", "/v1/table/nobody/describe", b'{"id": ["other"]}', (400, 13)),
+        ("POST", "/v1/table/nobody/delete", b'{"predicate": "a", "predicate": "b"}', (400, 13)),
         ("POST", "/v1/namespace/$/drop", b"", (400, 13)),
         ("POST", "/v1/namespace/x/create", b'{"mode": "maybe"}', (400, 13)),
         ("POST", "/v1/table/nobody/branches/create", b"", (400, 13)),

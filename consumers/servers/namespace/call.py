@@ -25,7 +25,7 @@ from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.servers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.servers.namespace.status import HttpError
-from consumers.servers.security.budgets import json_problem, may_be_unprintable, text_problem
+from consumers.servers.security.budgets import parse_body
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
     ANYBODY,
@@ -230,18 +230,14 @@ class Call:
     def _from_body(self) -> dict[str, Any]:
         if self.stream is not None or self.is_arrow or not self.body.strip():
             return {}
-        if problem := json_problem(self.body):
-            raise InvalidInputError(problem)
         try:
-            found = json.loads(self.body)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"the body is not JSON: {error}") from error
+            found = parse_body(self.body)
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from error
         if found is None:
             return {}
         if not isinstance(found, dict):
             raise InvalidInputError("the body is not a JSON object")
-        if may_be_unprintable(self.body) and (problem := text_problem(found, "")):
-            raise InvalidInputError(problem)
         self.check_items(found)
         return found
 

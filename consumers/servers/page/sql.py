@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from commitlog.errors import Overloaded
-from consumers.servers.security.budgets import body_pieces, text_problem
+from consumers.servers.security.budgets import body_pieces, parse_body
 
 SQL_BYTES_MAX = 64 * 1024
 START_SECONDS = END_SECONDS = 20.0
@@ -210,15 +210,13 @@ async def _body(request: Request) -> bytes:
 
 def _question(body: bytes) -> tuple[str, list[Any]]:
     try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "the body is not JSON; send an object with sql") from None
+        asked = parse_body(body)
+    except ValueError as error:
+        raise HTTPException(400, f"{error}; send an object with sql") from None
     sql = asked.get("sql") if isinstance(asked, Mapping) else None
     if not isinstance(sql, str) or not sql.strip():
         raise HTTPException(400, "sql is missing: send an object with sql, a SELECT")
     parameters = asked.get("parameters") or []
-    if problem := text_problem(asked, ""):
-        raise HTTPException(400, problem)
     plain = (str, int, float, bool, type(None))
     if not isinstance(parameters, list) or not all(isinstance(one, plain) for one in parameters):
         raise HTTPException(400, "parameters is not a list of strings, numbers, booleans and nulls")

@@ -8,7 +8,9 @@ steps, with other threads in between, and ends at what is too much.
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -77,6 +79,38 @@ def body_problem(body: bytes, parsed: Callable[[], Any]) -> str:
     """Return why a body is too much to parse, or which of its texts nothing can carry on."""
     problem = json_problem(body)
     return problem or (text_problem(parsed(), "") if may_be_unprintable(body) else "")
+
+
+def parse_body(body: bytes) -> Any:
+    """Parse a body; ValueError says what is wrong with it.
+
+    Of a field that is there twice, Python takes the last and others the first: nobody can say which
+    was meant.
+    """
+    if problem := json_problem(body):
+        raise ValueError(problem)
+    try:
+        found = json.loads(body, object_pairs_hook=_once)
+    except _TwiceError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is not JSON: {error}") from error
+    if may_be_unprintable(body) and (problem := text_problem(found, "")):
+        raise ValueError(problem)
+    return found
+
+
+class _TwiceError(ValueError):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        shown = twice[:_SHOWN_CHARACTERS]
+        raise _TwiceError(f"the body has the field {shown!r} twice; give it once")
+    return found
 
 
 def _outside_of_texts(body: bytes) -> Iterator[bytes]:
