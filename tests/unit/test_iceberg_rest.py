@@ -122,6 +122,7 @@ def test_the_same_key_gets_the_same_answer(server: IcebergServer, table: str) ->
     assert server.ask("GET", f"{_TABLES}/{table}").data == made
     other = _commit(server, _change(table, key="other"), headers=_KEY)
     assert (other.status, other.error["type"]) == (400, "BadRequestException")
+    assert "the Idempotency-Key was used for another request" in other.error["message"]
     bad = _commit(server, _change(table), headers={"Idempotency-Key": "mine"})
     assert (bad.status, "Idempotency-Key" in bad.error["message"]) == (400, True)
 

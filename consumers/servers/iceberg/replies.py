@@ -187,6 +187,10 @@ def failure_of_refusal(refused: RefusedChanges) -> Failure:
         return Failure(404, "NoSuchNamespaceException", refused.message)
     if refused.code is Code.TABLE_EXISTS:
         return Failure(409, "AlreadyExistsException", refused.message)
+    if refused.code is Code.ID_REUSED:
+        # Not 409: a client would read again, and repeat it under this key.
+        message = f"the Idempotency-Key was used for another request: {refused.message}"
+        return Failure(400, "BadRequestException", message)
     if refused.status is Status.REJECTED:
         return Failure(400, "BadRequestException", refused.message)
     return Failure(409, "CommitFailedException", refused.message, failed=refused.failed)
