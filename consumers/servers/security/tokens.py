@@ -8,6 +8,7 @@ address are kept for a while; an unknown key id has them fetched again, at most 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,8 @@ REFETCH_SECONDS = 30.0
 FETCH_TIMEOUT_SECONDS = 5.0
 FETCH_BYTES_MAX = 1024 * 1024
 LEEWAY_SECONDS = 30
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Tokens:
         self._lock = threading.Lock()
         self._keys: Mapping[str, Any] = {}
         self._fetched_at = float("-inf")
+        self._failure: Exception | None = None
+        """Why the keys couldn't be read at the last try."""
 
     def principal(self, token: str) -> Principal:
         """Return who a token is for; UnauthenticatedError if it isn't valid."""
@@ -99,26 +104,29 @@ class Tokens:
         is_known = key_id in self._keys or "" in self._keys
         # A file may change at any time, and has no ids that would tell.
         is_kept = is_known and not self._issuer.key_file
-        if time.monotonic() - self._fetched_at <= (KEYS_SECONDS if is_kept else REFETCH_SECONDS):
-            return self._keys
+        seconds = KEYS_SECONDS if is_kept else REFETCH_SECONDS
         # Who has keys to check with doesn't wait for another one's fetch, which takes its time: an
         # id that nobody knows can be made up by anybody.
-        if not self._lock.acquire(blocking=not self._keys):
-            return self._keys
-        try:
-            age = time.monotonic() - self._fetched_at
-            if age > (KEYS_SECONDS if is_kept else REFETCH_SECONDS):
-                self._fetched_at = time.monotonic()
-                self._keys = self._read()
-        except (OSError, ValueError, AttributeError, HTTPException, jwt.PyJWTError) as error:
-            if not is_known:
-                raise ServiceUnavailableError(
-                    f"the keys of {self._issuer.issuer} cannot be read "
-                    f"({type(error).__name__}); try again"
-                ) from error
-        finally:
-            self._lock.release()
+        if self._is_due(seconds) and self._lock.acquire(blocking=not self._keys):
+            try:
+                if self._is_due(seconds):
+                    self._fetched_at = time.monotonic()
+                    self._keys, self._failure = self._read(), None
+            except (OSError, ValueError, AttributeError, HTTPException, jwt.PyJWTError) as error:
+                self._failure = error
+                logger.warning("the keys of %s cannot be read: %s", self._issuer.issuer, error)
+            finally:
+                self._lock.release()
+        if self._failure is not None and not is_known:
+            # Nobody can say that the token is wrong, until the keys are read again either.
+            raise ServiceUnavailableError(
+                f"the keys of {self._issuer.issuer} cannot be read "
+                f"({type(self._failure).__name__}); try again"
+            ) from self._failure
         return self._keys
+
+    def _is_due(self, seconds: float) -> bool:
+        return time.monotonic() - self._fetched_at > seconds
 
     def _read(self) -> Mapping[str, Any]:
         issuer = self._issuer
