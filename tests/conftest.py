@@ -286,6 +286,15 @@ def no_places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     places.use_places("")
 
 
+@pytest.fixture(scope="session")
+def empty_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let version indices begin with a copy of an empty file."""
+    from tests.empty_index import copying
+
+    with copying(tmp_path_factory.mktemp("index") / "empty"):
+        yield
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> "Iterator[Service]":
     """A log in memory with one leading committer and a client; a module may define its own."""

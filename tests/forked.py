@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from consumers.runtime.forking import CAN_FORK, Forked, Template
 Program = Forked | subprocess.Popen[bytes]
 REPOSITORY = Path(__file__).resolve().parents[1]
 IMPORTS = (
-    "tests.forked",
+    *("tests.forked", "tests.empty_index"),
     "commitlog.adapters.lean_import",  # before what imports that library
     *("commitlog.client.native", "consumers.commands.app", "consumers.commands.options"),
     *("consumers.tools.cleaning", "consumers.tools.doctor", "consumers.tools.replay"),
@@ -77,7 +78,7 @@ def start(
         return subprocess.Popen(command, env=env, stdout=stdout, stderr=stderr)
     environment = dict(os.environ if env is None else env)
     streams = [stdout, stderr]
-    what = [list(arguments), environment, os.getcwd(), *streams]
+    what = [list(arguments), environment, os.getcwd(), _empty_index(), *streams]
     return _template().fork("tests.forked:be", what, inherited=streams, shown=arguments)
 
 
@@ -104,9 +105,19 @@ def _template() -> Template:
     return template
 
 
-def be(what: tuple[Sequence[str], Mapping[str, str], str, int, int]) -> None:
+@cache
+def _empty_index() -> str:
+    folder = tempfile.mkdtemp(prefix="commitlog-index-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.path.join(folder, "empty")
+
+
+def be(what: tuple[Sequence[str], Mapping[str, str], str, str, int, int]) -> None:
     """Be the program, in a process that was forked for that."""
-    arguments, environment, folder, *streams = what
+    from tests.empty_index import copying
+
+    arguments, environment, folder, empty, *streams = what
+    copying(Path(empty)).start()
     for number, standard in zip(streams, (1, 2), strict=True):
         os.dup2(number, standard)
     for number in {*streams} - {2}:

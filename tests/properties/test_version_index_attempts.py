@@ -28,6 +28,8 @@ from tests.unit import test_index_counts as index_counts
 from tests.unit import test_version_index_iceberg as iceberg
 from tests.unit.test_version_index_store import expected_heads, position_after
 
+pytestmark = pytest.mark.usefixtures("empty_index")
+
 Ask = laws.Ask
 
 

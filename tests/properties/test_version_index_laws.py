@@ -27,6 +27,8 @@ from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, Truth, batches
 from tests.unit.test_version_index_store import position_after
 
+pytestmark = pytest.mark.usefixtures("empty_index")
+
 Row = dict[str, Any]
 Image = tuple[int, int, int, tuple[str, ...], str | None]
 """Physical rows, deleted rows, bytes, files, deletion file."""

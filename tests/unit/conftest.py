@@ -5,20 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs import lanes
 from consumers.broker.jars import locked
-from consumers.views.version_index import live
-from consumers.views.version_index.layout import Layout
-from consumers.views.version_index.live import Live
 from infra import native
 from infra.native import MODULE, SECONDS_MAX, SOURCE, NoCompiler, build, compiler
 from tests.lanes import golden_logs
@@ -89,27 +85,5 @@ def released_logs() -> Iterator[dict[str, MemoryLog]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _empty_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Make the file of an empty version index once, and copy it: a tenth of a second each time."""
-    opened, create, empty = live._opened, Live.create, b""
-
-    def open_copy(layout: Layout, begin: Callable[[Live], None]) -> Live:
-        nonlocal empty
-        if begin is not create:
-            return opened(layout, begin)
-        if not empty:
-            empty = _made(Layout(tmp_path_factory.mktemp("index")))
-        layout.live.write_bytes(empty)
-        return opened(layout, lambda one: one.set_meta("root", str(layout.root)))
-
-    with mock.patch.object(live, "_opened", open_copy):
-        yield
-
-
-def _made(layout: Layout) -> bytes:
-    layout.folder.mkdir(parents=True)
-    one = Live(layout)
-    one.create()
-    one.query("CHECKPOINT live")
-    one.close()
-    return layout.live.read_bytes()
+def _empty_index(empty_index: None) -> None:
+    """Begin version indices with copies."""
