@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -71,24 +72,27 @@ def load(
 
 def is_alike(one: Any, other: Any) -> bool:
     """Return True if two values are equal and of the same types, all through."""
-    kinds: tuple[type, type] = type(one), type(other)
-    if kinds[0] is not kinds[1]:
+    kind = type(one)
+    if kind is not type(other):
         return False
-    fields = _fields(kinds[0])
-    if fields is not None:
-        return all(is_alike(getattr(one, name), getattr(other, name)) for name in fields)
-    if isinstance(one, tuple):
-        pairs = zip(one, other, strict=True)
-        return len(one) == len(other) and all(is_alike(*pair) for pair in pairs)
-    return bool(one == other)
+    parts = _parts(kind)
+    if parts is None:
+        return bool(one == other)
+    these, those = parts(one), parts(other)
+    return len(these) == len(those) and all(map(is_alike, these, those))
 
 
 @cache
-def _fields(kind: type) -> list[str] | None:
-    """Return the names of a dataclass's fields, None for another class."""
+def _parts(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return what gives the parts of a dataclass or a tuple, None for another class."""
+    if issubclass(kind, tuple):
+        return tuple
     if not dataclasses.is_dataclass(kind):
         return None
-    return [field.name for field in dataclasses.fields(kind)]
+    names = [field.name for field in dataclasses.fields(kind)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 class Lanes:
