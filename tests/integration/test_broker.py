@@ -178,34 +178,39 @@ def test_either_java_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wh
         assert consume(broker.bootstrap_servers, topic) == [b"hello"]
 
 
+@pytest.fixture(scope="module")
+def as_users_run_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker with both of Java's compilers, which nothing is asked of."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("JDK_JAVA_OPTIONS", raising=False)
+        with EmbeddedBroker.start(tmp_path_factory.mktemp("users")) as broker:
+            yield broker
+
+
 def test_only_the_optimizing_compiler_yields_to_what_answers_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    as_users_run_it: EmbeddedBroker,
 ) -> None:
-    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)  # with which tests have no such compiler
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    with EmbeddedBroker.start(tmp_path) as broker:
-        threads = Path(f"/proc/{broker.pid}/task").iterdir()
-        niceness = {
-            (thread / "comm").read_text().strip(): os.getpriority(os.PRIO_PROCESS, int(thread.name))
-            for thread in threads
-        }
+    niceness = {
+        (thread / "comm").read_text().strip(): os.getpriority(os.PRIO_PROCESS, int(thread.name))
+        for thread in Path(f"/proc/{as_users_run_it.pid}/task").iterdir()
+    }
     assert {name for name, nice in niceness.items() if nice > own} == {"C2 CompilerThre"}
 
 
-def test_the_timers_alone_may_be_late(tmp_path: Path) -> None:
+def test_the_timers_alone_may_be_late(as_users_run_it: EmbeddedBroker) -> None:
     """An idle broker is half timers; the threads that serve requests, and Java's, stay on time."""
-    with EmbeddedBroker.start(tmp_path) as broker:
-        slack = {"timers": set[int](), "others": set[int]()}
-        for thread in Path(f"/proc/{broker.pid}/task").iterdir():
-            name = (thread / "comm").read_text()
-            kind = "timers" if name.startswith(TIMERS) else "others"
-            if not name.startswith("kafka-scheduler"):  # begun later, by one or the other
-                slack[kind].add(int(Path(f"/proc/{thread.name}/timerslack_ns").read_text()))
-        status = Path("/proc/self/status").read_text()
-        capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
-        if capabilities >> CAP_SYS_NICE & 1:
-            assert slack["timers"] == {TIMER_SLACK_NS}
-        assert max(slack["others"]) < TIMER_SLACK_NS
+    slack = {"timers": set[int](), "others": set[int]()}
+    for thread in Path(f"/proc/{as_users_run_it.pid}/task").iterdir():
+        name = (thread / "comm").read_text()
+        kind = "timers" if name.startswith(TIMERS) else "others"
+        if not name.startswith("kafka-scheduler"):  # begun later, by one or the other
+            slack[kind].add(int(Path(f"/proc/{thread.name}/timerslack_ns").read_text()))
+    status = Path("/proc/self/status").read_text()
+    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+    if capabilities >> CAP_SYS_NICE & 1:
+        assert slack["timers"] == {TIMER_SLACK_NS}
+    assert max(slack["others"]) < TIMER_SLACK_NS
 
 
 def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
