@@ -26,11 +26,7 @@ from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
 from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
 from commitlog.errors import CommitLogError
-from commitlog.lancepb.table_pb2 import (
-    BasePath,
-    DataFragment,
-    IndexSection,
-)
+from commitlog.lancepb.table_pb2 import BasePath, DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import (
     ApplyRows,
@@ -82,6 +78,10 @@ class Record:
     def __str__(self) -> str:
         by = f" by {self.principal}" if self.principal else ""
         return f"{self.what}{by} as record {self.sequence} ({self.transaction_id})"
+
+
+Standing = Callable[[str], VersionRanges]
+"""Returns the versions of an incarnation that readers may still read."""
 
 
 @dataclass(slots=True)
@@ -188,14 +188,13 @@ class FileLedger:
             for path in self._named_by(record)
         }
 
-    def needed(
+    def standing(
         self,
-        paths: Iterable[str],
         properties: Callable[[LifeFiles], Properties],
         now_ms: int,
         unreachable: Collection[str],
-    ) -> set[str]:
-        """Return those of some files and folders of indices that a version reads which stands.
+    ) -> Standing:
+        """Return what tells the versions of an incarnation that readers may still read.
 
         `properties` returns those of a table that exists. The tags of tables that are `unreachable`
         can't be asked for, so that they may name any version.
@@ -211,13 +210,25 @@ class FileLedger:
             except (CommitLogError, OSError):
                 return ((1, life.version),)  # it may have any tag
 
+        return standing
+
+    def needed(self, paths: Iterable[str], standing: Standing) -> set[str]:
+        """Return those of some files and folders of indices that a version reads which stands."""
         waiting = [w for name, w in self._rows_waiting.items() if self.lives[name].is_live]
         return {
             path
             for path in paths
-            if any(self._stands(use, standing(use.incarnation)) for use in self._uses.get(path, ()))
+            if any(True for _ in self.readers(path, standing))
             or any(path in one for one in waiting)
         }
+
+    def readers(self, path: str, standing: Standing) -> Iterator[LifeFiles]:
+        """Yield the tables of which a version that stands reads a file or folder."""
+        for use in self._uses.get(path, ()):
+            life = self.lives[use.incarnation]
+            last = life.version if use.last is None else use.last
+            if any(first <= last and use.first <= end for first, end in standing(use.incarnation)):
+                yield life
 
     def ended(self, path: str) -> tuple[Why, Record] | None:
         """Return why a file isn't needed, and the record that says so; None if none does."""
@@ -279,10 +290,6 @@ class FileLedger:
                     del waiting[path]
                     said = f"rows through position {operation.through} were applied"
                     self._rows_applied[path] = ended(said)
-
-    def _stands(self, use: _Use, standing: VersionRanges) -> bool:
-        last = self.lives[use.incarnation].version if use.last is None else use.last
-        return any(first <= last and use.first <= end for first, end in standing)
 
     def _take(self, change: Change, ended: Callable[[str], Record]) -> None:
         life = self.lives.get(change.incarnation)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from commitlog.adapters.disk import TEMPORARY
 from commitlog.adapters.places import bound
-from commitlog.adapters.storage import FileFound
+from commitlog.adapters.storage import FileFound, store_for
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
@@ -104,6 +105,24 @@ def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
         # Versions from before a table was registered name files that the log doesn't know.
         return f"{life.location}/{path}" if not life.is_registered else ""
     return f"{life.location}/{path}" if folder in {*JUDGED, QUARANTINE} else ""
+
+
+def bring_back(life: LifeFiles) -> None:
+    """Give a table that was registered again the manifest that a killed removal has put aside."""
+    store = store_for(life.location)
+    for name in list(store.names(VERSIONS_DIRECTORY)):
+        if name.endswith(GONE):
+            store.move(
+                f"{VERSIONS_DIRECTORY}/{name}", f"{VERSIONS_DIRECTORY}/{name.removesuffix(GONE)}"
+            )
+
+
+def name_again(life: LifeFiles, path: str) -> None:
+    """Give what was put aside its name back, if it is still there."""
+    store = store_for(life.location)
+    if store.size(path + GONE) >= 0:  # else `move` would make the folder again
+        with contextlib.suppress(FileNotFoundError):
+            store.move(path + GONE, path)
 
 
 def said(leftovers: Sequence[Leftover]) -> str:

@@ -50,8 +50,17 @@ from consumers.tools.branch_files import (
     needed_by_branches,
 )
 from consumers.tools.ended_tables import EndedTables
-from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
-from consumers.tools.leftover import GONE, Leftover, leftover, owner, put_aside, said
+from consumers.tools.file_ledger import FileLedger, LifeFiles, Standing, Why
+from consumers.tools.leftover import (
+    GONE,
+    Leftover,
+    bring_back,
+    leftover,
+    name_again,
+    owner,
+    put_aside,
+    said,
+)
 from consumers.tools.named_files import paths_in
 from consumers.tools.nested_places import nested_in
 from consumers.tools.turns import Turns
@@ -137,6 +146,18 @@ class Leftovers:
             self._ledger.forget(gone & self._gone)
             self._gone = gone - self._gone
 
+    def read_elsewhere(self, table: str) -> Iterator[tuple[FileFound, set[str]]]:
+        """Yield a table's files that its newest version doesn't read, and which others do."""
+        standing = self._standing()
+        for life in (one for one in self._ledger.lives.values() if one.is_live):
+            if life.name != table:
+                continue
+            for file in _files(life):
+                named = owner(life, file.path)
+                readers = self._ledger.readers(named, standing) if named not in life.readers else ()
+                if names := {one.name for one in readers if one is not life}:
+                    yield file, names
+
     def remove(
         self,
         found: Iterable[Leftover],
@@ -154,7 +175,7 @@ class Leftovers:
                 continue
             with _apart(life):
                 if life.is_live and life.came_back:
-                    _bring_back(life)
+                    bring_back(life)
                 if life.dropped is not None and life.incarnation in self._ended.bare:
                     store_for(life.location).prune()  # folders that a killed removal has left
         for leftovers in self.by_table(found):
@@ -226,7 +247,7 @@ class Leftovers:
             yield [aside.get(one.path, one) for one in self._unneeded(life, leftovers)]
         finally:
             for path in aside:
-                _name_again(life, path)
+                name_again(life, path)
 
     def _is_out_of_reach(self, life: LifeFiles) -> bool:
         """Keep a dropped table from being registered again; return False if it was."""
@@ -273,10 +294,13 @@ class Leftovers:
 
     def _needed(self, paths: Collection[str]) -> set[str]:
         """Return which of some files are needed, and what transactions name without an outcome."""
-        now_ms = int(self._clock() * 1000)
-        needed = self._ledger.needed(paths, self._properties, now_ms, self._unlisted)
+        needed = self._ledger.needed(paths, self._standing())
         undecided = (s.record for s in self._follower.replica.undecided.values())
         return needed | self._ledger.undecided(undecided)
+
+    def _standing(self) -> Standing:
+        now_ms = int(self._clock() * 1000)
+        return self._ledger.standing(self._properties, now_ms, self._unlisted)
 
     def _properties(self, life: LifeFiles) -> Properties:
         table = self._machine.tables.get(life.table)
@@ -308,7 +332,7 @@ class Leftovers:
             there.add(named)
             is_needed = named in needed or named in of_branches
             if is_needed and is_aside:
-                _name_again(life, path)  # who put it aside was killed
+                name_again(life, path)  # who put it aside was killed
             if life.is_live and (is_needed or file.path in manifests):
                 is_newest = named in life.readers or manifests.get(file.path) == life.version
                 self.taken[life.incarnation, is_newest] += _on_disk(file.size)
@@ -353,24 +377,6 @@ def _files(life: LifeFiles) -> list[FileFound]:
 
 def _of_branches(life: LifeFiles) -> set[str]:
     return set(needed_by_branches(life)) if life.is_live else set()
-
-
-def _bring_back(life: LifeFiles) -> None:
-    """Give a table that was registered again the manifest that a killed removal has put aside."""
-    store = store_for(life.location)
-    for name in list(store.names(VERSIONS_DIRECTORY)):
-        if name.endswith(GONE):
-            store.move(
-                f"{VERSIONS_DIRECTORY}/{name}", f"{VERSIONS_DIRECTORY}/{name.removesuffix(GONE)}"
-            )
-
-
-def _name_again(life: LifeFiles, path: str) -> None:
-    """Give what was put aside its name back, if it is still there."""
-    store = store_for(life.location)
-    if store.size(path + GONE) >= 0:  # else `move` would make the folder again
-        with contextlib.suppress(FileNotFoundError):
-            store.move(path + GONE, path)
 
 
 def _on_disk(size: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lance import LanceOperation
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
@@ -88,7 +89,8 @@ def cleaning(world: Service) -> Iterator[None]:
 
 def run(world: Service, where: str = WHERE, reason: str = "asked for it", **more: Any) -> Erasure:
     places = Places(world.root, more.pop("backups", ()), lambda: cleaning(world))
-    return erase(world.client, lambda: open_log(world), T, where, places, reason=reason, **more)
+    table = more.pop("table", T)
+    return erase(world.client, lambda: open_log(world), table, where, places, reason=reason, **more)
 
 
 def secrets(world: Service, *folders: Path) -> list[str]:
@@ -302,6 +304,32 @@ def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Pa
         world.client.open(T).tags.delete("before")
         assert run(world, "").is_done
         assert secrets(world, world.root) == []
+
+
+@pytest.mark.parametrize("way", ["erased too", "dropped"])
+def test_a_clone_that_reads_files_with_such_rows_is_named(tmp_path: Path, way: str) -> None:
+    """Its source is done once no file in its folder has them."""
+    clone = "shop$copy"
+    with service(tmp_path / "root") as world:
+        world.client.create_table(T, SCHEMA, primary_key="id")
+        for rows in (people(1, 2), people(3, email=SECRET)):
+            world.client.append(T, rows).raise_for_conflict()
+        source = world.client.open(T)
+        operation = LanceOperation.Clone(True, None, source.version, str(source.uri), None)
+        world.client.submit(clone, operation, read_version=0).result(60).raise_for_conflict()
+        for where in (WHERE, ""):
+            [kept] = [copy for copy in run(world, where).copies if not copy.is_gone]
+            assert kept.name == "table"
+            assert f"files that may have such rows are read by {clone}" in kept.said
+        assert secrets(world, world.root / "tables")
+        if way == "dropped":
+            world.client.drop_table(clone)
+        else:
+            assert run(world, table=clone).is_done
+            assert world.client.open(clone).count_rows() == 2
+        assert run(world, "").is_done
+        assert ids(world) == [1, 2]
+        assert secrets(world, world.root / "tables") == []
 
 
 def test_an_archive_that_another_run_changes_is_left_alone(world: Service) -> None:

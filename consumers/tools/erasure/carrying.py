@@ -217,10 +217,11 @@ class Carrying:
         leftovers = Leftovers(log, self._partition)
         try:
             found = list(leftovers.find(name))
-            ended = [one for one in found if one.why in _ENDED]
+            ended = [one for one in found if self._has_ended(one)]
             quiet, _ = builds(found, time.time_ns() // 1_000_000)
             leftovers.remove([*ended, *quiet], self._client, on_removed=lambda one: None)
             found = list(leftovers.find(name))
+            shared = list(leftovers.read_elsewhere(name))
         finally:
             leftovers.close()
             log.close()
@@ -230,7 +231,13 @@ class Carrying:
         left = [one for one in found if one.since_ms <= last_ms]
         busy = [one for one in left if one in going_on]
         others = [one for one in left if one not in going_on]
+        clones = {name for file, names in shared if file.modified_ms <= last_ms for name in names}
         problems = []
+        if clones:
+            problems.append(
+                f"files that may have such rows are read by {', '.join(sorted(clones))}: erase the"
+                " rows there too, or drop that, then run this again"
+            )
         if busy:
             last = max(one.since_ms for one in going_on) // 1000 + QUIET_SECONDS + 1
             problems.append(
@@ -244,6 +251,11 @@ class Carrying:
                 f" `commitlog orphans {name} --remove` removes them after their time"
             )
         return problems
+
+    def _has_ended(self, found: Leftover) -> bool:
+        """Return True for a file that nobody may need again; a dropped table may come back."""
+        is_own = found.incarnation == self._info.incarnation
+        return found.why in _ENDED or (is_own and found.why is Why.DROPPED)  # of a clone
 
     def _backup(self, place: str, wanted: Mapping[int, set[int]]) -> Copy:
         """Return True if a backup has records with these rows, or files that were removed since."""
