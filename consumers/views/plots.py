@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.errors import CommitLogError, InvalidRequest
+from commitlog.errors import CommitLogError
 from consumers import history
 from consumers.history import Row
+from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,22 +64,18 @@ def plot(
     """Draw a picture (`commits`, `growth` or `conflicts`) into a file; return its path.
 
     Raises:
-        InvalidRequest: the kind or the file's ending is unknown, or growth names no table.
+        ConfigurationError: the kind or the file's ending is unknown, or growth names no table.
         NothingToPlot: there is nothing to show.
         NoSuchTable: the index doesn't know the table.
         ModuleNotFoundError: matplotlib is not installed.
     """
     path = Path(file)
     if path.suffix.lower() not in SUFFIXES:
-        raise InvalidRequest(
-            f"a picture's file ends with {' or '.join(SUFFIXES)}, not {path.name!r}",
-            field="file",
-            value=str(path),
+        raise ConfigurationError(
+            f"a picture's file ends with {' or '.join(SUFFIXES)}, not {path.name!r}"
         )
     if kind not in KINDS:
-        raise InvalidRequest(
-            f"there is no picture {kind!r}; there are {', '.join(KINDS)}", field="kind", value=kind
-        )
+        raise ConfigurationError(f"there is no picture {kind!r}; there are {', '.join(KINDS)}")
     figure = KINDS[kind](root, table)
     # Nothing of the day it was drawn: the same log gives the same bytes.
     metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
@@ -138,9 +135,7 @@ def _commits(root: str | os.PathLike[str], table: str | None) -> Figure:
 
 def _growth(root: str | os.PathLike[str], table: str | None) -> Figure:
     if not table:
-        raise InvalidRequest(
-            "growth is of one table", field="table", advice="Name it: plot growth TABLE"
-        )
+        raise ConfigurationError("growth is of one table; name it: plot growth TABLE")
     rows = history.growth(root, table, points=GROWTH_POINTS)
     if not rows:
         raise NothingToPlot(f"{table} has no data yet")
