@@ -79,6 +79,8 @@ def usable(root: Path) -> Iterator[None]:
             ) from error
         if error.errno in _UNWRITABLE:
             advice = f"({error.strerror}): change its permissions, or choose another root"
+            if error.errno == errno.EROFS:
+                advice = f"({error.strerror}): mount it for writing, or choose another root"
             if error.errno == errno.ENOENT:
                 advice = f"({error.strerror}): put it back, or choose another root"
             if os.path.isfile(root):

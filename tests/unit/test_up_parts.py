@@ -76,6 +76,11 @@ def test_a_root_that_is_gone_is_to_be_put_back(tmp_path: Path) -> None:
     assert exit_code(refused.value) == ExitCode.MACHINE
 
 
+def test_a_root_that_is_read_only_is_to_be_mounted_for_writing(tmp_path: Path) -> None:
+    with pytest.raises(RootUnusable, match="mount it for writing"), roots.usable(tmp_path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
