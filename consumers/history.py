@@ -62,8 +62,8 @@ def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     if not public.is_file():
         where = f"--root {shlex.quote(str(root))}"
         raise Unavailable(
-            f"no version index exists at {public}; `commitlog up {where}` keeps one, and so does"
-            f" `commitlog index {where}`"
+            f"no version index exists yet at {public}; `commitlog up {where}` keeps one, and so"
+            f" does `commitlog index {where}`"
         )
     # Attached to a database of its own: two connections to one path in a process would share the
     # snapshot of the first.

@@ -127,7 +127,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]
     duckdb = _duckdb()
     path = Path(index).absolute()
     if not path.is_file():
-        raise Unavailable(f"no version index exists at {path}; run `commitlog index` to keep one")
+        raise Unavailable(f"no version index exists yet at {path}: `commitlog index` keeps one")
     try:
         attach(connection, path)
         rows = connection.execute(

@@ -1,5 +1,6 @@
 """Do the pieces of `commitlog up` keep their promises: lock, port, restarts, health, shutdown?"""
 
+import errno
 import http.client
 import json
 import os
