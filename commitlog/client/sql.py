@@ -57,7 +57,7 @@ def run_sql(
     Raises:
         InvalidRequest: the query is not one SELECT, or DuckDB refuses it; a time is in the future.
         NoSuchTable, NoSuchVersion: a table or version that it names doesn't exist.
-        Unavailable: DuckDB is not installed, or the index cannot be opened.
+        Unavailable: DuckDB is not installed, the index cannot be opened, or memory ran out.
     """
     duckdb = _duckdb()
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
@@ -72,6 +72,12 @@ def run_sql(
                 connection,
                 lambda: connection.sql(text, params=list(parameters) or None).to_arrow_table(),
             )
+        except duckdb.OutOfMemoryException as error:
+            said = str(error).strip().partition("\n")[0]
+            raise Unavailable(
+                f"the query needs more memory than DuckDB may take here ({said}): ask for less, or"
+                " give this machine or container more"
+            ) from error
         except duckdb.Error as error:
             raise _refused(query, str(error)) from error
 

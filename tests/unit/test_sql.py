@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from commitlog.client.index_file import SETTINGS
 from commitlog.client.sql import run_sql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from consumers.views.version_index import VersionIndex
@@ -193,6 +194,17 @@ def test_an_index_that_is_not_there_is_named(open_table: Open, tmp_path: Path) -
     (tmp_path / "index.duckdb").write_bytes(b"x" * 5000)
     with pytest.raises(Unavailable, match="cannot be opened"):
         run_sql("SELECT 1", open_table, index=tmp_path / "index.duckdb")
+
+
+def test_a_query_that_memory_does_not_suffice_for_is_not_called_wrong(
+    open_table: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same one succeeds where there is more of it."""
+    for name, value in (("memory_limit", "30MB"), ("temp_directory", "")):
+        monkeypatch.setitem(SETTINGS, name, value)
+    with pytest.raises(Unavailable, match=r"needs more memory.*ask for less") as raised:
+        run_sql("SELECT list(i) FROM range(30000000) t(i)", open_table)
+    assert "\n" not in str(raised.value)
 
 
 DEADLINE_SECONDS = 100
