@@ -160,7 +160,8 @@ def restore(
 
     Tables go to the location that the log names, which must be empty. Each file is read back after
     it is written. `commitlog up` refuses the root until the restore is complete; a killed restore
-    is continued by running it again.
+    is continued by running it again. If files of tables are damaged in the backup, everything else
+    is restored, and the exit code is 1.
 
     Parameters
     ----------
@@ -182,7 +183,8 @@ def restore(
     with output.counts() as bar:
         done = put_back(_named(place), config, at, left, bar)
     is_whole = not (done.missing or done.lacking)
-    code = ExitCode.REFUSED if strict and not is_whole else ExitCode.OK
+    fails = done.damage or (strict and not is_whole)
+    code = ExitCode.REFUSED if fails else ExitCode.OK
     if as_json:
         output.print_json(done)
         return code
@@ -224,11 +226,14 @@ def _show_restored(done: Restored) -> None:
         output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")
     for lacking in done.lacking:
         text = (
-            f"version {lacking.version} lacks {len(lacking.files)} files, which were removed before"
-            f" a backup had them: {lacking.rows:,} rows can't be read. First: {lacking.files[0]}"
+            f"version {lacking.version} lacks {len(lacking.files)} files that the backup hasn't or"
+            f" that are damaged: {lacking.rows:,} rows can't be read. First: {lacking.files[0]}"
         )
         advice = "restore a position at which a backup was made, or roll the table back"
         output.print_check(lacking.table, "warn", text, advice)
+    for one in done.damage:
+        advice = "put back another copy of it; `commitlog verify` says what else it hurts"
+        output.print_check("damage", "fail", one, advice)
     if done.remains is not None:
         _show_lost(done.remains, done.backed_up)
 

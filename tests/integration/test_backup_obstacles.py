@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -11,16 +12,19 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from commitlog.adapters import disk
 from commitlog.adapters.storage import store_for
 from commitlog.errors import Unavailable
+from consumers import cli
 from consumers.broker.errors import DiskFull
 from consumers.broker.home import Home
+from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import ConfigurationError, load
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import restore
-from consumers.tools.backup.cut import Heads, cut
+from consumers.tools.backup.cut import Heads, cut, kept
 from consumers.tools.backup.remains import look_at
-from consumers.tools.backup.saved import NAME, TABLES, Backup, files_of
+from consumers.tools.backup.saved import NAME, TABLES, Backup, BadBackup, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_backup import began, log_of
 from tests.service import Service, rows, service
@@ -129,6 +133,66 @@ def test_a_restore_that_goes_on_to_an_earlier_position_leaves_no_later_manifest(
     last = backup.partitions[0].sequence
     assert manifests(last, goes_on=False) == 2
     assert manifests(last - 1, goes_on=True) == 1
+
+
+def test_a_damaged_file_of_a_table_keeps_no_other_from_being_restored(
+    made: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place, to = tmp_path / "backup", tmp_path / "tables"
+    for one in range(3):
+        made.client.append("shop$orders", rows(one)).raise_for_conflict()
+    back_up(log_of(made), str(place), None)
+    source = store_for(str(place))
+    backup = Backup.read(source, str(place))
+    assert backup is not None
+    heads = Heads()
+    cut(source, backup.partitions[0], heads, None, None)
+    own = log_of(made).genesis().tables_root
+    heads.versions = {of.replace(own, str(to)): head for of, head in heads.versions.items()}
+    files = files_of(source, backup)
+    torn, gone, unreadable, *others = sorted(path for path in files if path.endswith(".lance"))
+    (place / torn).write_bytes((place / torn).read_bytes()[:-1])
+    (place / gone).unlink()
+    opened = disk.opened
+
+    def on_a_bad_disk(path: str) -> int:
+        if path == str(place / unreadable):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path)
+
+    monkeypatch.setattr(disk, "opened", on_a_bad_disk)
+    done = restore.Restored("", str(to))
+    restore._files(files.values(), TABLES, str(to), str(place), heads, done, lambda *_: None)
+    words = {gone: "is missing", torn: "isn't what was written", unreadable: "can't be read"}
+    for path, said in words.items():
+        assert [f"{path} {said}" in one for one in done.damage].count(True) == 1
+    assert len(done.damage) == len(words)
+    left = {f"{TABLES}/{one.relative_to(to)}" for one in to.rglob("*.lance") if one.is_file()}
+    assert left == set(others)
+    monkeypatch.setattr(restore, "restore", lambda *_: done)
+    assert cli.main(["restore", str(place), "--root", str(tmp_path / "new")]) == ExitCode.REFUSED
+    assert capsys.readouterr().out.count("fail  damage") == 3
+
+
+def test_a_restore_can_end_before_a_damaged_file_of_the_log(made: Service, tmp_path: Path) -> None:
+    place, log = tmp_path / "backup", log_of(made)
+    first = back_up(log, str(place), None).positions[0]
+    made.client.append("shop$orders", rows(99)).raise_for_conflict()
+    back_up(log, str(place), None)
+    source = store_for(str(place))
+    backup = Backup.read(source, str(place))
+    assert backup is not None
+    [saved] = backup.partitions
+    whole, early = (cut(source, saved, Heads(), at, None) for at in (None, first))
+    for chunk in (saved.outcomes[-1], saved.transactions[-1]):
+        (place / chunk.path).unlink()
+    with pytest.raises(BadBackup, match=f"is missing. Through position {first} of partition 0"):
+        cut(source, saved, Heads(), None, None)
+    assert cut(source, saved, Heads(), first, None) == early
+    assert len(list(kept(source, saved, early))) == len(early.decided) < len(whole.decided)
 
 
 @pytest.mark.parametrize("failure", [None, DiskFull("no space left", Path("/"))])

@@ -48,21 +48,26 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
     return count
 
 
-def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint]) -> int:
+def put_back(
+    place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint], damage: list[str]
+) -> int:
     """Put back each partition's newest checkpoint by where it was cut; return of how many.
 
-    One that this program doesn't read is left out: the log has everything that it says.
-
-    Raises BadBackup if a file isn't what was written.
+    One that this program doesn't read is left out, and so is one of which a file isn't what was
+    written, which is added to `damage`: the log has everything that a checkpoint says.
     """
     source, count = store_for(place), 0
     for number, end in ends.items():
-        head = _newest(source, number, end)
-        if head is None:
-            continue
         target = store_for(str(root / FOLDER / str(number)))
-        for name, sha256, _ in _parts(head):
-            target.write(name, read_whole(source, f"{FOLDER}/{number}/{name}", sha256))
+        try:
+            head = _newest(source, number, end)
+            if head is None:
+                continue
+            for name, sha256, _ in _parts(head):
+                target.write(name, read_whole(source, f"{FOLDER}/{number}/{name}", sha256))
+        except BadBackup as error:
+            damage.append(f"{error}, so the log is read from its beginning once")
+            continue
         checkpoints = Checkpoints(root, log.identity(), log.genesis(number))
         try:
             checkpoints.take_over(json.loads(head))

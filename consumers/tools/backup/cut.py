@@ -14,7 +14,14 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.model.table import format_table_id
 from commitlog.ports import RawRecord
-from consumers.tools.backup.saved import Backup, SavedPartition, Store, follows, read_chunk
+from consumers.tools.backup.saved import (
+    Backup,
+    BadBackup,
+    SavedPartition,
+    Store,
+    follows,
+    read_chunk,
+)
 
 
 @dataclass(slots=True)
@@ -132,7 +139,7 @@ def follow(
 ) -> RestorePoint:
     """Follow a partition's copied outcomes up to a sequence or a time; say what was there."""
     found = RestorePoint()
-    for raw in outcomes:
+    for raw in _as_far_as_whole(outcomes, partition, found, sequence):
         record = to_answered(partition, *raw).record
         if follows(record, found.sequence, found.hash):
             is_beyond = sequence is not None and record.sequence > sequence
@@ -147,6 +154,24 @@ def follow(
     return found
 
 
+def _as_far_as_whole(
+    outcomes: Iterable[RawRecord], partition: int, found: RestorePoint, sequence: int | None
+) -> Iterator[RawRecord]:
+    """Yield records; where a file of them is damaged, end if enough was found, or say how far."""
+    try:
+        yield from outcomes
+    except BadBackup as error:
+        if not found.sequence:
+            raise
+        if found.sequence == sequence:
+            found.is_whole = False
+            return
+        raise BadBackup(
+            f"{error}. Through position {found.sequence} of partition {partition} the log can be"
+            " restored (--at)"
+        ) from error
+
+
 def records(store: Store, saved: SavedPartition, *, is_transactions: bool) -> Iterator[RawRecord]:
     """Yield a partition's copied records, in order."""
     for chunk in saved.transactions if is_transactions else saved.outcomes:
@@ -157,11 +182,14 @@ def kept(store: Store, saved: SavedPartition, end: RestorePoint) -> Iterator[Raw
     """Yield the transactions that are put back.
 
     At the backup's end that is all of them: what was undecided is decided by the next leader. At
-    an earlier position, only what was decided by then.
+    an earlier position, only what was decided by then; what comes later may be damaged.
     """
+    last = max(end.decided, default=-1)
     for raw in records(store, saved, is_transactions=True):
         if end.is_whole or raw.offset in end.decided:
             yield raw
+        if raw.offset >= last and not end.is_whole:
+            return
 
 
 def answers(store: Store, saved: SavedPartition, end: RestorePoint) -> Iterator[RawRecord]:

@@ -6,8 +6,9 @@ the table all the same, at a version that can't be read in whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from commitlog.adapters.places import plain
 from commitlog.adapters.storage import store_for
@@ -17,6 +18,9 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.table import format_table_id
+from commitlog.ports import ArchivableLog
+from consumers.tools.backup.cut import RestorePoint
+from consumers.tools.moved_proof import state_at
 from consumers.tools.verify.missing import place_of
 
 
@@ -29,6 +33,17 @@ class Lacking:
     rows: int
     """How many rows of it can't be read."""
     files: tuple[str, ...]
+
+
+def lacking_in(
+    log: ArchivableLog, root: Path, tables_root: str, ends: Mapping[int, RestorePoint]
+) -> Iterator[Lacking]:
+    """Look for the files of each partition's Lance tables, as they are where it was cut."""
+    identity = log.identity()
+    for number, end in ends.items():
+        genesis = log.genesis(number)
+        machine = state_at(log, genesis, identity, end.outcomes_end, end.sequence, root)
+        yield from lacking(machine, tables_root)
 
 
 def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:

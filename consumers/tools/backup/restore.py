@@ -36,23 +36,23 @@ from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, RestorePoint, answers, cut, end_of, kept
-from consumers.tools.backup.lacking import Lacking, lacking
+from consumers.tools.backup.lacking import Lacking, lacking_in
 from consumers.tools.backup.remains import Remains, look_at
 from consumers.tools.backup.saved import (
     ARCHIVE,
     TABLES,
     Backup,
+    BadBackup,
     SavedFile,
     SavedPartition,
     Store,
-    check_copy,
     files_of,
-    missing,
     need_backup,
     part,
+    take_checked,
 )
 from consumers.tools.backup.writer import records_of
-from consumers.tools.moved_proof import end_of_topic, state_at
+from consumers.tools.moved_proof import end_of_topic
 
 OnProgress = Callable[[str, int], None]
 
@@ -81,6 +81,8 @@ class Restored:
     """Places that the backup has in a named root and the restored log, as of then, doesn't."""
     checkpoints: int = 0
     """Of how many partitions; the others are read from their beginning."""
+    damage: list[str] = field(default_factory=list)
+    """Each damaged file of the backup that was left out, in words."""
     remains: Remains | None = None
     """What is left of the log that was lost, if that was named."""
 
@@ -95,7 +97,7 @@ def restore(
     """Put a backup back, as of a position or a time; name what `remains` of the log has beyond it.
 
     Raises:
-        BadBackup: there is none, or a file of it isn't what was written.
+        BadBackup: there is none, or a file of its log or archive isn't what was written.
         RootInUse: another process restores to that root.
         RootUnusable: the root, or the place of the tables, isn't empty.
         WrongLog: the cluster has a log of that name.
@@ -159,24 +161,13 @@ def _fill(
             log.check_settings()
             log.genesis()
             take_over(archives, log, ends)
-            done.checkpoints = put_back(place, root, log, ends)
+            done.checkpoints = put_back(place, root, log, ends, done.damage)
             unnamed = backup.roots.keys() - roots_of(log).keys()
             done.places = {place: bound(place) for place in sorted(unnamed)}
             if backup.tables_root:
                 own = backup.tables_root
                 _files(files, TABLES, own, place, heads, done, on_progress, goes_on=goes_on)
-                done.lacking = tuple(_lacking(log, root, backup, ends))
-
-
-def _lacking(
-    log: KafkaLog, root: Path, backup: Backup, ends: Mapping[int, RestorePoint]
-) -> Iterator[Lacking]:
-    """Name the tables whose newest versions need files that the backup never had."""
-    identity = log.identity()
-    for number, end in ends.items():
-        genesis = log.genesis(number)
-        machine = state_at(log, genesis, identity, end.outcomes_end, end.sequence, root)
-        yield from lacking(machine, backup.tables_root)
+                done.lacking = tuple(lacking_in(log, root, own, ends))
 
 
 def _beyond(place: str, source: Store, backup: Backup, heads: Heads | None) -> Remains:
@@ -379,7 +370,10 @@ def _files(
     *,
     goes_on: bool = False,
 ) -> None:
-    """Copy the tables' or the archive's files that belong to what is restored, and read each."""
+    """Copy the tables' or the archive's files that belong to what is restored, and read each.
+
+    A damaged file of a table is left out, and noted: all others are worth having.
+    """
     copies, target = part(place, kind), store_for(to)
     for one in files:
         name, _, path = one.path.partition("/")
@@ -388,10 +382,12 @@ def _files(
                 target.delete(path)
         elif name == kind:
             try:
-                target.take(path, copies)
-            except FileNotFoundError:
-                raise missing(one.path) from None
-            check_copy(target, path, one)
+                take_checked(target, path, copies, one)
+            except BadBackup as error:
+                if kind != TABLES:  # without an archive, the log lacks transactions
+                    raise
+                done.damage.append(str(error))
+                continue
             done.files += 1
             done.bytes += one.size
             on_progress("files", done.files)

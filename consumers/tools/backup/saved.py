@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -201,8 +202,28 @@ def check_copy(store: Store, path: str, one: SavedFile) -> None:
         is_same = digest(store, path) == one.sha256
     except FileNotFoundError:
         raise missing(one.path) from None
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise BadBackup(f"the backup's file {one.path} can't be read: {error.strerror}") from error
     if not is_same:
         raise damaged(one.path)
+
+
+def take_checked(target: Store, path: str, copies: Store, one: SavedFile) -> None:
+    """Put a backup's file back, and read it again; BadBackup if it isn't what was written."""
+    try:
+        target.take(path, copies)
+        check_copy(target, path, one)
+    except (BadBackup, OSError) as error:
+        target.delete(path)
+        check_copy(copies, path, one)
+        if isinstance(error, OSError):
+            raise
+        raise CorruptLog(
+            f"{path} was restored with other bytes than the backup's: look at that disk, then run"
+            " this again"
+        ) from error
 
 
 def digest(store: Store, path: str) -> str:
