@@ -301,7 +301,8 @@ class Supervisor:
                 failure = broker.failure()
             if isinstance(failure, DiskFull | TooFewFiles):
                 raise failure
-            logger.warning("%s", str(failure).partition("\n")[0])
+            said = str(failure).partition("\n")[0].rstrip(":")
+            logger.warning("%s. It is started again", said)
             self._broker_start_at = now + self._broker_restarts.after_death(now)
         elif now >= self._broker_start_at:
             self._broker_start_at = 0.0

@@ -231,6 +231,7 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         assert write(running, 2) == ["committed", "3", "2"]
         wait_until(lambda: running.get("/readyz")[0] == 200, "a service that is ready")
         assert parts <= set(descendants(pid)), "they wait for the broker instead of dying"
+        assert "broker.log. It is started again" in (root / "up.log").read_text()
 
         children = descendants(pid)
         assert len(children) >= 4
