@@ -79,7 +79,11 @@ def plot(
     figure = KINDS[kind](root, table)
     # Nothing of the day it was drawn: the same log gives the same bytes.
     metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
-    figure.savefig(path, dpi=DPI, metadata=metadata)
+    try:
+        figure.savefig(path, dpi=DPI, metadata=metadata)
+    except OSError as error:
+        error.filename = str(path)  # of a full disk the system names no file
+        raise
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -319,6 +321,17 @@ def test_what_cannot_be_drawn_is_told(
         plots.plot("conflicts", tmp_path / "empty", None, tmp_path / "x.png")
     assert run("plot", "commits", "--root", root, "--out", tmp_path / "y.svg") == ExitCode.OK
     assert capsys.readouterr().out.strip() == str(tmp_path / "y.svg")
+
+
+def test_a_disk_without_room_for_a_picture_is_named(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(figure, "savefig", Mock(side_effect=full))
+    out = tmp_path / "x.png"
+    assert run("plot", "commits", "--root", root, "--out", out) == ExitCode.MACHINE
+    assert f"{out}: No space left" in capsys.readouterr().err
 
 
 def test_matplotlib_is_asked_for_by_name(
