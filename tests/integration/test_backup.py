@@ -239,7 +239,7 @@ def test_nothing_is_restored_over_anything(made: Service, tmp_path: Path) -> Non
     with pytest.raises(BadBackup, match="there is no backup"):
         restore(place, load({"root": tmp_path / "new"}))
     back_up(log_of(made), place, None)
-    with pytest.raises(RootUnusable, match="something is there"):
+    with pytest.raises(RootUnusable, match=r"something is there: .* \(--places .*=NEW\)"):
         restore(place, load({"root": tmp_path / "new"}))
     assert not (tmp_path / "new").exists()
     (tmp_path / "full").mkdir()

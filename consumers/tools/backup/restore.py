@@ -192,11 +192,11 @@ def _taken(root: Path, backup: Backup, place: str) -> Iterator[bool]:
     tables = bound(backup.tables_root) if backup.tables_root else ""
     mark = {"log_id": backup.log_id, "from": place, "tables": tables}
     if not goes_on and root.exists() and any(root.iterdir()):
-        raise RootUnusable(f"{root} isn't empty: a backup is restored to an empty root")
+        raise RootUnusable(f"{root} isn't empty: name an empty root, or one that isn't there yet")
     if not goes_on and backup.tables_root and _is_used(backup):
         raise RootUnusable(
-            f"the log's tables belong in {bound(backup.tables_root)}, and something is there."
-            " Restore where that place is free, or move away what is there"
+            f"the log's tables belong in {tables}, and something is there: give them another place"
+            f" (--places {tables}=NEW), or move away what is there"
         )
     with open(made(root) / RESTORING, "a+", encoding="utf-8") as held:
         _lock(held, note)
