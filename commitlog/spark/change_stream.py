@@ -1,8 +1,10 @@
 """Changes of one table as a stream: `spark.readStream.format("commitlog").option("table", …)`.
 
 An offset names the next thing to read: a version, and a part of it. It is all that a restart
-needs, so a batch that is run again reads the same rows. Without a start the stream begins with
-the rows that the table has now, as insertions, and continues with the changes after them.
+needs, so a batch that is run again reads the same rows. It also says what made the version that
+the stream stands on: after a restore, another one may have its number. Without a start the stream
+begins with the rows that the table has now, as insertions, and continues with the changes after
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from commitlog.spark.pyspark_api import (
 from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]
-"""`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
+"""`version`, `part` and `snapshot` of what comes next, the table's `incarnation`, and what made the
+version that the stream `stands_on`: the newest of which it has read something."""
 PLANS_KEPT = 1_000
 """More than a limited batch has versions: they are planned to find its end, then to read it."""
 
@@ -87,6 +90,8 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connect = connect
         self.last_version: int | None = None
         """Where a query that ends by itself stops; None: at the head."""
+        self._reached: Offset | None = None
+        """The end of the last batch, if this process planned it."""
         self._plans: dict[tuple[str, int, bool], list[VersionChanges]] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -130,21 +135,24 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.1 names neither start nor limit, and its batches end at the head.
         """
-        start, limit = start or self.initialOffset(), limit or ReadAllAvailable()
         versions = self._versions(start)
+        if start is None:
+            self._reached = self._behind_head(versions)
+            return self._reached
+        if start != self._reached:
+            self._check(versions, start)
+        self._reached = self._end(versions, start, limit or ReadAllAvailable())
+        return self._reached
+
+    def _end(self, versions: TableVersions, start: Offset, limit: ReadLimit) -> Offset:
         head = versions.info.version
         version, number, snapshot = _place(start)
-        if version > head + 1:
-            raise InvalidRequest(
-                f"this query has read up to version {version - 1} of {self.options.table}, but the"
-                f" head is {head}: the log was restored as of an earlier position",
-                field="table", value=self.options.table,
-                advice="Start the query with a new checkpoint",
-            )  # fmt: skip
         if self.last_version is not None:
             head = min(head, self.last_version)
+        if version > head:
+            return start
         if isinstance(limit, ReadAllAvailable):
-            return start if version > head else _offset(versions, head + 1)
+            return _offset(versions, head + 1)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else limit.max_files  # type: ignore[attr-defined]
         took_any = False
         while version <= head:
@@ -159,13 +167,22 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(versions, version)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Return where the table is now, for the query's progress."""
-        versions = self._versions()
-        return _offset(versions, versions.info.version + 1)
+        """Return where the table is now, for the query's progress; Spark asks at each poll."""
+        return self._behind_head(self._versions())
+
+    def _behind_head(self, versions: TableVersions) -> Offset:
+        behind = versions.info.version + 1
+        if self._reached is not None and _place(self._reached) == (behind, 0, False):
+            return self._reached  # a query that waits reads no manifest
+        return _offset(versions, behind)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the parts from one offset up to another."""
         versions = self._versions(start)
+        if end != self._reached:
+            # A batch that was planned by another process, and may be run again.
+            self._check(versions, end)
+        self._check(versions, start)
         version, number, snapshot = _place(start)
         last_version, last_number, _ = _place(end)
         chosen: list[VersionChanges] = []
@@ -211,6 +228,23 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
         return TableVersions(log.runtime(), info)
 
+    def _check(self, versions: TableVersions, offset: Offset) -> None:
+        """Refuse an offset behind a version that the table hasn't, or has another one of."""
+        version, head = _stands_on(offset), versions.info.version
+        # Offsets of former releases don't say what made it; of a deleted version, nothing does.
+        made_by = offset.get("stands_on")
+        problem = ""
+        if version > head:
+            problem = f"up to version {version} of {self.options.table}, but the head is {head}"
+        elif made_by and versions.made_by(version) not in ("", made_by):
+            problem = f"another version {version} of {self.options.table} than the table has"
+        if problem:
+            raise InvalidRequest(
+                f"this query has read {problem}: the log was restored as of an earlier position",
+                field="table", value=self.options.table,
+                advice="Start the query with a new checkpoint",
+            )  # fmt: skip
+
 
 class ChangeReader(DataSourceReader):
     """The changes of a range of versions, as a batch; from the earliest on, if none is named.
@@ -255,13 +289,15 @@ class ChangeReader(DataSourceReader):
 def _offset(
     versions: TableVersions, version: int, part: int = 0, *, snapshot: bool = False
 ) -> Offset:
-    return {
-        "incarnation": versions.info.incarnation,
-        "version": version,
-        "part": part,
-        "snapshot": snapshot,
-    }
+    place = {"version": version, "part": part, "snapshot": snapshot}
+    made_by = versions.made_by(_stands_on(place))
+    return {"incarnation": versions.info.incarnation, **place, "stands_on": made_by}
 
 
 def _place(offset: Offset) -> tuple[int, int, bool]:
     return int(offset["version"]), int(offset["part"]), bool(offset["snapshot"])
+
+
+def _stands_on(offset: Offset) -> int:
+    version, part, snapshot = _place(offset)
+    return version if part or snapshot else version - 1

@@ -72,17 +72,17 @@ class VersionChanges:
 
 def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
     """Return what a version changed, in parts that can be read apart from each other."""
-    after = versions.read(version)
-    if after.operation in ROWS_STAY:
-        return []
-    if version == 1 or after.operation == CLONE:
-        return _whole(versions, after)
     try:
+        after = versions.read(version)
+        if after.operation in ROWS_STAY:
+            return []
+        if version == 1 or after.operation == CLONE:
+            return _whole(versions, after)
         before = versions.take(version - 1)
     except NoSuchVersion as error:
         raise NoSuchVersion(
             f"the changes of version {version} of {versions.info.name} cannot be read: "
-            f"{error}. Start at a later version"
+            f"{error}. Start at a later version, a stream with a new checkpoint"
         ) from error
     return _parts(versions, before, after)
 

@@ -54,6 +54,11 @@ class Version:
         """When it was committed, in microseconds since 1970."""
         return self.state.timestamp_nanos // 1000
 
+    @property
+    def made_by(self) -> str:
+        """What tells it from another one of its number: its transaction's file, and its time."""
+        return f"{self.state.transaction_file} {self.time_us}"
+
 
 def standing(log: Any, table: str) -> TableInfo:
     """Return a table as it is now; NoSuchVersion if it is declared only, without columns."""
@@ -81,6 +86,15 @@ class TableVersions:
     def keep(self, version: Version) -> None:
         """Keep a version for who takes it next: the one before the next one, mostly."""
         self._kept = version
+
+    def made_by(self, version: int) -> str:
+        """Return what made a version; empty if there is none, or none any more."""
+        try:
+            found = self.take(version)
+        except NoSuchVersion:
+            return ""
+        self.keep(found)
+        return found.made_by
 
     def read(self, version: int) -> Version:
         """Return a version; NoSuchVersion if there is none, or it was deleted."""
