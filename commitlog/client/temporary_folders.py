@@ -1,4 +1,4 @@
-"""The temporary folders of fresh views, also those that killed processes left behind.
+"""Temporary folders of this process, also those that killed processes left behind.
 
 Every process that uses such a folder holds a lock on a file in it, which the kernel releases at its
 end, however that comes; so neither a process's number nor its container says anything wrong. Of
@@ -18,17 +18,16 @@ import tempfile
 import weakref
 from pathlib import Path
 
-PREFIX = "commitlog-fresh-"
 _LOCK = "in-use"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def new_folder() -> ViewFolder:
-    """Make a folder that this process uses, after removing what killed processes left."""
-    _remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+def new_folder(prefix: str) -> TemporaryFolder:
+    """Make a folder that this process uses, after removing what killed ones left of that name."""
+    _remove_leftovers(prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
-        return ViewFolder(folder, _locked(folder), os.getpid())
+        return TemporaryFolder(folder, _locked(folder), os.getpid())
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -60,7 +59,7 @@ def _locked(folder: Path) -> int:
     return descriptor
 
 
-class ViewFolder:
+class TemporaryFolder:
     """A folder that this process made."""
 
     def __init__(self, path: Path, descriptor: int, pid: int) -> None:
@@ -81,11 +80,11 @@ class ViewFolder:
 
 
 @functools.cache
-def _remove_leftovers() -> None:
+def _remove_leftovers(prefix: str) -> None:
     """Remove, once in a process, this user's folders that no process of this host uses."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
-            if entry.name.startswith(PREFIX):
+            if entry.name.startswith(prefix):
                 with contextlib.suppress(OSError):
                     _remove_if_left(Path(entry.path))
 
