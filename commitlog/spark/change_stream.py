@@ -38,6 +38,7 @@ from commitlog.spark.pyspark_api import (
     arrow_schema_of,
     check_limits,
 )
+from commitlog.spark.renames import Rename, first_rename
 from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]
@@ -149,7 +150,12 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         version, number, snapshot = _place(start)
         if self.last_version is not None:
             head = min(head, self.last_version)
+        renamed = first_rename(versions, self._columns(), version, head)
+        if renamed is not None:
+            head = renamed.version - 1
         if version > head:
+            if renamed is not None:
+                raise self._renamed(renamed)
             return start
         if isinstance(limit, ReadAllAvailable):
             return _offset(versions, head + 1)
@@ -185,6 +191,9 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(versions, start)
         version, number, snapshot = _place(start)
         last_version, last_number, _ = _place(end)
+        renamed = first_rename(versions, self._columns(), version, last_version - 1)
+        if renamed is not None:
+            raise self._renamed(renamed)  # Spark 4.1's batches end at the head
         chosen: list[VersionChanges] = []
         while (version, number) < (last_version, last_number):
             parts = self._plan(versions, version, snapshot)
@@ -198,13 +207,27 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some parts, in their order; runs on an executor."""
         assert isinstance(partition, ChangePartition)
-        schema = arrow_schema_of(self.schema)
-        own = set(CHANGE_COLUMNS.names)
-        columns = [name for name in schema.names if name not in own]
+        schema, columns = arrow_schema_of(self.schema), self._columns().names
         for part in partition.parts:
             for batch in read_part(part, columns):
                 if batch.num_rows:
                     yield to_spark(batch, schema)
+
+    def _columns(self) -> StructType:
+        """Return what is read of the table itself."""
+        own = set(CHANGE_COLUMNS.names)
+        return StructType([field for field in self.schema.fields if field.name not in own])
+
+    def _renamed(self, found: Rename) -> InvalidRequest:
+        old, new = ".".join(found.old), ".".join(found.new)
+        advice = "Start the query again: it then reads the columns that the table has now"
+        if self.options.columns:
+            advice = f"Start the query again, with {found.new[0]!r} in option 'columns'"
+        return InvalidRequest(
+            f"version {found.version} of {self.options.table} renamed column {old!r}, which this"
+            f" query reads, to {new!r}",
+            field="columns", value=old, advice=advice,
+        )  # fmt: skip
 
     def _plan(self, versions: TableVersions, version: int, snapshot: bool) -> list[VersionChanges]:
         key = (versions.info.incarnation, version, snapshot)
