@@ -6,6 +6,7 @@ the Arrow types of a query's columns, and the nearest types that Spark has for a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from commitlog.spark.pyspark_api import arrow_schema_of
 
 SPARKS_DIGITS = 38
 """A decimal of Spark has no more."""
+_NAME = r"\s*(?:`((?:[^`]|``)+)`|([^`,\s][^,]*)|)\s*"
+"""A column's name in a list: between backquotes as in SQL, or one without a comma, or none."""
 
 
 def arrow_schema(schema: StructType, table: str) -> pa.Schema:
@@ -56,6 +59,23 @@ def fetched(frame: DataFrame) -> pa.Table:
     other = {new.name: new.dataType for old, new in pairs if new.dataType != old.dataType}
     casts = {name: frame[quoted(name)].cast(kind) for name, kind in other.items()}
     return (frame.withColumns(casts) if casts else frame).toArrow()
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """Return the names that option `columns` lists, each once.
+
+    Raises:
+        InvalidTransaction: it is no list, or has nothing in it.
+    """
+    pairs = re.findall(f"{_NAME}(?:,|$)", text)
+    names = filter(None, (one.replace("``", "`") or other.strip() for one, other in pairs))
+    found = tuple(dict.fromkeys(names))
+    if text and not (found and re.fullmatch(f"{_NAME}(?:,{_NAME})*", text)):
+        raise InvalidTransaction(
+            "option 'columns' is not a list of column names", field="columns", value=text,
+            advice="Separate names by commas, and put one that has a comma between backquotes",
+        )  # fmt: skip
+    return found
 
 
 def quoted(column: str) -> str:

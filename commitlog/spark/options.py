@@ -17,6 +17,7 @@ from commitlog.client.positions import milliseconds_of
 from commitlog.errors import InvalidTransaction
 from commitlog.model.names import first_problem, key_problem
 from commitlog.model.table import parse_table_id
+from commitlog.spark.arrow import column_names
 from commitlog.spark.sql_tables import sql_options
 from commitlog.spark.versions import VersionWanted
 
@@ -199,7 +200,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         connection=_connection(values),
         table=_table(values),
         version=_version(values),
-        columns=_names(values, "columns"),
+        columns=column_names(values.get("columns", "")),
         predicate=values.get("filter", ""),
         batch_rows=_integer(values, "batchRows", minimum=1, maximum=BATCH_ROWS_MAX) or BATCH_ROWS,
         rows_per_partition=_integer(values, "rowsPerPartition", minimum=1) or ROWS_PER_PARTITION,
@@ -226,7 +227,7 @@ def parse_changes(options: Mapping[str, str]) -> ChangeOptions:
     return ChangeOptions(
         connection=_connection(values),
         table=_table(values),
-        columns=_names(values, "columns"),
+        columns=column_names(values.get("columns", "")),
         starting_version=start,
         starting_time_ms=time_ms,
         ending_version=_integer(values, "endingVersion", minimum=1),
@@ -354,11 +355,6 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
         raise _bad(
             name, text, "is not a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
         ) from None
-
-
-def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    given = (c.strip() for c in values.get(name.lower(), "").split(","))
-    return tuple(dict.fromkeys(filter(None, given)))
 
 
 def _flag(values: Mapping[str, str], name: str) -> bool:

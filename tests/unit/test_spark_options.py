@@ -8,7 +8,13 @@ import pytest
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import compact, show_repeats
 from commitlog.spark.audit import audit
-from commitlog.spark.options import Connection, parse_batches, parse_read, parse_write
+from commitlog.spark.options import (
+    Connection,
+    parse_batches,
+    parse_changes,
+    parse_read,
+    parse_write,
+)
 from commitlog.spark.versions import VersionWanted
 
 BASE = {"table": "nyc$flights", "kafka.bootstrap.servers": "localhost:9092"}
@@ -41,6 +47,31 @@ def test_names_are_read_in_any_case() -> None:
 def test_columns_are_a_list() -> None:
     given = {**BASE, "columns": " carrier, flight ,carrier"}
     assert parse_read(given).columns == ("carrier", "flight")
+
+
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        ("`last, first`,id", ("last, first", "id")),
+        (" ` id ` , `a``b` ", (" id ", "a`b")),
+        *(("a`b", ("a`b",)), ("a b,,c.d,", ("a b", "c.d"))),
+    ],
+)
+def test_a_column_whose_name_has_a_comma_is_quoted_as_in_sql(
+    given: str, columns: tuple[str, ...]
+) -> None:
+    """It was cut in two, of which the table had none."""
+    assert parse_read({**BASE, "columns": given}).columns == columns
+
+
+@pytest.mark.parametrize("given", [",", " , ", "`a", "`a`b", "``,a"])
+def test_what_is_no_list_of_columns_is_refused(given: str) -> None:
+    """A comma alone read all columns."""
+    told = "option 'columns' is not a list of column names. Separate names by commas"
+    for parse in (parse_read, parse_changes):
+        with pytest.raises(InvalidTransaction, match=told) as caught:
+            parse({**BASE, "columns": given})
+        assert (caught.value.field, caught.value.value) == ("columns", given)
 
 
 @pytest.mark.parametrize(
