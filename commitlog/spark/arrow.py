@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from commitlog.adapters.row_contract import conform
 from commitlog.adapters.row_values import is_blob
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.spark.pyspark_api import arrow_schema_of
 
 SPARKS_DIGITS = 38
@@ -122,6 +122,16 @@ def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> 
                 advice="Name the other columns in option 'columns'",
             ) from error
     return StructType(found)
+
+
+def check_given(schema: StructType, known: Sequence[str], what: str) -> None:
+    """Refuse a schema of the caller's with a column that there isn't."""
+    unknown = [name for name in schema.names if name not in known]
+    if unknown:
+        raise InvalidRequest(
+            f"{what} has no column {unknown[0]!r}, which the query's schema names", field="schema",
+            value=unknown[0], advice=f"The columns are {', '.join(known)}",
+        )  # fmt: skip
 
 
 def readable_type(kind: pa.DataType) -> pa.DataType:

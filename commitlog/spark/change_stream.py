@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidRequest
-from commitlog.spark.arrow import spark_schema, to_spark
+from commitlog.spark.arrow import check_given, spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     VersionChanges,
@@ -98,6 +98,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a new query starts."""
         versions = self._versions()
+        check_given(self._columns(), versions.info.schema.names, self.options.table)
         head, start = versions.info.version, self.options.starting_version
         if self.options.starting_time_ms is not None:
             return _offset(versions, versions.first_after(self.options.starting_time_ms - 1))

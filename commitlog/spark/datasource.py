@@ -83,7 +83,7 @@ class CommitLogDataSource(DataSource):
                     field="startingPosition", value=LATEST,
                     advice="Leave it out, or use spark.readStream",
                 )  # fmt: skip
-            return LogReader(wished, self.connect)
+            return LogReader(wished, self.connect, schema)
         if wanted == READ_CHANGES:
             return ChangeReader(parse_changes(given), schema, self.connect)
         return TableReader(parse_read(given), schema, self.connect)
@@ -93,7 +93,7 @@ class CommitLogDataSource(DataSource):
         given = kept_for_reading(schema, self.options, BOOTSTRAP_SERVERS)
         wanted = what_to_read(given)
         if wanted == READ_LOG:
-            return LogStream(parse_log(given), self.connect)
+            return LogStream(parse_log(given), self.connect, schema)
         if wanted == READ_CHANGES:
             options = parse_changes(given)
             if options.ending_version is not None:

@@ -22,7 +22,7 @@ from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
-from commitlog.spark.arrow import readable
+from commitlog.spark.arrow import check_given, readable, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     VersionChanges,
@@ -46,6 +46,7 @@ from commitlog.spark.pyspark_api import (
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
+    arrow_schema_of,
     check_limits,
 )
 from commitlog.spark.versions import TableVersions
@@ -88,9 +89,16 @@ class TableParts(InputPartition):
 class _Reading:
     """What batch and stream share: how to plan a range, and how to read a part of it."""
 
-    def __init__(self, options: LogOptions, connect: Connect) -> None:
+    def __init__(
+        self, options: LogOptions, connect: Connect, schema: StructType | None = None
+    ) -> None:
+        """Refuse a schema of the caller's with a column that there isn't."""
         self.options = options
         self.connect = connect
+        known = (ALL_CHANGES if options.changes else LOG_SCHEMA).names
+        if schema is not None:
+            check_given(schema, known, "what is read")
+        self.schema = None if schema is None or schema.names == known else schema
 
     def log(self) -> Log:
         log: Log = self.connect(self.options.connection).runtime().log
@@ -132,6 +140,14 @@ class _Reading:
                 yield from ((name, part) for part in parts)
 
     def read_partition(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if self.schema is None:
+            yield from self._batches(partition)
+            return
+        wanted = arrow_schema_of(self.schema)
+        for batch in self._batches(partition):
+            yield to_spark(batch, wanted)
+
+    def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TableParts):
             for table, part in partition.parts:
                 yield from _json_rows(table, part)
@@ -143,8 +159,10 @@ class _Reading:
 class LogReader(DataSourceReader):
     """All of the log as it is when the query is planned."""
 
-    def __init__(self, options: LogOptions, connect: Connect) -> None:
-        self._reading = _Reading(options, connect)
+    def __init__(
+        self, options: LogOptions, connect: Connect, schema: StructType | None = None
+    ) -> None:
+        self._reading = _Reading(options, connect, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return stretches of every partition (Spark asks for one task at least)."""
@@ -163,9 +181,11 @@ class LogReader(DataSourceReader):
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as it grows."""
 
-    def __init__(self, options: LogOptions, connect: Connect) -> None:
+    def __init__(
+        self, options: LogOptions, connect: Connect, schema: StructType | None = None
+    ) -> None:
         check_limits(maxRowsPerTrigger=options.rows_per_trigger)
-        self._reading = _Reading(options, connect)
+        self._reading = _Reading(options, connect, schema)
         self._rows_max = options.rows_per_trigger
         self._starts_late = options.starting == LATEST
         self._last: dict[int, int] | None = None
