@@ -31,7 +31,7 @@ def given(**columns: Any) -> StructType:
 
 def source(world: Service, **options: str) -> CommitLogDataSource:
     made = CommitLogDataSource({"kafka.bootstrap.servers": "h:1", **options})
-    made.connect = lambda _: world.client  # type: ignore[method-assign]
+    made.connect = lambda _: world.client
     return made
 
 
