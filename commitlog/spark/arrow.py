@@ -24,6 +24,7 @@ from commitlog.spark.pyspark_api import arrow_schema_of
 
 SPARKS_DIGITS = 38
 """A decimal of Spark has no more."""
+SQL_TABLE = "For a table of SQL's CREATE TABLE, run CREATE OR REPLACE TABLE first"
 _NAME = r"\s*(?:`((?:[^`]|``)+)`|([^`,\s][^,]*)|)\s*"
 """A column's name in a list: between backquotes as in SQL, or one without a comma, or none."""
 
@@ -130,7 +131,7 @@ def check_given(schema: StructType, known: Sequence[str], what: str) -> None:
     if unknown:
         raise InvalidRequest(
             f"{what} has no column {unknown[0]!r}, which the query's schema names", field="schema",
-            value=unknown[0], advice=f"The columns are {', '.join(known)}",
+            value=unknown[0], advice=f"The columns are {', '.join(known)}. {SQL_TABLE}",
         )  # fmt: skip
 
 
@@ -195,8 +196,7 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             raise InvalidTransaction(
                 f"column {field.name!r} has nulls, and Spark was told that it has none",
                 field=field.name,
-                advice="Plan the query again; for a table of SQL's CREATE TABLE, run CREATE OR"
-                " REPLACE TABLE",
+                advice=f"Plan the query again. {SQL_TABLE}",
             )
         try:
             values = readable(given)

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidRequest
-from commitlog.spark.arrow import check_given, spark_schema, to_spark
+from commitlog.spark.arrow import SQL_TABLE, check_given, spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     VersionChanges,
@@ -221,7 +221,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _renamed(self, found: Rename) -> InvalidRequest:
         old, new = ".".join(found.old), ".".join(found.new)
-        advice = "Start the query again: it then reads the columns that the table has now"
+        advice = f"Start the query again, which then reads the new name. {SQL_TABLE}"
         if self.options.columns:
             advice = f"Start the query again, with {found.new[0]!r} in option 'columns'"
         return InvalidRequest(
