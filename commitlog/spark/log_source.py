@@ -8,8 +8,9 @@ each version changed. A stream's offset is a position per partition of the log.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
-from commitlog.errors import NoSuchVersion
+from commitlog.errors import NoSuchVersion, Unavailable
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
@@ -52,10 +53,12 @@ from commitlog.spark.pyspark_api import (
 from commitlog.spark.versions import TableVersions
 
 Connect = Callable[[Connection], Any]
+Answer = TypeVar("Answer")
 Offset = dict[str, dict[str, Any]]
 """Per partition, as text, a `LogPosition`."""
 
 OUTCOMES_PER_TASK = 20_000
+RETRY_SECONDS = 0.5
 ALL_CHANGES = pa.schema(
     [pa.field("table", pa.string(), nullable=False), *CHANGE_COLUMNS, pa.field("row", pa.string())]
 )
@@ -103,6 +106,17 @@ class _Reading:
     def log(self) -> Log:
         log: Log = self.connect(self.options.connection).runtime().log
         return log
+
+    def asked(self, question: Callable[[Log], Answer]) -> Answer:
+        """Ask again while the log is away, for as long as it may be."""
+        deadline = time.monotonic() + self.options.connection.connect_seconds
+        while True:
+            try:
+                return question(self.log())
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
 
     def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
@@ -166,12 +180,14 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return stretches of every partition (Spark asks for one task at least)."""
-        log = self._reading.log()
+        return self._reading.asked(self._planned) or [TableParts(())]
+
+    def _planned(self, log: Log) -> list[InputPartition]:
         return [
             part
             for number, start in beginning(log).items()
             for part in self._reading.plan(number, start, outcomes_end(log, number))
-        ] or [TableParts(())]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a stretch's rows; runs on an executor."""
@@ -194,8 +210,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the beginning of the log, or its present end."""
-        log = self._reading.log()
-        start = _to_json(beginning(log))
+        start = _to_json(self._reading.asked(beginning))
         return self.latestOffset(start, ReadAllAvailable()) if self._starts_late else start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -204,8 +219,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where the query ends."""
-        log = self._reading.log()
-        self._last = {number: outcomes_end(log, number) for number in beginning(log)}
+        self._last = self._reading.asked(
+            lambda log: {number: outcomes_end(log, number) for number in beginning(log)}
+        )
 
     def latestOffset(  # noqa: N802
         self, start: Offset | None = None, limit: ReadLimit | None = None
@@ -214,10 +230,12 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.1 names neither: the walk continues where this process left off.
         """
-        log = self._reading.log()
-        positions = _from_json(start or self._reached or _to_json(beginning(log)))
-        self._reached = self._walk_on(log, positions, limit or ReadAllAvailable())
-        return self._reached
+        start = start or self._reached or _to_json(self._reading.asked(beginning))
+        reached = self._reading.asked(
+            lambda log: self._walk_on(log, _from_json(start), limit or ReadAllAvailable())
+        )
+        self._reached = reached
+        return reached
 
     def _walk_on(self, log: Log, positions: dict[int, LogPosition], limit: ReadLimit) -> Offset:
         share = None
@@ -237,11 +255,13 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return stretches between two offsets."""
         ends = _from_json(end)
-        return [
-            part
-            for number, position in _from_json(start).items()
-            for part in self._reading.plan(number, position, ends[number].offset)
-        ]
+        return self._reading.asked(
+            lambda _: [
+                part
+                for number, position in _from_json(start).items()
+                for part in self._reading.plan(number, position, ends[number].offset)
+            ]
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a stretch's rows; runs on an executor."""

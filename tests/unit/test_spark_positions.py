@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.errors import CorruptLog, InvalidRequest, WrongLog
+from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
 from commitlog.model.records import Application
 from commitlog.spark.change_stream import ChangeReader, ChangeStream
 from commitlog.spark.log_source import LogStream
@@ -84,3 +85,31 @@ def test_a_stream_doesnt_wait_for_versions_that_a_table_lost(tmp_path: Path) -> 
         assert (end["version"], stream.latestOffset(end)) == (3, end)
         with pytest.raises(InvalidRequest, match="version 3 .*the head is 2.*new checkpoint"):
             stream.latestOffset({**end, "version": 4})
+
+
+def test_a_stream_of_the_log_waits_for_a_log_that_is_away(tmp_path: Path) -> None:
+    """It failed at once when the broker was restarted, whatever `timeoutSeconds` said."""
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(1))
+
+        def stream(seconds: str) -> LogStream:
+            options = parse_log({**SERVERS, "read": "log", "timeoutSeconds": seconds})
+            return LogStream(options, lambda _: made.client)
+
+        start = stream("60").initialOffset()
+        end = stream("60").latestOffset(start)
+        for ask in (
+            lambda: stream("60").latestOffset(start) == end,
+            lambda: len(stream("60").partitions(start, end)) == 1,
+            lambda: stream("60").prepareForTriggerAvailableNow() is None,
+        ):
+            made.cluster.is_reachable = False
+            back = threading.Timer(0.5, setattr, (made.cluster, "is_reachable", True))
+            back.start()
+            assert ask()
+            back.join()
+        made.cluster.is_reachable = False
+        with pytest.raises(Unavailable):
+            stream("0.1").latestOffset(start)
+        made.cluster.is_reachable = True
