@@ -36,7 +36,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog.model.records import Outcome
@@ -50,7 +50,8 @@ _BUILD_PATH = re.compile(
     re.VERBOSE,
 )
 _DUMP = re.compile(
-    r"(does not support logical expression \w+)\(.*[})]\)|(in dataset schema): Schema \{.*\}",
+    r"(does not support logical expression \w+)\(.*[})]\)"
+    r"|(in (?:dataset )?schema):\s+Schema \{.*\}",
     re.DOTALL,
 )
 """How pylance names what it can't compute, or doesn't have: with all that it knows of it."""
@@ -68,6 +69,17 @@ class CommitLogError(Exception):
         super().__init__(
             *(without_build_paths(one) if isinstance(one, str) else one for one in arguments)
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it holds; Python would call the class with its message alone.
+
+        A pool of processes whose worker raises what can't be read again breaks, or hangs.
+        """
+        return _same_again, (type(self), self.args), vars(self)
+
+
+def _same_again(kind: type[CommitLogError], arguments: tuple[object, ...]) -> CommitLogError:
+    return kind.__new__(kind, *arguments)
 
 
 class InvalidRequest(CommitLogError):
