@@ -62,7 +62,8 @@ def check_columns(
         raise _bad(table, doubled, "is given twice", "Give each column once")
     for name in names:
         if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=1)
+            near = [one for one in columns if one.lower() == name.lower()]
+            near = near or difflib.get_close_matches(name, columns, n=1)
             raise WrongColumns(
                 f"{table} has no column {name!r}",
                 field="schema",

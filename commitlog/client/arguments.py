@@ -34,14 +34,21 @@ Check = Callable[[str, Any], None]
 
 _SHOWN_MAX = 80
 _CHECKED: set[Callable[..., Any]] = set()
-OF_ARGUMENTS = ("Invalid user input", "Not supported", "Available fields: ")
-"""What Lance says in an OSError that is of arguments, not of storage."""
+OF_ARGUMENTS = (
+    "Invalid user input",
+    "Not supported",
+    "Available fields: ",
+    "Duplicate field name",
+    "please specify a different name",
+)
+"""What Lance says in an OSError or RuntimeError that is of arguments, not of storage."""
 _REFUSALS = (
     AttributeError,
     LookupError,
     NotImplementedError,
     OSError,
     OverflowError,
+    RuntimeError,
     TypeError,
     ValueError,
 )
@@ -107,7 +114,7 @@ def _mapping_of(holds: Callable[[Any], bool], wanted: str) -> Check:
         for key, one in value.items():
             if not (isinstance(key, str) and holds(one)):
                 raise InvalidRequest(
-                    f"{name} has a {type(one).__name__} for {key!r}",
+                    f"{name} has a value of type {type(one).__name__} for {key!r}",
                     field=name,
                     value=key,
                     advice=wanted,
@@ -257,7 +264,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
         yield
     except _REFUSALS as error:
         said = lances_words(error)
-        is_lances = isinstance(error, OSError)
+        is_lances = isinstance(error, OSError) or type(error) is RuntimeError
         is_of_arguments = any(words in said for words in OF_ARGUMENTS)
         if is_lances and (not is_of_arguments or "contains NULL values" in said):
             raise

@@ -124,11 +124,14 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
         return rows_source(arrow, schema, table)
     if hasattr(data, "__arrow_c_stream__"):
         return _stream_of(data)
+    kind, advice = type(data).__name__, f"Pass {_ACCEPTED}"
+    if isinstance(data, list | tuple):
+        kinds = sorted({type(one).__name__ for one in data})
+        kind = f"a {kind} of {', '.join(kinds)}"
+    elif hasattr(data, "collect"):  # a lazy frame, as of polars
+        advice = "Call its method collect() first"
     raise InvalidTransaction(
-        f"{type(data).__name__} cannot be read as rows",
-        field="data",
-        value=type(data).__name__,
-        advice=f"Pass {_ACCEPTED}",
+        f"{kind} cannot be read as rows", field="data", value=kind, advice=advice
     )
 
 

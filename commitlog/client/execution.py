@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -336,12 +335,6 @@ class Execution:
         limit = min(high, low * 2 ** min(failures, 10))
         left = self._deadline - time.monotonic()
         time.sleep(max(0.0, min(_chance.uniform(low, limit), left)))
-
-
-OPTIONS = [
-    one.name for one in signature(Execution).parameters.values() if one.kind is one.KEYWORD_ONLY
-]
-"""What one may say of each operation."""
 
 
 def _is_alike(one: TableInfo, other: TableInfo) -> bool:

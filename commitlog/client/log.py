@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
-from commitlog.client.arguments import check_arguments, checks_arguments, checks_itself
+from commitlog.client.arguments import check_arguments, checks_arguments, checks_itself, refusal
 from commitlog.client.caller import NOBODY, caller
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
@@ -67,6 +67,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         settings: RuntimeSettings | None = None,
     ) -> None:
         """Use `connect`; this takes how to open a log, which happens once in each process."""
+        if not callable(open_log):
+            raise refusal("open_log", open_log, "Call CommitLog.connect(HOST:PORT) instead")
         self._open_log = open_log
         self._principal = checked_principal(principal)
         self._settings = settings or RuntimeSettings()
@@ -154,6 +156,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         timeout: float = RESULT_TIMEOUT_SECONDS,
     ) -> Outcome:
         """Create an empty table at version 1; TableAlreadyExists unless `exist_ok`.
+
+        With `exist_ok`, a table that exists stays as it is, its schema, key and properties too.
 
         The policy `every` writes a manifest file for each version, `latest` only for the newest.
         By `primary_key` concurrent writes of one key conflict; it isn't a constraint on rows.

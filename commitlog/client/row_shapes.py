@@ -91,7 +91,7 @@ def _made(
         written = pa.schema([fitting.field(name) for name in key if name in there])
     _check_columns(info, written, mode)
     if key:
-        check_merge(info, written.empty_table(), key)
+        check_merge(info, fitting.empty_table(), key)
     names = written.names
     if settings.get("insert_all"):
         lacking = [name for name in info.required_columns if name not in names]

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from commitlog.client.arguments import check_options, heed_interrupt, lances_words
 from commitlog.client.host import Host, Pairs, TableName
+from commitlog.client.options import (
+    MergeInsertOptions,
+    RowsOptions,
+    UpsertChoices,
+)
 from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
 from commitlog.errors import InvalidRequest, without_build_paths
@@ -28,17 +33,33 @@ if TYPE_CHECKING:
 class WritesRows(Host):
     """Adds to `CommitLog` the methods that change rows."""
 
-    def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
-        """Append rows; see `Execution` for the options.
+    def append(self, table_id: TableName, data: Any, **options: Unpack[RowsOptions]) -> Outcome:
+        """Append rows: an Arrow table or stream, a data frame, columns by name, or a list of dicts.
 
         A refusal is returned like a commit; `raise_for_conflict` of the outcome raises it.
+
+        `append`, `delete`, `update` and `merge_insert` take these options: `timeout` (60 seconds),
+        `attempts_max` (50), `wait` ("readable", or "committed"), `by_log` (True; False never writes
+        rows into the log), `transaction_id`, `application`, `properties`, `expects`, and
+        `notes_counts`. `Execution` says what each means.
+
+        Raises:
+            InvalidTransaction: rows don't fit the table; nothing was appended.
+            NoSuchTable: the log has no such table.
+            OutcomeUnknown: the time is up, and the rows may be committed.
+            Unavailable: the time is up, and nothing was appended.
         """
         return self._execution(table_id, options).append(data)
 
     def delete(
-        self, table_id: TableName, predicate: str, *, said: str | None = None, **options: Any
+        self,
+        table_id: TableName,
+        predicate: str,
+        *,
+        said: str | None = None,
+        **options: Unpack[RowsOptions],
     ) -> Outcome:
-        """Delete the rows for which a SQL predicate holds; see `Execution` for the options.
+        """Delete the rows for which a SQL predicate holds; see `append` for the options.
 
         If `said` is given, the log and the table's files record it in place of the predicate, which
         may contain values that must not be readable there.
@@ -46,13 +67,16 @@ class WritesRows(Host):
         return self._execution(table_id, options).delete(predicate, said)
 
     def update(
-        self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,
-        **options: Any,
-    ) -> Outcome:  # fmt: skip
-        """Set columns where a SQL predicate holds; everywhere without one.
+        self,
+        table_id: TableName,
+        values: Mapping[str, Any],
+        where: str | None = None,
+        **options: Unpack[RowsOptions],
+    ) -> Outcome:
+        """Set columns where a SQL predicate holds, or in all rows if there is none.
 
         A string value is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
-        anything else is the value itself.
+        anything else is the value itself. See `append` for the options.
         """
         return self._execution(table_id, options).update(values, where)
 
@@ -61,16 +85,21 @@ class WritesRows(Host):
         table_id: TableName,
         data: Any,
         on: str | Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[MergeInsertOptions],
     ) -> Outcome:
         """Update the rows whose keys `data` has and insert the others.
 
         `on` names the columns of the key, the table's own key if it is left out. Columns that
-        `data` lacks keep their values, and are null in new rows. The options are those of
-        `MergeOptions` and `Execution`.
+        `data` lacks keep their values, and are null in new rows.
+
+        The options are those of `append` and, as in pylance, `when_matched_update_all`,
+        `when_matched_update_all_filt`, `when_not_matched_insert_all`, `when_matched_delete`,
+        `when_matched_fail`, `when_not_matched_by_source_delete`,
+        `when_not_matched_by_source_delete_filt` and `use_index`: see `MergeOptions`.
         """
         from commitlog.client.merging import MergeOptions
 
+        check_options(options, MergeInsertOptions.__annotations__)
         merge, others = MergeOptions.taken_from(options)
         return self._execution(table_id, others).merge_insert(data, on, merge)
 
@@ -166,7 +195,7 @@ class WritesRows(Host):
         application: Application | None = None,
         properties: Pairs = (),
         expects: Sequence[Expect] = (),
-        **options: Any,
+        **options: Unpack[UpsertChoices],
     ) -> RowsTicket:
         """Put rows into the log and return at once; a row writer applies them in order.
 
@@ -198,7 +227,7 @@ class WritesRows(Host):
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
-        from commitlog.client.execution import OPTIONS, Execution
+        from commitlog.client.execution import Execution
 
-        check_options(options, OPTIONS)
+        check_options(options, RowsOptions.__annotations__)
         return Execution(self, parse_table_id(table_id), **options)

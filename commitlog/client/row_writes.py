@@ -20,6 +20,7 @@ from commitlog.client.data import arrow_stream, conformed, kept, rows_source
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
 from commitlog.client.merging import DEFAULTS, MergeOptions, check_merge
+from commitlog.client.options import UpsertChoices
 from commitlog.client.row_shapes import STREAM_END, NotForTheLog, is_as_written, row_shape
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
@@ -188,6 +189,13 @@ def key_of(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
             field="on",
             advice="Name the key's columns, or give the column its name again",
         )
+    if on is not None and not key:
+        raise InvalidTransaction(
+            f"on={on!r} names no column",
+            field="on",
+            value=on,
+            advice="Name the key's columns, or leave it out to use the table's own key",
+        )
     if not key:
         raise InvalidTransaction(
             f"{info.name} has no key",
@@ -241,7 +249,9 @@ def made_write(
             f"{name} is not an option of mode {mode!r}",
             field=name,
             value=options[name],
-            advice="Leave it out",
+            advice=f"Its options are {', '.join(UpsertChoices.__annotations__)}"
+            if kind is RowsMode.UPSERT
+            else "Leave it out",
         )
     if on is not None and kind is RowsMode.APPEND:
         raise InvalidTransaction(

@@ -8,16 +8,16 @@ table may have determined rows written to another, and only the caller knows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from commitlog.client import direct
 from commitlog.client.arguments import check_options, checks_arguments
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.merging import MergeOptions
+from commitlog.client.merging import DEFAULTS, MergeOptions
+from commitlog.client.options import MergeChoices, UpsertChoices
 from commitlog.client.row_tickets import settled_if_rows
 from commitlog.client.row_writes import key_of, made_write
 from commitlog.client.rows import NOTHING_APPENDED, Prepared, prepare_append, remove_files
@@ -124,14 +124,14 @@ class TransactionBuilder:
         table_id: TableName,
         data: Any,
         on: str | Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[MergeChoices],
     ) -> None:
         """Join rows with a table by key, as `CommitLog.merge_insert`, with `MergeOptions`."""
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name)
         keys = key_of(info, on)
-        merge, others = MergeOptions.taken_from(options)
-        check_options(others, [each.name for each in fields(MergeOptions)])
+        check_options(options, MergeChoices.__annotations__)
+        merge = MergeOptions(**options) if options else DEFAULTS
         self._add(info, direct.merge(info, self._log.opened, source, keys, merge))
 
     @in_time
@@ -142,7 +142,7 @@ class TransactionBuilder:
         *,
         mode: str = "append",
         on: str | Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[UpsertChoices],
     ) -> None:
         """Put rows directly into the record, like `CommitLog.write_rows`.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client.host import Host
 from commitlog.client.index_file import INDEX, KNOWN_UNTIL, SETTINGS, attach
-from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable, of_the_future
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable, of_the_future
 from commitlog.model.table import DELIMITER
 
 if TYPE_CHECKING:
@@ -132,6 +132,13 @@ def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]
     """Make the index's views and macros known by their names; return those of the views."""
     duckdb = _duckdb()
     path = Path(index).absolute()
+    if path.is_dir():
+        raise InvalidRequest(
+            f"index={os.fspath(index)!r} is a folder",
+            field="index",
+            value=os.fspath(index),
+            advice=f"Give the path of a file, such as {str(path / 'index.duckdb')!r}",
+        )
     if not path.is_file():
         raise Unavailable(f"no version index exists yet at {path}: `commitlog index` keeps one")
     try:
@@ -207,7 +214,14 @@ class _Tables:
         name = self._registered.get((table, version))
         if name is None:
             name = f"table_{len(self._registered)}"
-            self._connection.register(name, self._open(table, version))
+            try:
+                opened = self._open(table, version)
+            except NoSuchTable as error:
+                if self._known or type(error) is not NoSuchTable:
+                    raise
+                hint = "Views of the version index need index='DIR/index.duckdb'."
+                raise NoSuchTable(f"{error}", hint=hint) from None
+            self._connection.register(name, opened)
             self._registered[table, version] = name
         return name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import lance
@@ -18,8 +19,10 @@ from commitlog import (
     Ticket,
     use_storage_options,
 )
-from commitlog.client.execution import OPTIONS
+from commitlog.client.execution import Execution
 from commitlog.client.feed import Subscription
+from commitlog.client.merging import MergeOptions
+from commitlog.client.options import MergeChoices, MergeInsertOptions, RowsOptions
 from commitlog.client.row_tickets import RowsTicket
 from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Snapshot
@@ -176,7 +179,9 @@ def _cases() -> Iterator[tuple[type, str, str]]:
                 if parameter.name != "rewrite":
                     yield kind, name, parameter.name
             if kind is CommitLog and name in VERBS:
-                yield from ((kind, name, option) for option in (*OPTIONS, "nothing"))
+                yield from (
+                    (kind, name, option) for option in (*RowsOptions.__annotations__, "nothing")
+                )
 
 
 INTERNAL = {(Ticket, "deliver"), (Ticket, "fail")}
@@ -223,6 +228,18 @@ def test_who_connects_with_wrong_arguments_is_told() -> None:
     for given in ((5, {}), (b"x", {}), ("s3://x", "abc"), ("s3://x", 5)):
         with pytest.raises(InvalidSettings, match="are a mapping for a location"):
             use_storage_options(*given)
+
+
+def test_a_type_checker_knows_the_options_that_there_are() -> None:
+    taken = inspect.signature(Execution).parameters.values()
+    options = {one.name: one.annotation for one in taken if one.kind is one.KEYWORD_ONLY}
+    assert options == _annotations(RowsOptions)
+    assert {one.name: one.type for one in fields(MergeOptions)} == _annotations(MergeChoices)
+    assert _annotations(MergeInsertOptions) == options | _annotations(MergeChoices)
+
+
+def _annotations(kind: Any) -> dict[str, str]:
+    return {name: one.__forward_arg__ for name, one in kind.__annotations__.items()}
 
 
 @pytest.mark.slow

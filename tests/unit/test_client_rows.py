@@ -147,7 +147,7 @@ def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
         ({"id": [1], "v": ["a", "b"]}, "differ in length"),
         ([pa.record_batch({"id": [1]}), pa.record_batch({"v": ["a"]})], "the batches differ in"),
         (42, "int cannot be read as rows"),
-        ([1, 2], "list cannot be read as rows"),
+        ([1, 2], "a list of int cannot be read as rows"),
     ],
 )
 def test_data_of_another_schema_is_refused_before_anything_is_appended(
@@ -297,8 +297,14 @@ def test_a_key_that_comes_twice_is_refused(client: CommitLog, table: str) -> Non
 
 def test_a_merge_that_only_deletes_takes_a_key_twice(client: CommitLog, table: str) -> None:
     rows = {"id": [1, 2, 2], "v": ["x", "y", "z"]}
-    options = {"when_matched_update_all": False, "when_not_matched_insert_all": False}
-    client.merge_insert(table, rows, "id", when_not_matched_by_source_delete=True, **options)
+    client.merge_insert(
+        table,
+        rows,
+        "id",
+        when_matched_update_all=False,
+        when_not_matched_insert_all=False,
+        when_not_matched_by_source_delete=True,
+    )
     assert _rows(client) == {1: "a", 2: "b"}
 
 
