@@ -11,9 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
+from commitlog.core.tables.branch_names import FOLDER
 
 GUARD_TAG = "kept-by-commitlog"
 """The tag that maintenance gives the oldest version: Lance's own cleanup refuses to delete versions
@@ -30,26 +32,28 @@ logger = logging.getLogger(__name__)
 
 
 def lance_tags(location: str) -> dict[str, int]:
-    """Return the versions of the main branch by the tags that name them now; raise OSError.
+    """Return the versions of a table by the tags that name them now; raise OSError.
 
-    The guard isn't among them: it keeps no version from the log.
+    The tags of a branch are beside its table, and name the branch. The guard isn't among them: it
+    keeps no version from the log.
     """
-    found = _main_tags(location)
+    found = _tags(*line_of(location))
     found.pop(GUARD_TAG, None)
     return found
 
 
 def guarded_version(location: str) -> int:
     """Return the version that the guard names, 0 if there is no guard; raise OSError."""
-    return _main_tags(location).get(GUARD_TAG, 0)
+    return _tags(location).get(GUARD_TAG, 0)
 
 
 def guard_from_cleanup(location: str, config: Mapping[str, str]) -> None:
     """Set the guard if the configuration of what is committed asks for Lance's cleanup after it.
 
-    Maintenance looks at a table once a minute, which is too late then, or doesn't run.
+    Maintenance looks at a table once a minute, which is too late then, or doesn't run. A branch has
+    none: a table has each tag once, and all its branches share them.
     """
-    if _AUTO_CLEANUP not in config or guarded_version(location):
+    if _AUTO_CLEANUP not in config or line_of(location)[1] or guarded_version(location):
         return
     oldest = next(iter(versions_with_files(location)), 0)
     if not oldest:
@@ -63,24 +67,37 @@ def guard_from_cleanup(location: str, config: Mapping[str, str]) -> None:
             raise
 
 
-def _main_tags(location: str) -> dict[str, int]:
+def line_of(location: str) -> tuple[str, str]:
+    """Return the place with a table's references, and its branch there; "" for the main branch."""
+    home, *rest = location.split(FOLDER)
+    while rest:
+        branch = FOLDER.join(rest)
+        if f"{quote(branch, safe='')}{_SUFFIX}" in store_for(home).names(_BRANCHES):
+            return home, branch
+        home = f"{home}{FOLDER}{rest.pop(0)}"
+    return location, ""
+
+
+def _tags(home: str, branch: str = "") -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, tag in _references(location, _TAGS):
+    for name, tag in _references(home, _TAGS):
         try:
-            if tag.get("branch") is None:
+            if (tag.get("branch") or "") == branch:
                 found[name] = int(tag["version"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("the tag %s of %s cannot be read: %s", name, location, error)
+            logger.warning("the tag %s of %s cannot be read: %s", name, home, error)
     return found
 
 
 def referenced_versions(location: str) -> set[int]:
     """Return the versions that a tag names or a branch begins with; raise OSError."""
     found = set(lance_tags(location).values())
-    for _, branch in _references(location, _BRANCHES):
-        version = branch.get("parentVersion") if isinstance(branch, dict) else None
-        if isinstance(version, int):
-            found.add(version)
+    home, line = line_of(location)
+    for _, branch in _references(home, _BRANCHES):
+        if isinstance(branch, dict) and (branch.get("parentBranch") or "") == line:
+            version = branch.get("parentVersion")
+            if isinstance(version, int):
+                found.add(version)
     return found
 
 

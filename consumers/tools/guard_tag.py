@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from commitlog.adapters.lance_refs import GUARD_TAG, guarded_version, versions_with_files
+from commitlog.adapters.lance_refs import GUARD_TAG, guarded_version, line_of, versions_with_files
 from commitlog.client.opening import is_there
 from commitlog.client.tables import TableInfo
 from commitlog.core.tables.lance_tables import is_in
@@ -14,8 +14,11 @@ from commitlog.core.tables.lance_tables import is_in
 def keep_guard(info: TableInfo, tags: Callable[[], Any], *, is_on: bool) -> None:
     """Have the tag name the oldest version that has a file, or take it away.
 
-    `tags` returns those of a dataset at the table's location that no other code uses.
+    `tags` returns those of a dataset at the table's location that no other code uses. A branch gets
+    none: its tags are its table's, and a name can be only one version's.
     """
+    if line_of(info.location)[1]:
+        return
     guarded = guarded_version(info.location)
     if not is_on:
         if guarded:

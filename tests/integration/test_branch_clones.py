@@ -14,12 +14,14 @@ import pytest
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
+from commitlog.adapters.lance_refs import lance_tags
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import DeclareTable, LanceCommit
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import parse_table_id
+from consumers.tools.maintenance import Maintenance
 from tests.operations_world import T, comparable, opened, replay, six_versions
 from tests.service import SCHEMA, Service, ids_of, rows
 
@@ -188,6 +190,43 @@ def test_a_branch_elsewhere_than_lance_keeps_it_is_refused(running: Service) -> 
     outcome = submit(running, branch(running, "dev", 6))
     assert outcome.code is Code.LOCATION_NOT_ALLOWED
     assert "in the same transaction" in outcome.message
+
+
+def test_a_tag_keeps_the_version_of_the_line_that_it_names(running: Service) -> None:
+    made(running)
+    client, lines = running.client, {"of_main": T, "of_dev": DEV}
+    for number in range(2):
+        for table in lines.values():
+            client.append(table, rows(20 + number))
+    client.open(T).tags.create("of_main", 7)
+    client.open(DEV).tags.create("of_dev", ("dev", 8))
+    for number in range(2):
+        client.append(DEV, rows(30 + number))
+    assert lance_tags(client.table(T).location) == {"of_main": 7}
+    assert lance_tags(client.table(DEV).location) == {"of_dev": 8}
+    client.expire_versions(DEV, retain_versions=1)
+    assert client.table(DEV).deleted == ((1, 7), (9, 9))
+
+
+@pytest.mark.parametrize("first", [DEV, T])
+def test_a_branch_and_its_table_are_maintained(
+    running: Service, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(running)
+    maintenance = Maintenance(running.client)
+    maintenance.look_at_tables(only=(first,))
+    maintenance.look()
+    assert "left for later" not in caplog.text
+    with pytest.raises(OSError, match="kept-by-commitlog"):
+        opened(running).cleanup_old_versions(retain_versions=1)
+
+
+def test_lance_s_own_cleanup_after_commits_to_a_branch_is_no_trouble(running: Service) -> None:
+    made(running)
+    Maintenance(running.client).look()
+    running.client.open(DEV).update_config({"lance.auto_cleanup.interval": "1000"})
+    running.client.open(DEV).insert(rows(50))
+    assert running.client.open(DEV).count_rows() == 12
 
 
 def test_a_dropped_branch_is_not_listed_any_more(running: Service) -> None:

@@ -19,7 +19,7 @@ from lance_namespace import (
     InvalidTableStateError,
 )
 
-from commitlog.adapters.lance_refs import GUARD_TAG
+from commitlog.adapters.lance_refs import lance_tags
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
@@ -112,7 +112,7 @@ def deletion(
     `newest` is the newest version that stands by then, the table's own unless it is given.
     """
     ranges = without(versions, gone)
-    _check_tags(service, info, ranges)
+    _check_references(info, ranges)
     operations: list[Operation] = []
     if info.version == (newest or info.version) and is_in(info.version, ranges):
         operations.append(_newer_version(service, info, merged(gone, ranges)))
@@ -136,7 +136,7 @@ def refuse_version(table: TableId, operations: Iterable[Operation]) -> None:
         )
 
 
-def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> None:
+def _check_references(info: TableInfo, ranges: VersionRanges) -> None:
     if not ranges:
         return
     held = held_versions(info.properties.items(), info.version, time.time_ns() // 10**6)
@@ -146,12 +146,11 @@ def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> Non
                 f"versions {first} to {last} of {info.name} are held by its properties; release"
                 " them (log.release), or leave them out"
             )
-    tags = service.open(info).tags.list() if info.version else {}
-    for name, tag in sorted(tags.items()):
-        is_users = name != GUARD_TAG and not tag.get("branch")
-        if is_users and is_in(int(tag["version"]), ranges):
+    tags = lance_tags(info.location) if info.version else {}
+    for name, version in sorted(tags.items()):
+        if is_in(version, ranges):
             raise InvalidTableStateError(
-                f"version {tag['version']} of {info.name} has the tag {name!r}; delete the tag, or"
+                f"version {version} of {info.name} has the tag {name!r}; delete the tag, or"
                 " leave the version out"
             )
 
