@@ -579,11 +579,12 @@ static PyObject *read_node(Node *node, In *in)
 
 /* --- The class --------------------------------------------------------------------------------- */
 
-/* None for what is refused; only a lack of memory is an error. */
+/* None for what is refused; a lack of memory is an error, and so is a Ctrl-C in called Python. */
 static PyObject *refused(void)
 {
     if (PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        if (PyErr_ExceptionMatches(PyExc_MemoryError) ||
+            !PyErr_ExceptionMatches(PyExc_Exception)) {
             return NULL;
         }
         PyErr_Clear();

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from commitlog.client.append_records import around
 from commitlog.client.contents import contents, summary
 from commitlog.codecs import lanes as installed
 from commitlog.codecs.avro import PREFIX_BYTES
+from commitlog.codecs.avro_lanes import sha256
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.log.attribution import attributed
 from commitlog.model.operations import ROW_OPERATIONS, LanceCommit, Summary
@@ -278,6 +280,25 @@ def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:
     """Return what a program ends with, and what it says, where the variable is set."""
     done = ended([sys.executable, "-c", program], env={**os.environ, installed.VARIABLE: lane})
     return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_a_ctrl_c_in_what_machine_code_calls_is_not_taken_for_a_refusal(
+    native_module: Path, golden: dict[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(data: bytes) -> bytes:
+        calls.append(data)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return sha256(data)
+
+    monkeypatch.setattr("commitlog.codecs.avro_lanes.sha256", interrupted)
+    read = Lanes(load(native_module)[0]).native["transaction-v2"]
+    record = next(one for one in chain(*golden.values()) if one.startswith(read.prefix))
+    with pytest.raises(KeyboardInterrupt):
+        read.read(record)
+    assert read.read(record) is not None
 
 
 def test_a_variable_chooses_the_lane(native_module: Path) -> None:
