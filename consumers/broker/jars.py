@@ -159,9 +159,16 @@ def _run_ivy(
     if is_late or not into.is_dir():
         late = " in time" if is_late else ""
         reasons = [line for line in lines if _tells_why(line)] or list(lines)
+        # A proxy of a company's that has a certificate of its own in the place of the server's.
+        advice = "Check the network"
+        if any("SSLHandshakeException" in line for line in reasons):
+            advice = (
+                "Java doesn't trust the server's certificate: name a trust store that has it with"
+                " JDK_JAVA_OPTIONS=-Djavax.net.ssl.trustStore=FILE"
+            )
         raise JarsUnavailable(
             f"{jars.what} could not be fetched{late} (needed once; later starts use the cache)."
-            " Check the network, or name a mirror in an Ivy settings file with"
+            f" {advice}, or name a mirror in an Ivy settings file with"
             " COMMITLOG_IVY_SETTINGS, then start again. Ivy said:"
             + "".join(f"\n  {line}" for line in list(dict.fromkeys(reasons))[-6:])
         )

@@ -301,3 +301,14 @@ def test_a_user_whose_home_cannot_be_written_is_told_to_name_a_cache(
         (tmp_path / "cache").touch()
     with pytest.raises(JarsUnavailable, match=r"Kafka's jars can't be kept in .*COMMITLOG_CACHE"):
         ensure_jars(Java(Path("/nowhere/java"), 21, "21"))
+
+
+def test_a_certificate_that_java_does_not_trust_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path / "cache"))
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'javax.net.ssl.SSLHandshakeException: no path'; exit 1\n")
+    java.chmod(0o755)
+    with pytest.raises(JarsUnavailable, match=r"-Djavax\.net\.ssl\.trustStore=FILE"):
+        ensure_jars(Java(java, 21, "21"))

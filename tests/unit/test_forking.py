@@ -136,7 +136,8 @@ def test_a_short_command_line_names_what_there_is_room_for(tmp_path: Path) -> No
     then = f"template.fork('work:do', 0, inherited=[], shown={shown}).wait(60); template.close()"
     (tmp_path / "it.py").write_text(program(work, then))
     folder = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    # Python looks for itself there, by the first word.
+    environment = {**os.environ, "PATH": os.path.dirname(sys.executable), "PYTHONPATH": str(folder)}
     command = ["python", "it.py", "up", "and", "more"]
     subprocess.run(
         command, executable=sys.executable, cwd=tmp_path, env=environment, timeout=60, check=True

@@ -205,6 +205,7 @@ def test_a_child_starts_with_what_all_import(asked: Callable[..., Asked]) -> Non
     template = processes.made._templates._template
     assert template is not None
     template._process.kill()
+    wait_until(lambda: not template.is_running, "it has ended")
     assert processes.ask(("pid", None)) == pid, "its children go on without it"
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(one.is_ready for one in processes.made._children), "it is seen")

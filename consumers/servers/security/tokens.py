@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -158,8 +159,12 @@ def read_keys(text: str) -> Mapping[str, Any]:
 
 def _fetch(url: str) -> str:
     _check(url)
-    with _OPENER.open(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
-        data: bytes = response.read(FETCH_BYTES_MAX + 1)
+    try:
+        with _OPENER.open(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
+            data: bytes = response.read(FETCH_BYTES_MAX + 1)
+    except urllib.error.HTTPError as error:
+        error.close()  # it still holds the connection
+        raise
     if len(data) > FETCH_BYTES_MAX:
         raise ValueError("the key set is too large")
     return data.decode()

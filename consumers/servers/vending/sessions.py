@@ -101,7 +101,8 @@ def _ask(request: urllib.request.Request, endpoint: str) -> bytes:
             return bytes(response.read(_ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         # What it says may repeat the request; the log gets its code alone.
-        said = _code(error.read(_ANSWER_BYTES_MAX))
+        with error:
+            said = _code(error.read(_ANSWER_BYTES_MAX))
         logger.error("%s refused a session (%s, %s)", endpoint, error.code, said)
         raise Unavailable(f"{endpoint} refused a session: {said or error.code}") from None
     except (OSError, http.client.HTTPException) as error:
