@@ -52,8 +52,8 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
                 raise KeyboardInterrupt
 
     gc.disable()
-    sys.setprofile(look)
     try:
+        sys.setprofile(look)  # whose own return may be the first moment
         call()
     except KeyboardInterrupt:
         return True
