@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from commitlog.java import find_java
+from commitlog.spark.session import java_home
 from consumers.broker import JarsUnavailable
 from infra import environments
 from tests.child import lines_of
@@ -42,7 +44,9 @@ def test_a_client_of_spark_connect_writes_reads_and_audits(broker: Any, tmp_path
         world.create("s$t", SCHEMA, primary_key="id")
         path = os.pathsep.join([str(environments.packages(PINS)), str(REPOSITORY)])
         command = [sys.executable, str(CHILD), broker.bootstrap_servers, world.log, str(tmp_path)]
-        environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+        # The machine's Java, or where it has none, the packaged one.
+        java = str(java_home(find_java(), tmp_path))
+        environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java}
         lines = lines_of(command, cwd=tmp_path, env=environment, seconds=SECONDS)
     found = json.loads(lines[-1])
     assert found["session"] == "pyspark.sql.connect.session"
