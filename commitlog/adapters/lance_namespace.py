@@ -8,28 +8,20 @@ ends as "Commit result unknown", whatever its status says.
 `StagingNamespace` keeps what pylance staged, so that pylance builds a manifest that no reader
 sees. `LogNamespace` sends it to the log, so that the native writes of an opened dataset are
 transactions like all others.
+
+Pylance asks any object that has these methods. So only type checkers see `LanceNamespace`: its
+package takes 0.25 s of CPU to import, and only errors and requests for credentials need it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# First: it makes the next import cheap.
-import commitlog.adapters.lean_import  # noqa: F401
-
-# isort: split
-from lance_namespace import (
-    ConcurrentModificationError,
-    DescribeTableResponse,
-    LanceNamespace,
-    TableVersionNotFoundError,
-    UnsupportedOperationError,
-)
-
+import commitlog.adapters.lean_import  # noqa: F401  # makes the imports below cheap
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.manifest_file import (
@@ -41,6 +33,12 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.tables.branch_names import branch_location
 from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId
+
+if TYPE_CHECKING:
+    import lance
+    from lance_namespace import LanceNamespace
+else:
+    LanceNamespace = object
 
 COMMIT_UNKNOWN = "Commit result for version "
 """How Lance begins when it could not find out whether it committed, or was refused."""
@@ -122,12 +120,27 @@ class GivenNamespace(LanceNamespace):
         self.head = head
         self.scheme = scheme
 
+    def open(self, table: Sequence[str], version: int | None) -> lance.LanceDataset:
+        """Open a version, the head if none is named, whose writes come here under `table`."""
+        import lance
+
+        return lance.LanceDataset(
+            self.location,
+            version,
+            storage_options=storage_options(self.location) or None,
+            namespace_client=self,
+            table_id=list(table),
+            namespace_client_managed_versioning=True,
+        )
+
     def namespace_id(self) -> str:
         """Name this namespace in pylance's messages and caches."""
         return f"commitlog:{self.location}"
 
     def describe_table(self, request: Any) -> Any:
         """Say where the table is and that versions are managed."""
+        from lance_namespace import DescribeTableResponse
+
         return DescribeTableResponse(
             location=self.location,
             managed_versioning=True,
@@ -146,6 +159,8 @@ class GivenNamespace(LanceNamespace):
         if version is None:
             version = self.head
         if not 1 <= version <= self.head:
+            from lance_namespace import TableVersionNotFoundError
+
             raise TableVersionNotFoundError(f"no version {version}; the head is {self.head}")
         return {"version": self.version_entry(version)}
 
@@ -158,6 +173,8 @@ class GivenNamespace(LanceNamespace):
         """Refuse another branch than this table is."""
         branch = request.get("branch") or ""
         if branch and not self.location.endswith(branch_location("", branch)):
+            from lance_namespace import UnsupportedOperationError
+
             raise UnsupportedOperationError(
                 f"{self.location} is not branch {branch!r}: open a branch that was created "
                 "through the log as a table of its own, and other branches with pylance"
@@ -262,13 +279,15 @@ class LogNamespace(GivenNamespace):
             path = self._store.commit(staged)
             if path is None:
                 for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
-                    with contextlib.suppress(TableVersionNotFoundError):  # deleted since
-                        self._readable(version)
+                    with contextlib.suppress(NoSuchVersion):  # deleted since
+                        self._store.materialize(version)
         except CommitLogError as error:
             self.refused = error
             _log.warning("a native write of %s failed: %s", "$".join(self._store.table), error)
             raise
         if path is None:
+            from lance_namespace import ConcurrentModificationError
+
             raise ConcurrentModificationError(f"version {staged.version} is taken")
         self.head = staged.version
         made = {"version": staged.version, "manifest_path": object_path(self.location, path)}
@@ -299,6 +318,8 @@ class LogNamespace(GivenNamespace):
         try:
             path = self._store.materialize(version)
         except NoSuchVersion as error:
+            from lance_namespace import TableVersionNotFoundError
+
             self.failed = error
             raise TableVersionNotFoundError(str(error)) from error
         return {"version": version, "manifest_path": object_path(self.location, path)}

@@ -68,9 +68,7 @@ def captured(
     store.write(path, encode_manifest(state, inline))
     committed: list[Transaction] = []
     try:
-        returned = work(
-            lance.dataset(namespace_client=namespace, table_id=["table"], version=state.version)
-        )
+        returned = work(namespace.open(["table"], state.version))
     finally:
         store.delete(path)
         store.prune(folder)

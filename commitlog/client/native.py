@@ -1,7 +1,6 @@
 """Native writes of an opened table: pylance commits, and the log decides.
 
-Apart from `opening`, because pylance's namespace package takes longer to load than all the rest of
-a writer, and only who opens tables for native writes needs it.
+Apart from `opening`, which also a writer imports that never needs pylance.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ def open_managed(
     store = LogVersions(runtime, tables, info, principal)
     store.materialize(wanted)
     namespace = LogNamespace(store, wanted)
-    table = list(info.table_id)
     try:
-        dataset = lance.dataset(namespace_client=namespace, table_id=table, version=version)
+        dataset = namespace.open(info.table_id, version)
     except (OSError, RuntimeError, ValueError) as error:
         if (failed := namespace.failure_in(error)) is None:
             raise

@@ -46,6 +46,30 @@ def imported_by(line: str) -> list[str]:
     return done.stderr.split()
 
 
+OPENS = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from tests.service import SCHEMA, rows, service
+
+with TemporaryDirectory() as root, service(Path(root)) as running:
+    running.client.create_table("a$t", SCHEMA)
+    running.client.append("a$t", rows(1, 2))
+    opened = running.client.open("a$t")
+    opened.insert(rows(3))
+    opened.delete("id = 1")
+    opened.checkout_latest()
+    assert opened.checkout_version(2).version == 2
+    assert running.client.open("a$t").count_rows() == 2
+"""
+
+
+@pytest.mark.slow
+def test_native_writes_bring_no_models_of_namespaces() -> None:
+    """Neither a writer nor the leader needs them: pydantic takes 0.25 s of CPU to build them."""
+    unwanted = ("lance_namespace.", "lance_namespace_urllib3_client.models", "pydantic")
+    assert not [name for name in imported_by(OPENS) if name.startswith(unwanted)]
+
+
 @pytest.mark.slow
 def test_a_process_for_sql_brings_nothing_of_the_log() -> None:
     """One starts at each question that the last one didn't survive."""
@@ -78,7 +102,7 @@ USES = (
 @pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_client_of_namespaces_is_there_for_who_asks(use: str) -> None:
-    begin = "import sys, commitlog.adapters.lance_namespace"
+    begin = "import sys, commitlog.adapters.lean_import, lance_namespace"
     left_out = f"assert '{CLIENT}.models' in sys.modules and '{CLIENT}.api' not in sys.modules"
     code = f"{begin}\n{left_out}\n{use}"
     done = ended([sys.executable, "-c", code])
