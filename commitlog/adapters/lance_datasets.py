@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
-from commitlog.core.manifest.wire import split
-from commitlog.lancepb.table_pb2 import Manifest
 
 if TYPE_CHECKING:
     import lance
@@ -71,13 +69,11 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
     return let_through(dataset, location)
 
 
-def encoded_fragments(dataset: lance.LanceDataset) -> list[bytes]:
-    """Return a version's fragments as `lance.table.DataFragment`, from memory.
-
-    pylance would make an object of each, which takes three times as long.
-    """
-    manifest: Any = dataset._ds
-    return split(manifest.serialized_manifest(), Manifest.FRAGMENTS_FIELD_NUMBER)[1]
+def encoded_manifest(dataset: lance.LanceDataset) -> bytes:
+    """Return a version's manifest as `lance.table.Manifest`, encoded by pylance from memory."""
+    native: Any = dataset._ds
+    manifest: bytes = native.serialized_manifest()
+    return manifest
 
 
 def take_rows(dataset: lance.LanceDataset, columns: list[str], row_ids: Sequence[int]) -> pa.Table:

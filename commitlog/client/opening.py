@@ -100,7 +100,7 @@ class Opened:
         """Where rows are that operations look for by a key."""
         from commitlog.client.row_keys import CLIENT_ROWS_MAX, KnownKeys
 
-        return KnownKeys(CLIENT_ROWS_MAX)
+        return KnownKeys(CLIENT_ROWS_MAX, files=self._files)
 
     @cached_property
     def _session(self) -> Any:

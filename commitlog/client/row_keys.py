@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from commitlog.adapters.lance_datasets import encoded_fragments
 from commitlog.client.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.key_predicates import comparison
 from commitlog.client.newest import Newest
@@ -27,7 +26,7 @@ from commitlog.client.rows import OFFSET_BITS, Prepared
 from commitlog.client.rows_at import having, read_column, rows_at, scan_at
 from commitlog.client.single_rows import single_value
 from commitlog.client.tables import TableInfo
-from commitlog.client.version_files import ReadVersion
+from commitlog.client.version_files import ReadVersion, VersionFiles
 from commitlog.lancepb.table_pb2 import DataFragment
 
 SEARCHES_FIRST = 3
@@ -68,9 +67,15 @@ class _Column(NamedTuple):
 class KnownKeys:
     """Finds rows by the places of their keys. Thread-safe."""
 
-    def __init__(self, rows_max: int = ROWS_MAX, searches_first: int = SEARCHES_FIRST) -> None:
+    def __init__(
+        self,
+        rows_max: int = ROWS_MAX,
+        searches_first: int = SEARCHES_FIRST,
+        files: VersionFiles | None = None,
+    ) -> None:
         """Know nothing yet, and remember at most so many rows."""
         self._rows_max, self._searches_first = rows_max, searches_first
+        self._files = files or VersionFiles()
         self._lock = threading.Lock()
         self._tables: dict[tuple[str, int], _Keys] = {}
         """By incarnation and field, the one that was asked for last at the end."""
@@ -137,7 +142,7 @@ class KnownKeys:
             known.asked += 1
             if not known.count and known.asked <= self._searches_first:
                 return None
-            version = ReadVersion(encoded_fragments(dataset), lambda: dataset)
+            version = self._files.opened(info, dataset)
             found = known.find(version, key, wanted, self._rows_max)
         self._make_room()
         return None if found is None else sorted({address for address, _ in found})
@@ -293,7 +298,7 @@ class _Keys:
             there[encoded] = number
         fragment_rows = (FRAGMENT_BYTES * len(there) + sum(map(len, there))) // ROW_BYTES
         if unread:
-            living = sum(self._files[one][1] for one in there.values() if one not in unread)
+            living = sum([self._files[one][1] for one in there.values() if one not in unread])
             is_old = self._rows > 2 * (living + rows) + UNSORTED_MAX
             is_full = self._rows + rows + fragment_rows > rows_max
             if self._files and (is_old or is_full):

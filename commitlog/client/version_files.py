@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.lance_datasets import is_gated
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.lance_datasets import encoded_manifest, is_gated
+from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.newest import Newest
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_message, manifest_name
@@ -88,6 +88,18 @@ class VersionFiles:
             and dict(manifest.schema_metadata) == dict(info.schema_metadata)
         )
         return VersionFile(version, fragments) if is_plain else None
+
+    def opened(self, info: TableInfo, dataset: lance.LanceDataset) -> ReadVersion:
+        """Return a version that Lance has opened.
+
+        Pylance takes fifty times as long to encode it as reading its file takes, but a store that
+        is far away isn't asked for it once more.
+        """
+        file = self.read(info, dataset.version) if is_local(info.location) else None
+        if file is None:
+            _, fragments = self._split(info.location, encoded_manifest(dataset))
+            return ReadVersion(fragments, lambda: dataset)
+        return ReadVersion(file.fragments, lambda: dataset)
 
     def _split(self, location: str, message: bytes) -> tuple[bytes, list[bytes]]:
         count, runs = self._runs.get(location, (0, {}))

@@ -53,6 +53,8 @@ without machine code."""
 LEADER_CALLS_MAX, LEADER_CALLS_ALONE_MAX = (270, 530) if lane() == NATIVE else (300, 590)
 """470 for a commit that has each turn of each thread to itself, more on a busy machine, whose
 turns are more; 252 in company, 278 without machine code."""
+NEW_FILES_MAX = 200
+"""So many fragments at most are taken out of a manifest one by one; the others by 64."""
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
 
 
@@ -352,3 +354,20 @@ def test_a_delete_by_a_number_takes_few_calls_in_its_writer(tmp_path: Path) -> N
         for number in range(30):
             found.append(counted.of(partial(log.delete, TABLE, f"id = {number}"))[0])
     assert min(found) <= DELETE_CALLS_MAX, found
+
+
+@pytest.mark.slow
+def test_an_update_takes_few_calls_more_of_a_table_of_five_hundred_files(tmp_path: Path) -> None:
+    counted, found = CallsByThread(), []
+    with table(tmp_path, "latest") as (running, commit):
+        log = running.client
+        log.append(TABLE, rows(*range(100, 140))).raise_for_conflict()
+        for files in (0, 500):
+            for _ in range(files):
+                commit()
+            updates = [
+                partial(log.update, TABLE, {"name": "'b'"}, f"id = {100 + number}")
+                for number in range(files // 50, files // 50 + 10)
+            ]
+            found.append(min(counted.of(update)[0] for update in updates))
+    assert found[1] <= found[0] + NEW_FILES_MAX, found
