@@ -9,7 +9,7 @@ refused transaction, for an undecided one, or for none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -251,12 +251,12 @@ class FileLedger:
         refused = self._refused.get(path)
         return None if refused is None else (Why.REFUSED, refused)
 
-    def known_of(self, lives: Iterable[LifeFiles]) -> set[str]:
-        """Return the known files of tables, including unneeded ones."""
+    def known_of(self, lives: Iterable[LifeFiles]) -> KeysView[str]:
+        """Return the known files of tables, including unneeded ones, in the log's order."""
         is_below = below([life.location for life in lives])
         known: list[Mapping[str, object]] = [self._uses, self._refused, self._rows_applied]
         known += self._rows_waiting.values()
-        return {path for paths in known for path in paths if is_below(path)}
+        return dict.fromkeys(path for paths in known for path in paths if is_below(path)).keys()
 
     def forget_tables(self, lives: Collection[LifeFiles]) -> None:
         """Forget the files of dropped tables of which nothing is left."""
