@@ -225,12 +225,16 @@ class Session:
 
     def follow(self, timeout_seconds: float) -> None:
         """Read new records; wait at most this long for some."""
-        self.publish(self.follower.step(timeout_seconds))
-        self.step(self.mailbox.take(0))
+        self._follow(self.follower.step(timeout_seconds))
 
     def catch_up(self) -> None:
         """Read the outcomes to their present end."""
-        self.follower.catch_up(CATCH_UP_SECONDS, self.publish)
+        self.follower.catch_up(CATCH_UP_SECONDS, self._follow)
+
+    def _follow(self, events: list[Event]) -> None:
+        """Pass on what was read, and hear what came meanwhile: it would gather in memory."""
+        self.publish(events)
+        self.step(self.mailbox.take(0))
 
     def campaign(self, node: str, started_at_ms: int) -> int:
         """Append LeaderStarted and read on; return the epoch if ours is the valid one, else 0."""

@@ -1,15 +1,21 @@
-"""What a follower makes of a transaction that an outcome answers and that doesn't come."""
+"""What a follower makes of a transaction that doesn't come, or of a log that it is far behind."""
 
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from commitlog.errors import CorruptLog, Unavailable
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.events import Event, Filed
 from consumers.partition.follower import Follower
+from consumers.partition.mailbox import LoopRequest, Reply
+from consumers.partition.session import Session
+from consumers.tools.bench.made_log import MadeLog, append_to, create
 from tests.core_world import GENESIS
 
 NEEDED = 268
@@ -89,3 +95,32 @@ def test_a_long_log_is_read_for_as_long_as_it_takes() -> None:
     with pytest.raises(Unavailable, match="9 of 10"):
         follower.catch_up(8.0, taken.extend)
     assert sorted({*taken}) == list(range(10))
+
+
+def test_a_session_hears_what_comes_while_it_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports of files name their events: unheard, those of a log of years stay in memory."""
+    made = MadeLog()
+    made.run(create("t"))
+    for number in range(1, 1_200):
+        made.run(append_to("t", number))
+    log, genesis = made.log, made.log.genesis(0)
+    session = Session(log, genesis, Checkpoints(tmp_path, log.identity(), genesis))
+    heard, answers = list[int](), list[int]()
+
+    def written(events: list[Event]) -> None:
+        """Write files at once."""
+        heard.append(session.written_sequence)
+        session.mailbox.post(Filed(events, [], events[-1].outcome.sequence))
+
+    monkeypatch.setattr(session.materializer, "put", written)
+    reply = Reply[int](lambda value, error: answers.append(value or 0))
+    session.mailbox.post(LoopRequest(lambda: session.published, reply))
+    session.catch_up()
+    assert session.written_sequence == session.published == made.machine.sequence
+    assert len(heard) > 2, "it was read in several steps"
+    assert heard == sorted(set(heard)), "each was heard before the next"
+    [answer] = answers
+    assert 0 < answer < session.published, "who asks meanwhile is answered"
+    session.close()
