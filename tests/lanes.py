@@ -72,8 +72,8 @@ def load(
 
 def is_alike(one: Any, other: Any) -> bool:
     """Return True if two values are equal and of the same types, all through."""
-    kind = type(one)
-    if kind is not type(other):
+    kind = one.__class__
+    if kind is not other.__class__:
         return False
     parts = _parts(kind)
     if parts is None:

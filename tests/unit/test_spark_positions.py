@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -99,15 +99,16 @@ def test_a_stream_of_the_log_waits_for_a_log_that_is_away(tmp_path: Path) -> Non
 
         start = stream("60").initialOffset()
         end = stream("60").latestOffset(start)
-        for ask in (
-            lambda: stream("60").latestOffset(start) == end,
-            lambda: len(stream("60").partitions(start, end)) == 1,
-            lambda: stream("60").prepareForTriggerAvailableNow() is None,
-        ):
+        asks: list[tuple[Callable[[], object], object]] = [
+            (lambda: stream("60").latestOffset(start), end),
+            (lambda: len(stream("60").partitions(start, end)), 1),
+            (stream("60").prepareForTriggerAvailableNow, None),
+        ]
+        for ask, answer in asks:
             made.cluster.is_reachable = False
             back = threading.Timer(0.5, setattr, (made.cluster, "is_reachable", True))
             back.start()
-            assert ask()
+            assert ask() == answer
             back.join()
         made.cluster.is_reachable = False
         with pytest.raises(Unavailable):
