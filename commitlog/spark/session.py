@@ -23,12 +23,14 @@ from pyspark.sql import SparkSession
 
 from commitlog.client.temporary_folders import new_folder
 from commitlog.errors import Unavailable
-from commitlog.java import Java, find_java
+from commitlog.java import ENVIRONMENT, Java, find_java
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 LOST_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 """Java 24 removed it and warns about the argument."""
 WARNS_FROM = 24
+NO_SUBJECT_FROM = 24
+"""From this Java on there is no `Subject.getSubject`, for which Hadoop asks in PySpark 4.1."""
 MESSAGE_LINES = 2
 
 QUIET = {
@@ -124,7 +126,11 @@ def local_session(
             return builder.getOrCreate()
         except (PySparkException, Py4JError) as error:
             said = " ".join(str(error).splitlines()[:MESSAGE_LINES])
-            raise Unavailable(f"Spark doesn't start with master {cores}: {said}") from error
+            if java.version >= NO_SUBJECT_FROM and pyspark.__version__.startswith("4.1."):
+                said += f" PySpark 4.1 needs Java 17 to 23: name one with {ENVIRONMENT}"
+            raise Unavailable(
+                f"Spark doesn't start with master {cores} and Java {java.version}: {said}"
+            ) from error
 
 
 def java_home(java: Java, scratch: Path) -> Path:

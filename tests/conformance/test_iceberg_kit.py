@@ -13,6 +13,7 @@ import pytest
 from consumers.broker.pins import mismatches
 from infra import iceberg_kit, maven_jars
 from tests.integration.test_up import NO_ROW_PROCESSES, log_on, service
+from tests.older_java import skip_on_new_java
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -21,6 +22,7 @@ PASSES = 146
 
 
 def test_the_kit_passes_over_the_log(broker: Any, tmp_path: Path) -> None:
+    skip_on_new_java("Iceberg's Compatibility Kit")
     jars = maven_jars.fetch(iceberg_kit.PINS)
     root = tmp_path / "root"
     place = ("--tables-root", str(iceberg_kit.TABLES_ROOT))

@@ -16,6 +16,7 @@ from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import NO_ROW_PROCESSES, run, service
+from tests.older_java import skip_on_new_java
 from tests.spark_start import AS_USERS_DO
 from tests.waiting import wait_until
 
@@ -30,6 +31,7 @@ _SECONDS = 600
 
 
 def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
+    skip_on_new_java("PySpark 4.1")
     oldest_spark.fetch()
     with service(tmp_path / "root", "--kafka-port", "0", *NO_ROW_PROCESSES) as running:
         server = IcebergServer(running.port)

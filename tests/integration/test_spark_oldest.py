@@ -18,6 +18,7 @@ from consumers.broker import JarsUnavailable
 from infra import oldest_spark
 from tests import spark_start
 from tests.child import lines_of
+from tests.older_java import skip_on_new_java
 from tests.spark_world import log_world
 
 pytestmark = [
@@ -40,6 +41,7 @@ SECONDS = 600
 def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
     broker: Any, tmp_path: Path
 ) -> None:
+    skip_on_new_java("PySpark 4.1")
     try:
         oldest_spark.fetch()
     except JarsUnavailable as error:

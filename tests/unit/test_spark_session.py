@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from commitlog.client import temporary_folders
 from commitlog.errors import Unavailable
-from commitlog.spark import local_session
+from commitlog.java import Java
+from commitlog.spark import local_session, session
 
 DRIVER = ("spark.driver.host", "spark.driver.bindAddress")
 
@@ -106,6 +108,18 @@ def test_a_spark_that_does_not_start_is_unavailable(
 ) -> None:
     failing = MagicMock(side_effect=PySparkRuntimeError("the gateway exited\nbefore\nit spoke"))
     monkeypatch.setattr(builder, "getOrCreate", failing)
-    with pytest.raises(Unavailable, match="with master yarn: the gateway exited before$"):
+    told = r"with master yarn and Java \d+: the gateway exited before"
+    with pytest.raises(Unavailable, match=told):
         local_session("test", cores="yarn")
     assert os.environ.get("SPARK_LOCAL_IP") is None
+
+
+def test_an_old_spark_on_a_new_java_is_told_which_it_needs(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = MagicMock(side_effect=PySparkRuntimeError("the gateway exited"))
+    monkeypatch.setattr(builder, "getOrCreate", failing)
+    monkeypatch.setattr(pyspark, "__version__", "4.1.2")
+    monkeypatch.setattr(session, "find_java", lambda: Java(Path("/opt/java"), 25, "PATH"))
+    with pytest.raises(Unavailable, match="Java 25: .* needs Java 17 to 23: .*COMMITLOG_JAVA"):
+        local_session("test")
