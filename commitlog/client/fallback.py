@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog.client.awaited import Awaited
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING
@@ -24,6 +23,8 @@ from commitlog.model.records import Outcome, Status
 
 _log = logging.getLogger("commitlog")
 _POLL_SECONDS = 0.2
+PASSED_KEPT = 1_000
+"""Outcomes that were read: who asks for one just then, or just after it, needn't begin again."""
 
 
 class Fallback:
@@ -116,33 +117,44 @@ class _Following:
         self._is_readable = is_readable
         self._seen = set(connection.outstanding())
         places = [awaited.anchor for awaited in self._seen]
-        self._start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
+        start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
+        self._passed: list[Valid] = []
+        self._passed_from = start.outcomes_offset
         self._unreadable: list[Valid] = []
-        self._outcomes = ValidOutcomes(log, connection.partition, self._start)
+        self._outcomes = ValidOutcomes(log, connection.partition, start)
 
     def step(self) -> bool:
         """Read what there is; return False if there is no use in reading on from here."""
-        awaited = self._connection.outstanding()
+        awaited = set(self._connection.outstanding())
         if self._connection.is_connected or not awaited:
             return False
-        if any(self._is_late(each) for each in awaited):
-            return False  # somebody asks for what was passed already: begin again
-        self._seen.update(awaited)
-        self._unreadable += self._outcomes.poll(_POLL_SECONDS)
+        new, self._seen = awaited - self._seen, awaited
+        if any(each.anchor.outcomes_offset < self._passed_from for each in new):
+            return False  # somebody asks for what was passed long ago: begin again
+        found = self._outcomes.poll(_POLL_SECONDS)
+        asked = {each.watch.transaction_id for each in new}
+        due = [
+            valid
+            for valid in self._passed
+            if valid.outcome.transaction_id in asked and valid not in self._unreadable
+        ]
         ids = {each.watch.transaction_id for each in awaited}
         self._unreadable = [
             valid
-            for valid in self._unreadable
+            for valid in (*self._unreadable, *due, *found)
             if valid.outcome.transaction_id in ids and not self._offer(valid)
         ]
+        self._keep(found)
         return True
+
+    def _keep(self, found: list[Valid]) -> None:
+        self._passed += found
+        if len(self._passed) > PASSED_KEPT:
+            del self._passed[:-PASSED_KEPT]
+            self._passed_from = self._passed[0].offset
 
     def close(self) -> None:
         self._outcomes.close()
-
-    def _is_late(self, awaited: Awaited) -> bool:
-        place = awaited.anchor
-        return awaited not in self._seen and place.outcomes_offset < self._start.outcomes_offset
 
     def _offer(self, valid: Valid) -> bool:
         outcome = valid.outcome
