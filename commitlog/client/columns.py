@@ -14,7 +14,7 @@ from commitlog.errors import InvalidTransaction
 if TYPE_CHECKING:
     import lance
 
-COLUMN_TRIES_MAX = 100
+COLUMN_ATTEMPTS_MAX = 100
 """Before protocol 5 every commit refuses a new column that hadn't seen it; what was computed before
 is kept."""
 
@@ -75,7 +75,7 @@ class ChangesColumns(KeepsTables):
         transforms: Any,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = COLUMN_TRIES_MAX,
+        attempts_max: int = COLUMN_ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
@@ -101,7 +101,7 @@ class ChangesColumns(KeepsTables):
             is_taken = is_reader(transforms)
             dataset.add_columns(values, **options)
 
-        bounds = (timeout, tries_max, properties)
+        bounds = (timeout, attempts_max, properties)
         return self._change_columns(table_id, change, ("transforms", transforms), bounds)
 
     def alter_columns(
@@ -109,7 +109,7 @@ class ChangesColumns(KeepsTables):
         table_id: TableName,
         *alterations: Any,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = COLUMN_TRIES_MAX,
+        attempts_max: int = COLUMN_ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
     ) -> Kept:
         """Rename columns, change whether they may be null, or cast them, like `alter_columns`.
@@ -121,7 +121,7 @@ class ChangesColumns(KeepsTables):
             table_id,
             lambda dataset, given: dataset.alter_columns(*given),
             ("alterations", alterations),
-            (timeout, tries_max, properties),
+            (timeout, attempts_max, properties),
         )
 
     def drop_columns(
@@ -130,7 +130,7 @@ class ChangesColumns(KeepsTables):
         columns: list[str],
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = COLUMN_TRIES_MAX,
+        attempts_max: int = COLUMN_ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
     ) -> Kept:
         """Drop columns, like pylance's `drop_columns`; their data stays in the files."""
@@ -138,7 +138,7 @@ class ChangesColumns(KeepsTables):
             table_id,
             lambda dataset, given: dataset.drop_columns(list(given)),
             ("columns", columns),
-            (timeout, tries_max, properties),
+            (timeout, attempts_max, properties),
         )
 
     def _change_columns(

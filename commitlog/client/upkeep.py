@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from commitlog.client.tickets import Ticket
     from commitlog.core.tables.lance_tables import VersionRanges
 
-TRIES_MAX = 5
+ATTEMPTS_MAX = 5
 TIMEOUT_SECONDS = 600.0
 EXPIRE_AFTER = timedelta(days=14)
 """As Lance has it."""
@@ -98,7 +98,7 @@ class KeepsTables(Host):
         table_id: TableName,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = TRIES_MAX,
+        attempts_max: int = ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
         rewrite: RewriteGroups = rewrite_here,
         **options: Any,
@@ -110,7 +110,7 @@ class KeepsTables(Host):
         `rewrite` rewrites the planned groups of fragments (`commitlog.spark.compact`).
 
         Raises:
-            RetryableConflict: others won `tries_max` times in a row.
+            RetryableConflict: others won `attempts_max` times in a row.
             Unavailable: the rewriting took longer than `timeout` seconds; nothing was submitted.
         """
         if options.get("defer_index_remap"):
@@ -126,14 +126,14 @@ class KeepsTables(Host):
         ) -> tuple[Transaction, Mapping[str, int] | None] | None:
             return self._rewrite(info, options, deadline, rewrite)
 
-        return self._until_it_lands(table_id, attempt, timeout, tries_max, properties)
+        return self._until_it_lands(table_id, attempt, timeout, attempts_max, properties)
 
     def optimize(
         self,
         table_id: TableName,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = TRIES_MAX,
+        attempts_max: int = ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
@@ -145,7 +145,9 @@ class KeepsTables(Host):
             ):
                 dataset.optimize.optimize_indices(**options)
 
-        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+        return self._until_it_lands(
+            table_id, self._captured(work), timeout, attempts_max, properties
+        )
 
     def create_index(
         self,
@@ -154,7 +156,7 @@ class KeepsTables(Host):
         index_type: str,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = TRIES_MAX,
+        attempts_max: int = ATTEMPTS_MAX,
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
@@ -172,7 +174,9 @@ class KeepsTables(Host):
             with refused(message, "column", column, has_columns(dataset)):
                 make(column, index_type, **options)
 
-        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+        return self._until_it_lands(
+            table_id, self._captured(work), timeout, attempts_max, properties
+        )
 
     def expire_versions(
         self,
@@ -218,7 +222,7 @@ class KeepsTables(Host):
         table_id: TableName,
         attempt: Try,
         timeout: float,
-        tries_max: int,
+        attempts_max: int,
         properties: Mapping[str, str] | None,
         finish: Finish | None = None,
     ) -> Kept:
@@ -243,7 +247,7 @@ class KeepsTables(Host):
                 outcome = ticket.result(seconds_until(deadline))
             else:
                 outcome = finish(ticket, info, message, deadline)
-            if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
+            if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= attempts_max:
                 outcome.raise_for_conflict()
                 return Kept(outcome, metrics, tuple(refusals))
             refusals.append(outcome.message)

@@ -47,10 +47,10 @@ def compact(
     """Compact a table by a Spark job, beside its writers.
 
     `options` are the connection options of format `commitlog`. The others are those of
-    `CommitLog.compact`: `target_rows_per_fragment`, `timeout`, `tries_max`, and so on.
+    `CommitLog.compact`: `target_rows_per_fragment`, `timeout`, `attempts_max`, and so on.
 
     Raises:
-        RetryableConflict: others won `tries_max` times in a row.
+        RetryableConflict: others won `attempts_max` times in a row.
         Unavailable: Spark gave up, or there was no time left; nothing was submitted.
     """
     log = connect(parse_reach(options, use="compact"))

@@ -245,7 +245,7 @@ def test_it_gives_up_after_as_many_tries_as_it_was_given(tmp_path: Path) -> None
             mock.patch.object(upkeep.KeepsTables, "_rewrite", disturbed),
             pytest.raises(RetryableConflict),
         ):
-            log.compact(T, tries_max=2)
+            log.compact(T, attempts_max=2)
         # No folder for each try either: a busy table is compacted every minute, for years.
         assert not list(made.location(T).glob("_commitlog-private/*"))
         assert (

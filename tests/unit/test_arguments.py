@@ -115,7 +115,6 @@ WRONG: dict[str, list[Any]] = {
     "timeout_seconds": SECONDS,
     "transaction_id": [b"x", 5, NAN, ["x"], "a/b"],
     "transforms": [None, 5, "id", b"id", [], ["x"], [5], {"z": 5}, {"z": None}, {5: "id"}],
-    "tries_max": WHOLE,
     "values": [None, 5, "x", b"x", [], ["x"], {}, {5: "x"}],
     "version": _or_none(NUMBER),
     "wait": WAIT,
