@@ -22,7 +22,7 @@ import queue
 import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -113,7 +113,10 @@ class Materializer:
         self._side_by_side: ThreadPoolExecutor | None = None
         self.written_sequence = 0
         """Up to this outcome, everything has its files."""
-        self._unwritten: deque[Event] = deque()
+        self._unwritten: OrderedDict[int, None] = OrderedDict()
+        """The outcomes that miss a file, by sequence. It may be long: a store may be away."""
+        self._readable: list[Event] = []
+        """Those that miss none any more, and weren't reported yet."""
         self._newest_written = 0
 
     def adopt(
@@ -216,7 +219,10 @@ class Materializer:
             # An Iceberg table's metadata was written before the outcome.
             changes = [change for change in event.changes if change.iceberg is None]
             event.unwritten = len(changes)
-            self._unwritten.append(event)
+            if changes:
+                self._unwritten[event.outcome.sequence] = None
+            else:
+                self._readable.append(event)
             self._heard_offset = event.offset + 1
             for change in changes:
                 self._files_of(change).pending.append((change, event))
@@ -254,14 +260,12 @@ class Materializer:
                 continue
             self._begin_write(files)
         # A table that can't be written delays only its own answers.
-        waiting, readable = deque[Event](), list[Event]()
-        for event in self._unwritten:
-            (waiting if event.unwritten else readable).append(event)
-        self._unwritten = waiting
+        readable, self._readable = self._readable, []
         if readable:
+            readable.sort(key=lambda event: event.outcome.sequence)
             self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
-            before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
-            self.written_sequence = max(self.written_sequence, before)
+            missing = next(iter(self._unwritten), self._newest_written + 1)
+            self.written_sequence = max(self.written_sequence, missing - 1)
         failing = self.failing() if self._failing or self._reported_failing else ()
         strangers, self._strangers = tuple(self._strangers), []
         if readable or strangers or self._news or failing != self._reported_failing:
@@ -316,6 +320,9 @@ class Materializer:
         finally:
             for event in files.done:
                 event.unwritten -= 1
+                if not event.unwritten:
+                    del self._unwritten[event.outcome.sequence]
+                    self._readable.append(event)
             files.done.clear()
             self._strangers += [(files.table, *one) for one in files.strangers]
             files.strangers.clear()

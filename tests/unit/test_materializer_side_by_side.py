@@ -223,3 +223,38 @@ def test_changes_that_come_while_a_group_is_written_disturb_nothing(
     finally:
         may_end.set()
         running.materializer.close()
+
+
+class Looked(Event):
+    """An event that counts how often it is looked at."""
+
+    looks = 0
+
+    @property
+    def unwritten(self) -> int:
+        Looked.looks += 1
+        return self._unwritten
+
+    @unwritten.setter
+    def unwritten(self, count: int) -> None:
+        self._unwritten = count
+
+
+def test_what_waits_for_a_store_is_not_looked_at_for_each_commit_of_others(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is away for an hour leaves a hundred thousand behind."""
+    running.store("a").may_write.clear()
+    creation, more = running.changes["a"]
+    running.put(creation)
+    assert running.store("a").asked.wait(WAIT_SECONDS)
+    monkeypatch.setattr("tests.unit.test_materializer_side_by_side.Event", Looked)
+    for _ in range(1_000):
+        running.put(more)
+    told: list[int] = []
+    for name in "bc":
+        for change in running.changes[name]:
+            told.append(running.put(change))
+            running.await_told(*told)
+    assert Looked.looks < 100
+    assert running.materializer.written_sequence == 0, "the oldest waits"
