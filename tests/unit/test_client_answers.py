@@ -220,15 +220,16 @@ def test_an_interrupt_while_an_answer_is_read_loses_no_answer(
     client: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take, interrupts = LeaderConnection.on_frame, iter([KeyboardInterrupt])
+    tickets: list[Ticket] = []
 
     def interrupted(connection: LeaderConnection, kind: FrameKind, body: bytes) -> None:
-        if kind is FrameKind.OUTCOME and threading.current_thread() is threading.main_thread():
+        is_waiting = tickets and threading.current_thread() is threading.main_thread()
+        if is_waiting and kind is FrameKind.OUTCOME:
             for interrupt in interrupts:
                 raise interrupt
         take(connection, kind, body)
 
     monkeypatch.setattr(LeaderConnection, "on_frame", interrupted)
-    tickets: list[Ticket] = []
 
     def wait() -> None:
         while True:  # the client's own thread may be the first to read one

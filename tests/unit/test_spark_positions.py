@@ -100,7 +100,8 @@ def test_a_stream_of_the_log_waits_for_a_log_that_is_away(tmp_path: Path) -> Non
         start = stream("60").initialOffset()
         end = stream("60").latestOffset(start)
         asks: list[tuple[Callable[[], object], object]] = [
-            (lambda: stream("60").latestOffset(start), end),
+            # A leader that was away for long begins a new epoch, and so moves the offset.
+            (lambda: stream("60").latestOffset(start)["0"]["sequence"], end["0"]["sequence"]),
             (lambda: len(stream("60").partitions(start, end)), 1),
             (stream("60").prepareForTriggerAvailableNow, None),
         ]
