@@ -46,13 +46,6 @@ from consumers.partition.table_files import (
     write_manifest,
 )
 
-GATHERING = 5.0
-"""Under `latest`, if several versions had gathered, the wait for more before the next manifest, as
-a multiple of the time that a manifest takes. A manifest grows with the table, and its writer must
-not take the leader's time. For a local table CPU time counts: on a busy machine a manifest of one
-millisecond takes ten, and nobody should wait five times that."""
-GATHERING_SECONDS_MAX = 0.1
-"""The limit of that wait: a slow store takes none of the leader's time, and writers wait."""
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
@@ -358,11 +351,7 @@ class Materializer:
             work_clock = self._work_clock if is_local(files.location) else self._clock
             started, count = work_clock(), len(files.pending)
             self._write_next(files, count)
-            took, files.took_seconds = files.took_seconds, work_clock() - started
-            # A store that hesitates once is no reason to wait; and one change at a time is a lone
-            # writer's, who waits for this file before the next.
-            gathering = min(GATHERING * min(took, files.took_seconds), GATHERING_SECONDS_MAX)
-            files.gather_until = self._clock() + gathering if count > 1 else 0.0
+            files.gather(count, work_clock() - started, self._clock)
 
     def _write_next(self, files: TableFiles, count: int) -> None:
         """Apply the next `count` pending changes and write the version that they end at."""

@@ -39,6 +39,13 @@ from consumers.partition.trouble import Trouble
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
+GATHERING = 5.0
+"""Under `latest`, if several versions had gathered, the wait for more before the next manifest, as
+a multiple of the time that a manifest takes. A manifest grows with the table, and its writer must
+not take the leader's time. For a local table CPU time counts: on a busy machine a manifest of one
+millisecond takes ten, and nobody should wait five times that."""
+GATHERING_SECONDS_MAX = 0.1
+"""The limit of that wait: a slow store takes none of the leader's time, and writers wait."""
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 UNHINTED_MAX = 8
 """A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
@@ -87,6 +94,14 @@ class TableFiles:
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
+
+    def gather(self, count: int, took_seconds: float, now: Callable[[], float]) -> None:
+        """Have the next manifest under `latest` wait for more, after one of `count` changes."""
+        took, self.took_seconds = self.took_seconds, took_seconds
+        # A store that hesitates once is no reason to wait; and one change at a time is a lone
+        # writer's, who waits for this file before the next.
+        gathering = min(GATHERING * min(took, took_seconds), GATHERING_SECONDS_MAX)
+        self.gather_until = now() + gathering if count > 1 else 0.0
 
     def succeeded(self, now: Callable[[], float]) -> None:
         """Note that a write came to its end."""
