@@ -39,13 +39,13 @@ def first_rename(
         return None
     for version in range(max(start, 2), last + 1):
         try:
-            before, after = (
-                _paths(versions.read(one).state.header.fields) for one in (version - 1, version)
-            )
+            before, after = versions.take(version - 1), versions.read(version)
         except NoSuchVersion:
             continue  # who plans its changes says so
-        for number, old in before.items():
-            new = after.get(number, old)
+        versions.keep(after)
+        names = _paths(after.state.header.fields)
+        for number, old in _paths(before.state.header.fields).items():
+            new = names.get(number, old)
             if old in gone and new != old:
                 return Rename(version, old, new)
     return None

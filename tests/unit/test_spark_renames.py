@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from commitlog.errors import InvalidRequest
 from commitlog.spark.change_stream import ChangeStream, Offset, change_schema
 from commitlog.spark.options import parse_changes
+from commitlog.spark.renames import first_rename
+from commitlog.spark.versions import TableVersions
 from tests.service import Service, service
 
 T = "shop$orders"
@@ -106,3 +109,17 @@ def test_a_column_that_was_dropped_or_has_its_name_again_is_read_by_name(world: 
     world.client.alter_columns(T, {"path": "title", "name": "name"})
     world.client.append(T, {"id": [3], "name": ["c"]})
     assert batch(source, at, ReadAllAvailable())[0] == [(3, "c", None)]
+
+
+def test_a_column_that_was_dropped_has_each_version_read_once(world: Service) -> None:
+    source = stream(world)
+    at = source.initialOffset()
+    world.client.drop_columns(T, ["place"])
+    for number in range(2, 12):
+        world.client.append(T, {"id": [number], "name": ["b"]})
+    versions = TableVersions(world.client.runtime(), world.client.table(T))
+    with patch.object(TableVersions, "read", autospec=True, side_effect=TableVersions.read) as read:
+        assert (
+            first_rename(versions, source._columns(), at["version"], versions.info.version) is None
+        )
+    assert read.call_count == versions.info.version
