@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -20,6 +21,7 @@ from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
 from starlette.responses import JSONResponse
 
 from consumers.runtime.config import ConfigurationError
+from consumers.servers.security import access_file as access_file_module
 from consumers.servers.security import tokens as tokens_module
 from consumers.servers.security.access_file import AccessFile, read_rules
 from consumers.servers.security.grants import Access, Grant, Grants, Principal
@@ -312,11 +314,9 @@ def test_what_is_no_key_set_is_told_to_the_client(
             checker.principal(token())
 
 
-def test_known_keys_do_not_wait_for_a_slow_issuer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can make up a key's id, and the few threads that identify are all clients'."""
-    checker = Tokens(Issuer(ISSUER, AUDIENCE, jwks_url="https://login.example.com/keys"))
-    monkeypatch.setattr(tokens_module, "_fetch", lambda url: jwks("one", "two"))
-    assert checker.principal(token()).name == "bob"
+@pytest.fixture
+def slow_issuer(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """An issuer that is asked for its keys, and sends them once it may."""
     asked, goes_on = Event(), Event()
 
     def slow(url: str) -> str:
@@ -325,7 +325,25 @@ def test_known_keys_do_not_wait_for_a_slow_issuer(monkeypatch: pytest.MonkeyPatc
         return jwks("one", "two")
 
     monkeypatch.setattr(tokens_module, "_fetch", slow)
+    yield asked, goes_on
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "issuer-keys":
+            thread.join(60)
+
+
+def test_known_keys_do_not_wait_for_a_slow_issuer(
+    slow_issuer: tuple[Event, Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can make up a key's id, and the few threads that identify are all clients'."""
+    asked, goes_on = slow_issuer
+    checker = Tokens(Issuer(ISSUER, AUDIENCE, jwks_url="https://login.example.com/keys"))
+    goes_on.set()
+    assert checker.principal(token()).name == "bob"
+    goes_on.clear()
+    asked.clear()
     monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 0.0)
+    monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 60.0)
     made_up = token(kid="made up")
     refused: list[Exception] = []
 
@@ -334,19 +352,59 @@ def test_known_keys_do_not_wait_for_a_slow_issuer(monkeypatch: pytest.MonkeyPatc
             checker.principal(made_up)
         refused.append(found.value)
 
-    first, second = Thread(target=ask), Thread(target=ask)
+    first = Thread(target=ask)
     first.start()
     assert asked.wait(60)
-    second.start()
-    second.join(30)
-    assert len(refused) == 1, "one of them waits for the issuer, and no more"
     began = time.monotonic()
+    with pytest.raises(ServiceUnavailableError, match="being fetched"):
+        checker.principal(made_up)  # one waits for the issuer, and no more
     assert checker.principal(token()).name == "bob"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     goes_on.set()
     first.join(60)
-    second.join(30)
-    assert len(refused) == 2
+    assert len(refused) == 1
+
+
+def test_without_any_keys_all_requests_together_wait_for_the_issuer_only_once(
+    slow_issuer: tuple[Event, Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads on which they would wait identify those with API keys as well."""
+    asked, goes_on = slow_issuer
+    monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 3600.0)
+    checker = Tokens(Issuer(ISSUER, AUDIENCE, jwks_url="https://login.example.com/keys"))
+    began = time.monotonic()
+    for _ in range(200):
+        with pytest.raises(ServiceUnavailableError, match="being fetched"):
+            checker.principal(token())
+    assert asked.is_set()
+    assert time.monotonic() - began < 8
+    monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 60.0)
+    goes_on.set()
+    assert checker.principal(token()).name == "bob"
+
+
+def test_a_change_of_the_grants_keeps_the_keys_of_an_issuer_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_file_module, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(tokens_module, "_fetch", lambda url: jwks("one", "two"))
+    path = tmp_path / "access.toml"
+    oidc = f'[oidc]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\njwks_url = "https://k.test"\n'
+    path.write_text(oidc)
+    security = Security(AccessFile(path))
+    assert security.identify(Credentials("", token())).name == "bob"
+
+    def away(url: str) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(tokens_module, "_fetch", away)
+    path.write_text(f'{oidc}[[grants]]\nto = "bob"\non = "shop"\ncan = "read"\n')
+    bob = security.identify(Credentials("", token()))
+    assert security.may(bob, Access.READ, ("shop", "orders"))
+    path.write_text(oidc.replace(AUDIENCE, "others"))
+    with pytest.raises(ServiceUnavailableError):
+        security.identify(Credentials("", token()))
 
 
 @pytest.mark.slow

@@ -83,7 +83,10 @@ class AccessFile:
             seen = self._state()
             if seen != self._seen:
                 self._seen = seen
-                self._rules = self._read()
+                read, before_it = self._read(), self._rules.tokens
+                if read.tokens is not None and before_it is not None:
+                    read.tokens.begin_with_keys_of(before_it)
+                self._rules = read
                 logger.info("%s was read again", self._path)
         except ConfigurationError as error:
             self._problem = str(error)

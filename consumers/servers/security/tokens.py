@@ -3,6 +3,7 @@
 The issuer's public keys come from a file (PEM, or a JWKS), from an environment variable, from a
 JWKS address, or from the address that the issuer's own discovery document names. Keys from an
 address are kept for a while; an unknown key id has them fetched again, at most once in a while.
+Requests don't wait for an issuer that hangs: they get 503 until its keys are there.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +31,8 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 KEYS_SECONDS = 3600.0
 REFETCH_SECONDS = 30.0
 FETCH_TIMEOUT_SECONDS = 5.0
+WAIT_SECONDS = 1.0
+"""How long requests wait for keys, counted from when these were asked for."""
 FETCH_BYTES_MAX = 1024 * 1024
 LEEWAY_SECONDS = 30
 
@@ -58,11 +60,20 @@ class Tokens:
     def __init__(self, issuer: Issuer) -> None:
         """Take the issuer; its keys are read with the first token."""
         self._issuer = issuer
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._keys: Mapping[str, Any] = {}
-        self._fetched_at = float("-inf")
+        self._began_at = float("-inf")
+        """When the keys were last asked for."""
+        self._is_read = Event()
+        """Set while they aren't being asked for."""
+        self._is_read.set()
         self._failure: Exception | None = None
         """Why the keys couldn't be read at the last try."""
+
+    def begin_with_keys_of(self, other: Tokens) -> None:
+        """Take what another knows of the same issuer, until that sends its keys: it may be away."""
+        if self._issuer == other._issuer:
+            self._keys = other._keys
 
     def principal(self, token: str) -> Principal:
         """Return who a token is for; UnauthenticatedError if it isn't valid."""
@@ -104,30 +115,52 @@ class Tokens:
     def _current(self, key_id: str) -> Mapping[str, Any]:
         is_known = key_id in self._keys or "" in self._keys
         # A file may change at any time, and has no ids that would tell.
-        is_kept = is_known and not self._issuer.key_file
-        seconds = KEYS_SECONDS if is_kept else REFETCH_SECONDS
-        # Who has keys to check with doesn't wait for another one's fetch, which takes its time: an
-        # id that nobody knows can be made up by anybody.
-        if self._is_due(seconds) and self._lock.acquire(blocking=not self._keys):
-            try:
-                if self._is_due(seconds):
-                    self._fetched_at = time.monotonic()
-                    self._keys, self._failure = self._read(), None
-            except (OSError, ValueError, AttributeError, HTTPException, jwt.PyJWTError) as error:
-                self._failure = error
-                logger.warning("the keys of %s cannot be read: %s", self._issuer.issuer, error)
-            finally:
-                self._lock.release()
-        if self._failure is not None and not is_known:
+        is_kept = is_known and not self._issuer.key_file and self._failure is None
+        began_here = self._begin_reading(KEYS_SECONDS if is_kept else REFETCH_SECONDS)
+        # An id that nobody knows can be made up by anybody, so one request waits for its key. Where
+        # there is no key yet, all do. But they share the seconds that an issuer may keep them.
+        if not is_known and (began_here or not self._keys):
+            left = self._began_at + WAIT_SECONDS - time.monotonic()
+            self._is_read.wait(max(0.0, left))
+            is_known = key_id in self._keys or "" in self._keys
+        if not is_known and not self._is_read.is_set():
+            raise ServiceUnavailableError(
+                f"the keys of {self._issuer.issuer} are being fetched; try again"
+            )
+        failure = self._failure
+        if failure is not None and not is_known:
             # Nobody can say that the token is wrong, until the keys are read again either.
             raise ServiceUnavailableError(
                 f"the keys of {self._issuer.issuer} cannot be read "
-                f"({type(self._failure).__name__}); try again"
-            ) from self._failure
+                f"({type(failure).__name__}); try again"
+            ) from failure
         return self._keys
 
-    def _is_due(self, seconds: float) -> bool:
-        return time.monotonic() - self._fetched_at > seconds
+    def _begin_reading(self, seconds: float) -> bool:
+        """Begin to read the keys if they are older than this; return True if so.
+
+        An issuer may take its time: it is asked on a thread of its own.
+        """
+        with self._lock:
+            is_due = time.monotonic() - self._began_at > seconds
+            if not is_due or not self._is_read.is_set():
+                return False
+            self._began_at = time.monotonic()
+            self._is_read.clear()
+        if self._issuer.key_file or self._issuer.key_env:
+            self._read_keys()
+        else:
+            Thread(target=self._read_keys, name="issuer-keys", daemon=True).start()
+        return True
+
+    def _read_keys(self) -> None:
+        try:
+            self._keys, self._failure = self._read(), None
+        except Exception as error:  # an issuer may send anything
+            self._failure = error
+            logger.warning("the keys of %s cannot be read: %s", self._issuer.issuer, error)
+        finally:
+            self._is_read.set()
 
     def _read(self) -> Mapping[str, Any]:
         issuer = self._issuer
