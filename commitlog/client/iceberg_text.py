@@ -56,7 +56,7 @@ def checked_change(change: IcebergChange) -> IcebergChange:
         if not isinstance(text, str):
             _refuse(name, "must be JSON text", text)
         try:
-            read[name] = load_json(text, name)
+            read[name] = load_json(text, name, is_sent=True)
         except Invalid as error:
             raise InvalidTransaction(str(error), field=name) from error
         if problem := number_problem(text.encode(errors="replace")):

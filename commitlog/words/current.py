@@ -305,6 +305,7 @@ WORDS: dict[str, str] = {
         "{table} is a second name of a table, which is read only; commit to the table by its first"
         " name, or deregister {table}"
     ),
+    "field_twice": "the {what} has the field {name!r} twice; give it once",
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }

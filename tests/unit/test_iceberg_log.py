@@ -232,6 +232,7 @@ def test_metadata_that_the_log_cannot_go_on_from_is_not_registered(
         ((("ns", "t"), None, "[]"), "requirements"),
         ((("ns", "t"), "[]", [{}]), "updates"),
         ((("ns", "t"), "[]", "no JSON"), "updates is not JSON"),
+        ((("ns", "t"), "[]", '[{"action": "a", "action": "b"}]'), "field 'action' twice"),
         ((("ns", "t"), '[{"x": 1e400}]', "[]"), "64-bit float"),
         ((("ns", "t"), "[]", '[{"action": "set-properties", "x": -1e400}]'), "64-bit float"),
     ],

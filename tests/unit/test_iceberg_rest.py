@@ -461,6 +461,28 @@ def test_a_number_that_no_float_holds_is_refused(
     assert "64-bit float" in reply.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/namespaces", b'{"namespace": ["one"], "namespace": ["two"]}'),
+        (_TABLES, b'{"name": "a", "name": "b", "schema": {"type": "struct", "fields": []}}'),
+        (_COMMIT, b'{"table-changes": [{"updates": [{"action": "a", "action": "b"}]}]}'),
+        (f"{_TABLES}/t", b'{"requirements": [], "updates": [], "requirements": []}'),
+        ("/v1/tables/rename", b'{"source": {}, "destination": {}, "source": {}}'),
+        ("/v1/namespaces/analytics/views", b'{"name": "a", "name": "b"}'),
+    ],
+)
+def test_a_field_that_is_there_twice_is_refused(
+    server: IcebergServer, path: str, body: bytes
+) -> None:
+    reply = server.ask("POST", path, body)
+    assert (reply.status, reply.error["type"]) == (400, "BadRequestException")
+    assert "twice; give it once" in reply.error["message"]
+    names = server.ask("GET", "/v1/namespaces").json["namespaces"]
+    assert ["one"] not in names
+    assert ["two"] not in names
+
+
 def test_what_looks_like_such_a_number_is_none(server: IcebergServer, table: str) -> None:
     values = {"a": "1e400", "b": "1" * 400, "c": "ff1e4009"}
     change = {**_change(table), "x": [1e300, 2**1024], "y": 1e-400}

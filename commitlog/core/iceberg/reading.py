@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.json_depth import is_too_deep
+from commitlog.model.json_fields import FieldTwice, once
 from commitlog.model.reasons import Aside, Phrase
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|("[\s\S]*)', re.DOTALL)
@@ -23,14 +24,19 @@ DEPTH_MAX = 100
 """Levels of a document."""
 
 
-def load_json(text: str | bytes, what: str) -> Any:
-    """Parse JSON strictly: no NaN, no lone surrogates, no document deeper than `DEPTH_MAX`."""
+def load_json(text: str | bytes, what: str, *, is_sent: bool = False) -> Any:
+    """Parse JSON strictly: no NaN, no lone surrogates, no document deeper than `DEPTH_MAX`.
+
+    In what was just sent no object may have a field twice; files and records hold what they hold.
+    """
     try:
         text = text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError as error:
         raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
     try:
-        value = _DECODER.decode(text)
+        value = (_STRICT_DECODER if is_sent else _DECODER).decode(text)
+    except FieldTwice as error:
+        raise Invalid("field_twice", what=what, name=str(error)) from None
     except (ValueError, RecursionError) as error:
         # Some releases of Python give up before they come to what isn't JSON.
         at = getattr(error, "pos", len(text))
@@ -39,6 +45,11 @@ def load_json(text: str | bytes, what: str) -> Any:
         raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
     _check_depth(value, what)
     return value
+
+
+def load_body(body: bytes) -> Any:
+    """Parse the body of a request, as `load_json` does."""
+    return load_json(body, "body", is_sent=True)
 
 
 def has_more_values(data: bytes, values_max: int) -> bool:
@@ -174,6 +185,7 @@ def _respelled(found: re.Match[str]) -> str:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_STRICT_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=once)
 
 
 def _check_depth(value: Any, what: str) -> None:

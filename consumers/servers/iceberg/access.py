@@ -15,7 +15,7 @@ from xml.sax.saxutils import unescape
 from starlette.responses import Response
 
 from commitlog.adapters.places import bound
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, load_body
 from commitlog.model.table import TableId
 from consumers.servers.iceberg.replies import Failure, json_reply, no_such_table
 from consumers.servers.security.grants import Access, Principal
@@ -141,7 +141,7 @@ def staged_uuid(table: TableId, body: bytes) -> str:
 
     The request to be signed has it in its address, or in the keys of the objects that it deletes.
     """
-    node = Node(load_json(body, "body"), "")
+    node = Node(load_body(body), "")
     sent = node.optional("body")
     objects = unescape(sent.string()) if sent is not None else ""
     for text in (unquote(node.member("uri").text()), objects):
@@ -152,7 +152,7 @@ def staged_uuid(table: TableId, body: bytes) -> str:
 
 
 def _to_sign(body: bytes) -> ToSign:
-    node = Node(load_json(body, "body"), "")
+    node = Node(load_body(body), "")
     provider = node.optional("provider")
     if provider is not None and provider.text().lower() != "s3":
         raise Failure(400, "BadRequestException", "provider: only requests to S3 are signed")

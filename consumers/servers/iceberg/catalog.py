@@ -19,7 +19,7 @@ from commitlog.client.iceberg_text import with_type_names
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, load_body, load_json
 from commitlog.core.iceberg.requests import (
     TABLES_MAX,
     UPDATES_MAX,
@@ -137,7 +137,7 @@ class IcebergCatalog:
         """Commit changes of many tables, all or none."""
         settings = self.settings
         request = parse_commit(
-            with_type_names(load_json(body, "body")),
+            with_type_names(load_body(body)),
             tables_max=settings.tables_max,
             updates_max=settings.updates_max,
         )
@@ -160,7 +160,7 @@ class IcebergCatalog:
     def commit_table(self, asked: Requester, table: TableId, body: bytes) -> Response:
         """Commit changes of one table."""
         change = parse_table_commit(
-            with_type_names(load_json(body, "body")),
+            with_type_names(load_body(body)),
             table,
             updates_max=self.settings.updates_max,
         )
@@ -177,7 +177,7 @@ class IcebergCatalog:
         self, asked: Requester, namespace: TableId, body: bytes, tell: Tell = tell_nothing
     ) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
-        request = parse_create(with_type_names(load_json(body, "body")))
+        request = parse_create(with_type_names(load_body(body)))
         table = parse_table_id((*namespace, request.name))
         uuid = derived_uuid(asked.transaction_id, "table", *table)
         location = request.location or self.new_location(table, uuid, asked)
@@ -202,7 +202,7 @@ class IcebergCatalog:
         tell: Tell = tell_nothing,
     ) -> Response:
         """Take over a table by its metadata file; `read_only` as a second name of a table."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         table = parse_table_id((*namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
         overwrite = node.optional("overwrite")
@@ -295,7 +295,7 @@ class IcebergCatalog:
 
     def rename_table(self, asked: Requester, body: bytes) -> Response:
         """Give a table another name."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self.view()

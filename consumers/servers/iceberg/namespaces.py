@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from starlette.responses import Response
 
 from commitlog.client.catalogue import checked_properties
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, load_body
 from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
 from commitlog.model.records import Code
@@ -37,7 +37,7 @@ class IcebergNamespaces:
 
     def create(self, asked: Requester, body: bytes) -> Response:
         """Make a namespace in one that exists."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         namespace = read_namespace(node.member("namespace"))
         properties = p.strings() if (p := node.optional("properties")) else {}
         view = self._catalog.view()
@@ -99,7 +99,7 @@ class IcebergNamespaces:
 
     def update(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Set and remove properties."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         updates = u.strings() if (u := node.optional("updates")) else {}
         wished = node.optional("removals")
         removals = [item.string() for item in wished.items()] if wished else []

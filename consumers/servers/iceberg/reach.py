@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.reading import Node, load_body, load_json
 from commitlog.core.iceberg.requests import read_identifier
 from commitlog.core.iceberg.views import read_any
 from commitlog.model.table import TableId, parse_table_id
@@ -52,7 +52,7 @@ class IcebergReach:
             return handler
 
         def checked(request: Request, body: bytes) -> Response:
-            found = load_json(body, "body")
+            found = load_body(body)
             if isinstance(found, dict):
                 check(request, found)
             return handler(request, body)

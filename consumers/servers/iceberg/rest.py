@@ -18,7 +18,7 @@ from starlette.routing import Route
 from commitlog import CommitLog
 from commitlog.client.iceberg_text import number_problem
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.reading import load_body
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
@@ -201,7 +201,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
-    if problem := body_problem(body, lambda: load_json(body, "body")) or number_problem(body):
+    if problem := body_problem(body, lambda: load_body(body)) or number_problem(body):
         raise Failure(400, "BadRequestException", problem)
     return handler(request, body)
 

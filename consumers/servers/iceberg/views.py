@@ -14,7 +14,7 @@ from commitlog.client.iceberg_text import (
     with_type_names,
 )
 from commitlog.core.iceberg.naming import derived_uuid
-from commitlog.core.iceberg.reading import Node, dump_json, load_json
+from commitlog.core.iceberg.reading import Node, dump_json, load_body, load_json
 from commitlog.core.iceberg.requests import read_identifier
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
@@ -45,7 +45,7 @@ class IcebergViews:
 
     def create(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Make a view in a namespace that exists."""
-        node = Node(with_type_names(load_json(body, "body")), "")
+        node = Node(with_type_names(load_body(body)), "")
         name = parse_table_id((*namespace, node.member("name").text()))
         location = node.optional("location")
         properties = p.strings() if (p := node.optional("properties")) else {}
@@ -66,7 +66,7 @@ class IcebergViews:
 
     def register(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Make a view of the metadata file of one that was dropped, with its uuid and versions."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         name = parse_table_id((*namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
         with reading(location):
@@ -80,7 +80,7 @@ class IcebergViews:
 
     def commit(self, asked: Requester, name: TableId, body: bytes) -> Response:
         """Change a view."""
-        change = view_change(name, with_type_names(load_json(body, "body")))
+        change = view_change(name, with_type_names(load_body(body)))
         if change.requirements == "[]":
             for known in self._catalog.first(asked):
                 if isinstance(known, IcebergChange) and known.updates == change.updates:
@@ -122,7 +122,7 @@ class IcebergViews:
 
     def rename(self, asked: Requester, body: bytes) -> Response:
         """Give a view another name."""
-        node = Node(load_json(body, "body"), "")
+        node = Node(load_body(body), "")
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self._catalog.view()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from commitlog.model.json_fields import FieldTwice, once
 from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
 
@@ -82,34 +82,17 @@ def body_problem(body: bytes, parsed: Callable[[], Any]) -> str:
 
 
 def parse_body(body: bytes) -> Any:
-    """Parse a body; ValueError says what is wrong with it.
-
-    Of a field that is there twice, Python takes the last and others the first: nobody can say which
-    was meant.
-    """
+    """Parse a body; ValueError says what is wrong with it."""
     if problem := json_problem(body):
         raise ValueError(problem)
     try:
-        found = json.loads(body, object_pairs_hook=_once)
-    except _TwiceError:
-        raise
+        found = json.loads(body, object_pairs_hook=once)
+    except FieldTwice as error:
+        raise ValueError(f"the body has the field {str(error)!r} twice; give it once") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the body is not JSON: {error}") from error
     if may_be_unprintable(body) and (problem := text_problem(found, "")):
         raise ValueError(problem)
-    return found
-
-
-class _TwiceError(ValueError):
-    pass
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        shown = twice[:_SHOWN_CHARACTERS]
-        raise _TwiceError(f"the body has the field {shown!r} twice; give it once")
     return found
 
 
