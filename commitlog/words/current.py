@@ -306,7 +306,6 @@ WORDS: dict[str, str] = {
         " name, or deregister {table}"
     ),
     "field_twice": "the {what} has the field {name!r} twice; give it once",
-    "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }
 """Templates by the name of the reason, as in `FROZEN`; those in short need no library's words."""

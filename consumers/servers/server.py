@@ -154,6 +154,7 @@ def serve(
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY:
         LimitedHeads.connections_max = min(LimitedHeads.connections_max, allowed // 2)
+    LimitedHeads.base_path = settings.base_path
     sys.setswitchinterval(SWITCH_SECONDS)
     app = make_app(health, routes, settings)
     config = uvicorn.Config(

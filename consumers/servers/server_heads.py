@@ -10,9 +10,11 @@ import re
 from asyncio import TimerHandle, Transport
 from collections.abc import Iterator
 from typing import Any, cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from consumers.servers.security.answers import refusal
 from consumers.servers.server_answers import Outgoing
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -30,14 +32,17 @@ and drop the body. Java's own client asks for HTTP/2 with each request. No proto
 _UNSURE = re.compile(rb"(\r\n)?\r(\n(u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
 """At the end of a packet: what follows may make this such a line, or the end of a head."""
 _UNSURE_BYTES_MAX = len("\r\n\r\nupgrade")
+_TOO_LONG = 414, "the address of the request is too long; nothing was done"
+_CLOSES = {"Connection": "close"}
+_SHOWN_CHARACTERS = 200
 CONNECTION = "commitlog.connection"
 """In a request's scope: what is kept about its connection, as long as that is open."""
 REQUESTS = "requests"
 """What is kept: how many requests came."""
 
 
-class _TooMany(Exception):
-    """The parser stops, and the connection ends with 400."""
+class _Refused(Exception):
+    """The parser stops, and the connection ends with what `_problem` says."""
 
 
 class LimitedHeads(HttpToolsProtocol):
@@ -45,6 +50,8 @@ class LimitedHeads(HttpToolsProtocol):
 
     connections_max = 10_000
     """More are closed at once: each is a file, and the server needs some for itself."""
+    base_path = ""
+    """Below which all APIs are served."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn gives to each connection."""
@@ -59,6 +66,9 @@ class LimitedHeads(HttpToolsProtocol):
         """What came of a body and wasn't passed on yet."""
         self._unsure = b""
         """What came of a head and waits for the next packet."""
+        self.url = b""
+        self._problem = (400, "this is no HTTP request; nothing was done")
+        """Status and text for what can't be parsed."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -120,12 +130,28 @@ class LimitedHeads(HttpToolsProtocol):
             self._timer = self.loop.call_later(seconds, self._give_up)
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
-            self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")
+            is_address = len(self.url) > HEAD_BYTES_MAX // 2
+            headers = 431, f"the headers have more than {HEAD_BYTES_MAX} bytes; send fewer"
+            self._problem = _TOO_LONG if is_address else headers
+            self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
-        """End a connection on which nothing more can be understood."""
+        """End a connection on which nothing more can be understood.
+
+        A request that came whole before that is carried out, so the last answer is its own.
+        """
         self._outgoing.lingers = False
-        super().send_400_response(msg)
+        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
+            self.cycle.keep_alive = False
+            return
+        if self.transport.is_closing():
+            return
+        status, message = self._problem
+        path = unquote(self.url.partition(b"?")[0].decode("latin-1"))
+        answer = refusal(path[:_SHOWN_CHARACTERS], "GET", status, message, _CLOSES, self.base_path)
+        lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % one for one in answer.raw_headers), b"\r\n"]
+        self.transport.write(b"".join((*lines, bytes(answer.body))))
+        self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer a client that sends no more, or has left; then the connection ends.
@@ -143,13 +169,17 @@ class LimitedHeads(HttpToolsProtocol):
         if not self._is_in_head:
             return  # checks of headers are over, those of a proxy in front of us too
         if len(self.headers) >= HEADERS_MAX:
-            raise _TooMany
+            self._problem = 431, f"there are more than {HEADERS_MAX} headers; send fewer"
+            raise _Refused
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Note that the body comes next."""
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise _TooMany
+            raise _Refused
+        if len(self.url) >= HEAD_BYTES_MAX:
+            self._problem = _TOO_LONG
+            raise _Refused
         self._is_in_head, self._head_bytes = False, 0
         self._stop_timer()
         self._kept[REQUESTS] += 1

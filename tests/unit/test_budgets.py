@@ -80,7 +80,7 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(
     status, answer = world.post(path, body)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert status in (400, 413), answer
-    assert problem in json.dumps(answer) or "larger" in json.dumps(answer)
+    assert problem in json.dumps(answer) or "more than" in json.dumps(answer)
     # The body itself is there a few times: sent, received, joined. Its models took gigabytes.
     assert (after - before) * 1024 < 6 * len(body) + 100 * MEGABYTE
     assert world.send("GET", "/v1/table")[0] == 200
@@ -452,7 +452,7 @@ def test_requests_in_a_row_are_few(world: World) -> None:
     assert raw(world, first + b"GET /healthz HTTP/1.1\r\n\r\n" * 20 + ends).count(b" 200 OK") == 22
     flood = raw(world, first + b"GET / HTTP/1.1\r\n\r\n" * 10_000)
     assert flood.count(b"HTTP/1.1") < 100
-    assert b"400 Bad Request" in flood
+    assert b"connection: close" in flood
 
 
 @pytest.mark.slow
@@ -473,7 +473,7 @@ def test_idle_connections_make_room(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_headers_and_parameters_are_few(world: World) -> None:
-    assert b" 400 " in raw(world, b"GET /healthz HTTP/1.1\r\n" + b"a:b\r\n" * 10_000 + b"\r\n")
+    assert b" 431 " in raw(world, b"GET /healthz HTTP/1.1\r\n" + b"a:b\r\n" * 10_000 + b"\r\n")
     line = b"POST /v1/table/b$t/describe?" + b"a&" * 20_000 + b" HTTP/1.1\r\nConnection: close\r\n"
     answer = raw(world, line + b"Content-Length: 2\r\n\r\n{}")
     assert b" 400 " in answer
@@ -484,7 +484,7 @@ def test_headers_that_follow_a_body_are_bounded(world: World) -> None:
     """The parser keeps such a header until it ends."""
     head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     sent = head + b"2\r\n{}\r\n0\r\nX-After: " + b"a" * 1_000_000
-    assert b" 400 " in raw(world, sent)
+    assert b" 431 " in raw(world, sent)
     fine = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     answer = raw(world, fine + b"2\r\n{}\r\n0\r\nX-After: a\r\n\r\n")
     assert answer.endswith(b"\r\n5")

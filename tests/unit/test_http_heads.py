@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPResponse
 
@@ -166,6 +168,55 @@ def test_who_sends_all_of_a_body_gets_the_answer_that_came_before_it(
     response.begin()
     assert response.status == 404, response.read()
     assert json.loads(response.read())["code"] == 0
+    assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("step", [4096, 1 << 20])
+@pytest.mark.parametrize(
+    ("begins", "more", "status", "kind"),
+    [
+        ("GET /v1/namespaces/", "n" * 70_000, 414, "URITooLongException"),
+        ("GET /v1/table/x?q=", "n" * 70_000, 414, 13),
+        ("GET /v1/namespaces HTTP/1.1\r\nx: ", "n" * 70_000, 431, "RequestHeaderFields"),
+        ("GET /v1/table/x HTTP/1.1\r\n", "x: y\r\n" * 600, 431, 13),
+        ("no such thing\r\n", "\r\n", 400, 13),
+        ("\r\n", "\r\n" * 40_000, 431, 13),
+    ],
+)
+def test_a_head_that_is_no_request_is_refused_in_its_routes_shape(
+    connection: socket.socket, step: int, begins: str, more: str, status: int, kind: str | int
+) -> None:
+    sent = f"{begins}{more}\r\n\r\n".encode()
+    with contextlib.suppress(ConnectionError):
+        for at in range(0, len(sent), step):
+            connection.sendall(sent[at : at + step])
+            if step < len(sent):
+                time.sleep(0.002)
+    response = HTTPResponse(connection)
+    response.begin()
+    told = json.loads(response.read())
+    assert response.status == status
+    if isinstance(kind, int):
+        assert told["code"] == kind
+    else:
+        assert told["error"]["type"].startswith(kind)
+    assert len(told.get("instance", "")) <= 200
+    assert connection.recv(1) == b""
+
+
+def test_what_makes_no_sense_after_a_request_does_not_take_its_answer(
+    world: World, connection: socket.socket
+) -> None:
+    """A client that counts its body wrongly would hear 400 for what was carried out."""
+    name = world.fresh_name()
+    body = f'{{"namespace": ["{name}"]}}'
+    connection.sendall(
+        "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}}}}}more\r\n\r\n".encode()
+    )
+    response = HTTPResponse(connection)
+    response.begin()
+    assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
     assert connection.recv(1) == b""
 
 

@@ -107,7 +107,7 @@ def test_limits_and_sizes_are_the_operators(server: IcebergServer, table: str) -
     many = _commit(server, *[_change(f"t{i}") for i in range(4)])
     assert (many.status, "4 tables" in many.error["message"]) == (400, True)
     large = server.ask("POST", _COMMIT, b"[" + b" " * 4_000 + b"]")
-    assert (large.status, "4000 bytes" in large.error["message"]) == (400, True)
+    assert (large.status, "4000 bytes" in large.error["message"]) == (413, True)
     change = _change(table)
     change["updates"] *= 5
     assert _commit(server, change).status == 400

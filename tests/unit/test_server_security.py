@@ -527,5 +527,5 @@ def test_headers_without_an_end_end_the_connection(world: World, endless: bytes)
                 opened.sendall(endless)
         with contextlib.suppress(ConnectionError):
             while piece := opened.recv(4096):
-                assert piece.startswith(b"HTTP/1.1 400")
+                assert piece.startswith(b"HTTP/1.1 431")
     assert world.send("GET", "/healthz")[0] == 200

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from commitlog import CommitLog
 from commitlog.client.iceberg_text import number_problem
-from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import load_body
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError
@@ -195,7 +194,8 @@ def _route(
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
-    refusal = partial(Invalid, "body_too_large", bytes_max=bytes_max)
+    said = f"the body has more than {bytes_max} bytes"
+    refusal = partial(Failure, 413, "PayloadTooLargeException", said)
     read = [piece async for piece in body_pieces(request, bytes_max, refusal)]
     return b"".join(read).removeprefix(BOM_UTF8)
 

@@ -18,8 +18,16 @@ _ICEBERG_KINDS = {
     403: "ForbiddenException",
     404: "UnsupportedOperationException",
     405: "UnsupportedOperationException",
+    408: "RequestTimeoutException",
+    413: "PayloadTooLargeException",
+    414: "URITooLongException",
+    415: "UnsupportedMediaTypeException",
+    429: "TooManyRequestsException",
+    431: "RequestHeaderFieldsTooLargeException",
+    501: "UnsupportedOperationException",
     503: "ServiceUnavailableException",
 }
+"""What the specification has no names for is named after its status: its clients look at that."""
 _CODES = {
     401: ErrorCode.UNAUTHENTICATED,
     403: ErrorCode.PERMISSION_DENIED,
