@@ -7,6 +7,7 @@
           MissingDataFile       write the file first, or correct its path
           WrongColumns          correct the rows' columns, or change the table's
       NoSuchTable               create it, or correct its name
+        NoSuchNamespace         the same, of the namespace
         NoSuchVersion           ask for a version that exists
       TableAlreadyExists        open it, or choose another name
       CommitConflict            (only from `Outcome.raise_for_conflict`)
@@ -142,6 +143,10 @@ class NoSuchTable(CommitLogError):
     def __init__(self, message: str, *, hint: str = ""):
         super().__init__(f"{message} {hint}" if hint else message)
         self.hint = hint
+
+
+class NoSuchNamespace(NoSuchTable):
+    """The log has no namespace of this name, so none of its tables either."""
 
 
 class NoSuchVersion(NoSuchTable):

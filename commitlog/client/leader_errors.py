@@ -8,6 +8,8 @@ from typing import Any
 from commitlog import errors
 from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
 
+_ASKS = " Did you mean "
+
 
 def error_from(body: Mapping[str, Any]) -> CommitLogError:
     """Make the error that the leader names."""
@@ -22,6 +24,12 @@ def error_from(body: Mapping[str, Any]) -> CommitLogError:
             return Unavailable(message)
         error = kind(message)
         if isinstance(error, errors.NoSuchTable):
-            error.hint = str(body.get("hint", ""))
+            error.hint = str(body.get("hint", "")) or _similar_names(message)
         return error
     return Unavailable(f"{body.get('type')}: {message}")
+
+
+def _similar_names(message: str) -> str:
+    """Return the sentence of similar names: a leader of the former release sends it in the text."""
+    _, asks, names = message.partition(_ASKS)
+    return f"{asks}{names}".lstrip() if names.endswith("?") else ""

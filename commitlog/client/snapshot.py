@@ -27,7 +27,13 @@ from commitlog.client.opening import is_there
 from commitlog.client.positions import NamesPositions, When, sequences_text
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
-from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import (
+    InvalidRequest,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchVersion,
+    Unavailable,
+)
 from commitlog.messages import NamespaceDescription
 from commitlog.model.table import TableId, format_table_id, parse_table_id
 
@@ -272,7 +278,7 @@ class Reads(AsksSql, NamesPositions):
         for name in map(format_table_id, namespaces):
             if name not in known:
                 hint = like_known(name, known - {""}, "namespaces")
-                raise NoSuchTable(f"the log has no namespace {name!r}.", hint=hint)
+                raise NoSuchNamespace(f"the log has no namespace {name!r}.", hint=hint)
 
     def _folded(
         self, runtime: Runtime, positions: Mapping[int, int], deadline: float

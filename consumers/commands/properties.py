@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from commitlog.errors import NoSuchTable
+from commitlog.errors import NoSuchNamespace
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
@@ -78,4 +78,4 @@ def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
 
     known = [format_table_id(one.namespace) for one in log.namespaces() if one.namespace]
     hint = like_known(name, known, "namespaces")
-    raise NoSuchTable(f"the log has no namespace {name!r}.", hint=hint)
+    raise NoSuchNamespace(f"the log has no namespace {name!r}.", hint=hint)

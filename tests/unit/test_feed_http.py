@@ -220,7 +220,7 @@ def test_a_feed_s_head_holds_neither_a_place_nor_the_connection(uri: str) -> Non
         ({"from": ANOTHER_LOG}, (400, 13), "the resume token is of log 'other'"),
         ({"table": "a/b"}, (400, 13), "table"),
         ({"table": "nobody"}, (404, 4), "the log has no table nobody"),
-        ({"table": "nobody$*"}, (404, 4), "the log has no namespace 'nobody'"),
+        ({"table": "nobody$*"}, (404, 1), "the log has no namespace 'nobody'"),
         ({"seconds": "0"}, (400, 13), "seconds"),
         ({"seconds": "nan"}, (400, 13), "seconds"),
         ({"seconds": "1e9"}, (400, 13), "seconds"),

@@ -11,7 +11,7 @@ import pytest
 from commitlog.client.leader_errors import error_from
 from commitlog.client.reach import check_leader_reaches
 from commitlog.client.runtime import Runtime
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, NoSuchTable
 from commitlog.messages import (
     NO_SUCH_REQUEST,
     DecidedRecords,
@@ -64,6 +64,19 @@ def test_what_an_older_leader_leaves_out_has_a_default() -> None:
     assert TableDescription.from_json(body).fields == ()
     head = IcebergDescription.from_json({"uuid": "u", "metadata_location": "/m.json"})
     assert head.metadata_location == "/m.json"
+
+
+def test_what_an_older_leader_says_of_other_tables_is_known_as_such() -> None:
+    """A server shows it to nobody who may not read all tables."""
+    said = "the log has no table shop$order."
+    for hint in ("Did you mean shop$orders, shop$older?", "Did you mean a Did you mean b?"):
+        for body in ({}, {"hint": hint}):
+            error = error_from({"type": "NoSuchTable", "message": f"{said} {hint}", **body})
+            assert isinstance(error, NoSuchTable)
+            assert (str(error), error.hint) == (f"{said} {hint}", hint)
+    plain = error_from({"type": "NoSuchTable", "message": f"{said} {NoSuchTable.ADVICE}"})
+    assert isinstance(plain, NoSuchTable)
+    assert plain.hint == ""
 
 
 def test_an_older_leader_lists_whole_descriptions() -> None:

@@ -22,6 +22,7 @@ from commitlog.errors import (
     Fenced,
     InvalidRequest,
     LogMoved,
+    NoSuchNamespace,
     NoSuchTable,
     NoSuchVersion,
     OutcomeUnknown,
@@ -98,6 +99,7 @@ class HttpError(LanceNamespaceError):
 
 _COMMITLOG: tuple[tuple[type[CommitLogError], Error], ...] = (
     (InvalidRequest, Error.INVALID_INPUT),
+    (NoSuchNamespace, Error.NAMESPACE_NOT_FOUND),
     (NoSuchVersion, Error.TABLE_VERSION_NOT_FOUND),
     (NoSuchTable, Error.TABLE_NOT_FOUND),
     (TableAlreadyExists, Error.TABLE_ALREADY_EXISTS),
