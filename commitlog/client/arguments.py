@@ -35,13 +35,12 @@ Check = Callable[[str, Any], None]
 _SHOWN_MAX = 80
 _CHECKED: set[Callable[..., Any]] = set()
 OF_ARGUMENTS = (
-    "Invalid user input",
-    "Not supported",
-    "Available fields: ",
-    "Duplicate field name",
-    "please specify a different name",
+    *("Append with different schema", "Field '", "Invalid user input", "Not supported", "Only "),
+    "LanceError(Index): Index name '",
+    "LanceError(Schema): Duplicate field name",
 )
-"""What Lance says in an OSError or RuntimeError that is of arguments, not of storage."""
+"""How Lance begins to say in an OSError or RuntimeError that an argument is wrong, not a store.
+Names of the caller's may follow, which can say anything."""
 _REFUSALS = (
     AttributeError,
     LookupError,
@@ -265,7 +264,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
     except _REFUSALS as error:
         said = lances_words(error)
         is_lances = isinstance(error, OSError) or type(error) is RuntimeError
-        is_of_arguments = any(words in said for words in OF_ARGUMENTS)
+        is_of_arguments = said.startswith(OF_ARGUMENTS)
         if is_lances and (not is_of_arguments or "contains NULL values" in said):
             raise
         if callable(value) and not is_lances:

@@ -32,7 +32,6 @@ _REMOVED = (
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
 _NO_REFERENCE, _NO_INDEX = "Ref not found error: ", "Lance index not found: name="
 """How Lance begins to say that there is no tag or no index of a name."""
-_OF_ARGUMENTS = ("Append with different schema", "Field '", "Only ")
 _NO_COLUMN = " not found in schema"
 
 
@@ -61,7 +60,7 @@ def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
                 field="name",
                 advice=f"Its indices: {has}",
             ) from error
-        if said.startswith((*OF_ARGUMENTS, *_OF_ARGUMENTS)) or said.endswith(_NO_COLUMN):
+        if said.startswith(OF_ARGUMENTS) or said.endswith(_NO_COLUMN):
             raise InvalidTransaction(
                 f"Lance can't write to {name}: {said}",
                 field="arguments",

@@ -19,6 +19,7 @@ from commitlog import (
     Ticket,
     use_storage_options,
 )
+from commitlog.client.arguments import refused
 from commitlog.client.execution import Execution
 from commitlog.client.feed import Subscription
 from commitlog.client.merging import MergeOptions
@@ -264,3 +265,10 @@ def test_a_wrong_argument_is_named(running: Service, kind: type, name: str) -> N
                 told[parameter, repr(value)] = "accepted"
     assert not told
     assert running.log.read_transactions(0).end_offset() == end
+
+
+def test_a_store_that_fails_is_no_wrong_argument_whatever_its_files_are_called() -> None:
+    with pytest.raises(OSError, match="IO error"), refused("no index", "column", "v", "Ask."):
+        raise OSError("LanceError(IO): IO error: /data/Not supported/Invalid user input: EIO")
+    with pytest.raises(InvalidRequest), refused("no index", "column", "v", "Ask."):
+        raise OSError("Not supported: an index on structs")
