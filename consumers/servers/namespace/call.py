@@ -18,11 +18,11 @@ import pyarrow as pa
 from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
-from commitlog.adapters.row_text import check_batch
 from commitlog.client.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
+from consumers.servers.namespace.arrow_rows import open_rows
 from consumers.servers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.servers.namespace.status import HttpError
 from consumers.servers.security.budgets import parse_body
@@ -60,6 +60,8 @@ class Call:
     body: bytes = b""
     stream: IO[bytes] | None = None
     """An Arrow body, where the operation takes one."""
+    problems: list[Exception] = field(default_factory=list)
+    """What is wrong with its rows, once somebody read so far."""
     committed: str = ""
     """The transaction that this request committed, once it did."""
     position: int | None = None
@@ -268,14 +270,7 @@ class Call:
     def arrow(self) -> pa.RecordBatchReader:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
         assert self.stream is not None
-        try:
-            # As it came, a decimal may be where native code can't read one.
-            options = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
-            found = pa.ipc.open_stream(self.stream, options=options)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidInputError(f"the body is not an Arrow IPC stream: {error}") from error
-        check_schema_names(found.schema)
-        return pa.RecordBatchReader.from_batches(found.schema, _whole(found))
+        return open_rows(self.stream, self.problems)
 
     def rows(self) -> pa.RecordBatchReader | pa.Table:
         """Read the body's rows if they may fit a record of the log, else as `arrow`."""
@@ -283,10 +278,7 @@ class Call:
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > ROWS_INLINE_BYTES_MAX:
             return found
-        try:
-            return found.read_all()
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidInputError(f"the body is not an Arrow IPC stream: {error}") from error
+        return found.read_all()
 
     def arrow_schema(self) -> pa.Schema:
         """Return the schema of a body that is an Arrow IPC stream without rows."""
@@ -311,23 +303,6 @@ class Call:
         """Refuse a body of another type; Lance's generated Rust client names none."""
         if self.media_type not in ("", ARROW_STREAM):
             raise HttpError(415, f"{self.operation} takes {ARROW_STREAM}, not {self.media_type}")
-
-
-def _whole(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield batches whose offsets stay within them, and whose text is UTF-8.
-
-    Beyond its offsets native code reads what isn't theirs; other text it writes and can't read.
-    """
-    first = 0
-    for batch in rows:
-        try:
-            batch.validate(full=True)
-        except pa.ArrowInvalid as error:
-            if "UTF8" in str(error):
-                check_batch(batch, first)
-            raise InvalidInputError(f"the rows are invalid: {error}") from error
-        first += batch.num_rows
-        yield batch
 
 
 def _scalar(name: str, value: str, kind: str) -> Any:

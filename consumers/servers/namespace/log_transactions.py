@@ -23,7 +23,6 @@ from commitlog.client.catalogue import default_location
 from commitlog.client.iceberg_text import check_view_updates, number_problem, with_type_names
 from commitlog.client.lance_request import parse_message
 from commitlog.client.session import TransactionBuilder
-from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import Node, dump_json
 from commitlog.core.iceberg.requests import parse_table_commit
@@ -32,12 +31,14 @@ from commitlog.model import operations as logged
 from commitlog.model.operations import target
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.namespace.arrow_rows import open_rows
 from consumers.servers.namespace.call import Call, id_of_key
 from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.security.grants import Access
 from consumers.servers.security.places import of_update
 
 TIMEOUT_SECONDS_MAX = 300.0
+_UNREADABLE = (pa.ArrowException, OSError, OverflowError, TypeError, ValueError)
 
 TableName = StrictStr | list[StrictStr]
 _SAID_BY_THE_LOG = ("commitlog.", "context.", "http.", "identity.")
@@ -86,10 +87,8 @@ class _Rows(_OnTable):
         try:
             if self.arrow is None:
                 return _table(self.rows or [], schema)
-            with pa.ipc.open_stream(io.BytesIO(_bytes("arrow", self.arrow))) as reader:
-                check_schema_names(reader.schema)
-                return reader.read_all()
-        except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError) as error:
+            return open_rows(io.BytesIO(_bytes("arrow", self.arrow)), []).read_all()
+        except (InvalidInputError, *_UNREADABLE) as error:
             raise InvalidInputError(f"{self.table}: the rows can't be read: {error}") from error
 
 

@@ -106,6 +106,8 @@ def _run(entry: Entry, service: Service, call: Call) -> Any:
 
 
 def _as_callers_know_it(call: Call, error: BaseException) -> Exception:
+    if call.problems:
+        return call.problems[0]
     if isinstance(error, InvalidTransaction) and call.stream is not None:
         return rows.schema_error(error)
     return of_pylance(error)
