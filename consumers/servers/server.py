@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from commitlog.errors import CommitLogError, Unavailable
 from consumers.runtime.roots import host_in_url
@@ -39,7 +39,7 @@ from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.server_heads import LimitedHeads
-from consumers.servers.server_routes import RouteTable
+from consumers.servers.server_routes import RouteTable, nowhere
 from consumers.views.health import Health, is_whole
 
 SHUTDOWN_SECONDS = 3
@@ -117,13 +117,13 @@ def make_app(
 
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
     table = RouteTable(routes)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             *described,
-            Mount(base, routes=[table]) if base else table,
+            Mount(base, app=_below(table)) if base else table,
         ],
         exception_handlers={
             HTTPException: refused,
@@ -138,6 +138,12 @@ def make_app(
             Middleware(Guard, security=settings.security, base_path=base),
         ],
     )
+    app.router.redirect_slashes, app.router.default = False, nowhere(app.routes)
+    return app
+
+
+def _below(table: RouteTable) -> Router:
+    return Router([table], redirect_slashes=False, default=nowhere([table]))
 
 
 def serve(

@@ -1,11 +1,18 @@
-"""Finds a request's route among hundreds: only those whose paths begin as its own are compared."""
+"""Finds a request's route among hundreds: only those whose paths begin as its own are compared.
+
+If a path has none but for its last slash, the answer leads there by a relative address: a proxy in
+front may serve all of this below a path of its own, under another name and scheme.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _PARTS = 2
 """So many parts of a path are its beginning: `/v1/table`."""
@@ -44,3 +51,41 @@ class RouteTable(BaseRoute):
 
 def _start(path: str) -> str:
     return "/".join(path.split("/", _PARTS + 1)[: _PARTS + 1])
+
+
+def nowhere(routes: Sequence[BaseRoute]) -> ASGIApp:
+    """Return what answers where none of these routes matches: 404, or where its last slash leads.
+
+    Raises:
+        HTTPException: 404.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        to = _without_slash(scope) or _with_slash(scope)
+        if to is None or all(one.matches(to[0])[0] is Match.NONE for one in routes):
+            raise HTTPException(404)
+        query = scope.get("query_string", b"").decode("latin-1")
+        location = f"{to[1]}?{query}" if query else to[1]
+        await Response(status_code=307, headers={"Location": location})(scope, receive, send)
+
+    return answer
+
+
+def _without_slash(scope: Scope) -> tuple[Scope, str] | None:
+    path, raw = scope["path"].rstrip("/"), _raw(scope)
+    slashes = len(raw) - len(raw.rstrip("/"))
+    if not path or not slashes or len(scope["path"]) - len(path) != slashes:
+        return None
+    return {**scope, "path": path}, "../" * slashes + raw.rstrip("/").rpartition("/")[2]
+
+
+def _with_slash(scope: Scope) -> tuple[Scope, str] | None:
+    path, raw = scope["path"], _raw(scope)
+    if path.endswith("/"):
+        return None
+    return {**scope, "path": f"{path}/"}, f"./{raw.rpartition('/')[2]}/"
+
+
+def _raw(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return raw.decode("latin-1")

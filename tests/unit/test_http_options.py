@@ -1,7 +1,9 @@
 """Are the HTTP server's settings what they say, and are wrong ones named before it starts?"""
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +111,21 @@ def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_p
     assert world.send("GET", "/openapi.json")[1]["servers"] == [{"url": "/lance"}]
     counted = world.send("GET", "/metrics", b"", key)[1].decode()
     assert 'operation="iceberg",status="200"} 1.0' in counted, "the base is no part of a place"
+
+    # The last slash leads on by a relative address: a proxy may have another name and path.
+    for path, to in {
+        "/lance/v1/namespaces/": "../namespaces",
+        "/lance/v1/namespaces//?pageSize=3": "../../namespaces?pageSize=3",
+        "/lance/v1/namespaces/a%20b/": "../a%20b",
+        "/healthz/": "../healthz",
+    }.items():
+        connection = HTTPConnection(world.uri.removeprefix("http://"), timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=key)
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["Location"]) == (307, to), path
+    for path in ("/lance/v1/namespaces/a%2F", "/lance/v1/", "/lance/", "/v1/namespaces/", "//"):
+        assert world.send("GET", path, b"", key)[0] in (200, 404), path
 
     long = {**key, "x-long": "x" * 40_000}
     for path in ("config", "namespaces/a/tables", "at-5/namespaces", "views/rename"):

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message
 
-from consumers.servers.server_routes import RouteTable
+from consumers.servers.server_routes import RouteTable, nowhere
 
 
 def route(path: str, method: str = "GET") -> Route:
@@ -63,3 +63,25 @@ def test_a_table_answers_as_its_routes_do(base: str, path: str) -> None:
     for method in ("GET", "POST", "DELETE", "HEAD"):
         expected, found = (asyncio.run(answer(app, method, base + path)) for app in apps)
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("/v1/table/a b/", "../a%20b"),
+        ("/v1/table/a//", "../../a"),
+        ("/page", "./page/"),
+        ("/a:b/", None),
+        ("/", None),
+        ("", None),
+    ],
+)
+def test_a_last_slash_leads_on_below_whatever_a_proxy_calls_this_server(
+    path: str, to: str | None
+) -> None:
+    routes = [route("/v1/table/{id}"), route("/page/")]
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes, app.router.default = False, nowhere(routes)
+    start = asyncio.run(answer(app, "GET", path))[0]
+    found = dict(start["headers"]).get(b"location")
+    assert (start["status"], found) == (307 if to else 404, to.encode() if to else None)
