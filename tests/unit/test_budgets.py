@@ -36,11 +36,12 @@ from consumers.servers.namespace import time_travel
 from consumers.servers.namespace.routes import COMMIT_THREADS, SPOOL_BYTES, _spooled
 from consumers.servers.namespace.row_work import HAS_PROC, path_of
 from consumers.servers.namespace.service import Settings
+from consumers.servers.security.answers import OverLimit
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.compression import PIECE_BYTES
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
-from consumers.servers.security.limits import Limits, LimitSettings, OverLimit
+from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.server import ServerSettings
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from lance_namespace.errors import ErrorCode
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
+RETRY_AFTER_SECONDS = 1
+SAFE = ("GET", "HEAD", "OPTIONS")
+"""Methods of requests that change nothing."""
 _ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/views", "/v1/transactions")
 _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
 """How addresses begin of the catalogue as of a position."""
@@ -24,6 +27,7 @@ _ICEBERG_KINDS = {
     415: "UnsupportedMediaTypeException",
     429: "TooManyRequestsException",
     431: "RequestHeaderFieldsTooLargeException",
+    500: "CommitStateUnknownException",
     501: "UnsupportedOperationException",
     503: "ServiceUnavailableException",
 }
@@ -33,6 +37,7 @@ _CODES = {
     403: ErrorCode.PERMISSION_DENIED,
     404: ErrorCode.UNSUPPORTED,
     429: ErrorCode.THROTTLING,
+    500: ErrorCode.INTERNAL,
     503: ErrorCode.SERVICE_UNAVAILABLE,
 }
 
@@ -76,3 +81,38 @@ def refusal(
         return JSONResponse({"error": error}, status, headers=headers)
     code = int(_CODES.get(status, ErrorCode.INVALID_INPUT))
     return JSONResponse({"error": message, "code": code, "instance": path}, status, headers=headers)
+
+
+class OverLimit(BaseException):
+    """A request exceeds a limit; no API takes this for a failure of its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def at_the_end(scope: Scope, is_whole: bool) -> OverLimit:
+    """Return what a request is told that runs, or is still to come whole, as the server ends."""
+    if not is_whole or scope["method"] in SAFE:
+        return OverLimit(503, "the server ends; nothing was done, try again")
+    return OverLimit(
+        500,
+        "the server ended while it carried this out, so the result isn't known; repeat the request"
+        " with its Idempotency-Key, or look at what it would change",
+    )
+
+
+async def refuse(
+    refused: OverLimit, base_path: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer with a refusal; the connection may still carry an unread body, so it closes."""
+    headers = {"Connection": "close"}
+    if refused.status in (429, 503):
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    response = refusal(
+        scope["path"], scope["method"], refused.status, refused.message, headers, base_path
+    )
+    await response(scope, receive, send)

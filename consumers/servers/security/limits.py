@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commitlog.errors import CommitLogError
-from consumers.servers.security.answers import is_under, refusal
+from consumers.servers.security.answers import SAFE, OverLimit, at_the_end, is_under, refuse
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.hosts import is_foreign
@@ -30,7 +30,6 @@ from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.security.plus_signs import has_spaces
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
-RETRY_AFTER_SECONDS = 1
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
 """Paths that must always answer."""
 IN_MEMORY_BYTES_MAX = 8 * 1024 * 1024
@@ -40,7 +39,6 @@ SMALL_BYTES = 64 * 1024
 SPARED_BYTES_MAX, SPARED_SHARE = 1024**3, 20
 """These bytes of the disk for those files stay free, or that part of it if it is less."""
 _ROWS = "application/vnd.apache.arrow"
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _OF_OTHERS = frozenset((b"sec-fetch-site", site) for site in (b"cross-site", b"same-site"))
 """Browsers say so of requests that a page sends to another origin, and send those that look like
 a form's without asking the server first."""
@@ -97,15 +95,6 @@ def is_disk_full(more: int) -> bool:
     return disk.f_bavail * disk.f_frsize - more < spared
 
 
-class OverLimit(BaseException):
-    """A request exceeds a limit; no API takes this for a failure of its own."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 class Limits:
     """Refuses requests that exceed the limits."""
 
@@ -154,10 +143,12 @@ class Limits:
             self._check_head(scope, headers)
             await request.begin(scope)
             await self._app(scope, request.receive, noting)
-        except OverLimit as refused:
+        except (OverLimit, asyncio.CancelledError) as ended:
             if has_begun:
                 raise
-            await _refuse(refused, self._base_path, scope, receive, noting)
+            # The server ends, and nothing else cancels: what runs can't be waited for.
+            refused = ended if isinstance(ended, OverLimit) else at_the_end(scope, request.is_whole)
+            await refuse(refused, self._base_path, scope, receive, noting)
         finally:
             request.end()
         if held:  # by now the request counts no longer, and its body isn't in memory
@@ -170,7 +161,7 @@ class Limits:
 
     def _check_head(self, scope: Scope, headers: Headers) -> None:
         # Where credentials are required, a page has only those that somebody gave it.
-        is_open = not self._security.is_on and scope["method"] not in _SAFE
+        is_open = not self._security.is_on and scope["method"] not in SAFE
         if is_open and not _OF_OTHERS.isdisjoint(scope["headers"]):
             raise OverLimit(403, "a page of another site may not send this; nothing was done")
         host = headers.get("host", "")
@@ -290,7 +281,7 @@ class _Request:
         self._headers = headers
         self._receive = receive
         self.client = ""
-        self._has_slot = self._is_arriving = self._is_read = False
+        self._has_slot = self._is_arriving = self.is_whole = False
         self._in_memory_max = sys.maxsize
         if headers.get("content-type", "").startswith(_ROWS):
             self._in_memory_max = IN_MEMORY_BYTES_MAX
@@ -319,7 +310,7 @@ class _Request:
 
     async def receive(self) -> Message:
         """Give the next piece of the body; take a slot once it is whole."""
-        if self._is_read:  # the client may go away, or not
+        if self.is_whole:  # the client may go away, or not
             return await self._receive()
         message = await self._next()
         size = len(message.get("body", b""))
@@ -340,7 +331,7 @@ class _Request:
                 "x-api-key, or Authorization: Bearer",
             )
         if message["type"] == "http.request" and not message.get("more_body", False):
-            self._is_read = True
+            self.is_whole = True
             if key := self._headers.get("idempotency-key", "").lower():
                 self._turn = await self._limits.turn(key)
             self._no_longer_arriving()
@@ -381,18 +372,3 @@ class _Request:
         self._limits.spool(self.client, -self._spooled)
         if self._has_slot:
             self._limits.give_back(self.client)
-
-
-async def _refuse(
-    refused: OverLimit, base_path: str, scope: Scope, receive: Receive, send: Send
-) -> None:
-    # The connection may still carry an unread body.
-    headers = {"Connection": "close"}
-    if refused.status in (429, 503):
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    if refused.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    response = refusal(
-        scope["path"], scope["method"], refused.status, refused.message, headers, base_path
-    )
-    await response(scope, receive, send)
