@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from consumers.servers.security.answers import refusal
 from consumers.servers.server_answers import Outgoing
@@ -186,6 +190,19 @@ class LimitedHeads(HttpToolsProtocol):
         self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
         self._outgoing.lingers = not self.parser.should_keep_alive()
         super().on_headers_complete()
+        if self.expect_100_continue:
+            self._close_if_not_asked(self.cycle)
+
+    def _close_if_not_asked(self, cycle: RequestResponseCycle) -> None:
+        """Close after an answer that comes before the body was asked for: it may never come."""
+        plain = cycle.send
+
+        async def send(message: Any) -> None:
+            if cycle.waiting_for_100_continue:
+                cycle.keep_alive, self._outgoing.lingers = False, cycle.more_body
+            await plain(message)
+
+        cycle.send = send  # type: ignore[method-assign]
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece: what was passed on is copied for each that follows, however small."""

@@ -220,6 +220,27 @@ def test_what_makes_no_sense_after_a_request_does_not_take_its_answer(
     assert connection.recv(1) == b""
 
 
+def test_who_is_answered_before_its_body_was_asked_for_sends_no_more_here(
+    connection: socket.socket,
+) -> None:
+    """It may leave the body out, and the next request would be taken for it."""
+    expects = b"Host: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    connection.sendall(b"POST /v1/namespace/$/describe HTTP/1.1\r\n" + expects)
+    assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(b"{}")
+    response = HTTPResponse(connection)
+    response.begin()
+    assert (response.status, response.getheader("Connection")) == (200, None), response.read()
+    response.read()
+    connection.sendall(b"POST /v1/nothing HTTP/1.1\r\n" + expects)
+    response = HTTPResponse(connection)
+    response.begin()
+    assert (response.status, response.getheader("Connection")) == (404, "close"), response.read()
+    response.read()
+    connection.sendall(b"{}")
+    assert connection.recv(1) == b""
+
+
 def test_a_connection_whose_body_makes_no_sense_ends_at_once(connection: socket.socket) -> None:
     connection.sendall(
         b"POST /v1/table/nobody/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
