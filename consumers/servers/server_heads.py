@@ -30,6 +30,10 @@ CROWDED_SECONDS = 5.0
 HEADERS_MAX = 512
 PIPELINED_MAX = 64
 """Requests that wait on a connection for the one before them; a few bytes each become kilobytes."""
+PROBE_SECONDS = 1.0
+"""After so long, then twice that and so on, a client that sends no more is asked if it is there."""
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Any number of these may come before an answer (RFC 9110, 15.2)."""
 _UPGRADE = re.compile(rb"(\r\n)(?=upgrade:)", re.IGNORECASE)
 """In a head, before what asks for another protocol: the parser would take what follows for that,
 and drop the body. Java's own client asks for HTTP/2 with each request. No protocol is served."""
@@ -166,7 +170,18 @@ class LimitedHeads(HttpToolsProtocol):
         if self.scheme == "https" or not self._is_in_head or is_answered:
             return False
         self.cycle.keep_alive = False
+        if self.cycle.scope["http_version"] == "1.1":
+            self.loop.call_later(PROBE_SECONDS, self._probe, self.cycle, PROBE_SECONDS)
         return True
+
+    def _probe(self, cycle: RequestResponseCycle, seconds: float) -> None:
+        """Write to a client that sends no more: if it has left, a second time fails.
+
+        Nothing else tells the two apart, since both end their half of the connection.
+        """
+        if not (cycle.response_started or cycle.disconnected or self.transport.is_closing()):
+            self.transport.write(_PROBE)
+            self.loop.call_later(2 * seconds, self._probe, cycle, 2 * seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, unless there are too many; a trailer is none."""

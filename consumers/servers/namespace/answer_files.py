@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from commitlog.adapters.row_values import holds
+from consumers.servers.namespace.leaving import until_left
 from consumers.servers.security.limits import IN_MEMORY_BYTES_MAX, is_disk_full
 
 _PIECE_BYTES = 256 * 1024
@@ -38,7 +39,7 @@ class AnswerInFile(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, as fast as the client takes it, and no further than it does."""
         start = {"type": "http.response.start", "status": self.status_code}
-        gone = asyncio.ensure_future(_until_gone(receive))
+        gone = asyncio.ensure_future(until_left(receive))
         try:
             with self.file:
                 await send({**start, "headers": self.raw_headers})
@@ -49,11 +50,6 @@ class AnswerInFile(Response):
         finally:
             gone.cancel()
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def rows_answer(rows: pa.RecordBatchReader) -> Response:

@@ -12,7 +12,7 @@ import io
 import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, cast
@@ -25,6 +25,7 @@ from starlette.routing import Route
 from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.leaving import while_awaited
 from consumers.servers.namespace.not_served import is_of_job, not_served
 from consumers.servers.namespace.older_clients import PEER
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
@@ -45,6 +46,7 @@ from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
 from consumers.servers.security.answers import allowed_methods
 from consumers.servers.security.budgets import LARGE_BYTES, body_pieces, json_problem
+from consumers.servers.security.grants import Access
 from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.security.tarpit import ORDINARY
@@ -197,9 +199,13 @@ async def _answered(
             await in_pool(admit, entry, call)
         else:  # there is nothing to wait for
             admit(entry, call)
-        async with workers.turns.turn(_client(call)):
-            if workers.processes is not None and entry.operation is not None:
-                return await by_process(workers.processes, service, entry, call)
+        processes = workers.processes if entry.operation is not None else None
+        # A change goes on: its client may ask what became of it.
+        can_end = processes is not None and entry.access is Access.READ
+        awaited = while_awaited(request.receive) if can_end else nullcontext()
+        async with awaited, workers.turns.turn(_client(call)):
+            if processes is not None:
+                return await by_process(processes, service, entry, call)
             return await run(workers.row_threads, respond, entry, service, call)
     except ClientDisconnect:
         return Response(status_code=400)
