@@ -164,6 +164,11 @@ class Moments:
             count = bisect_right(self._times, time_ms)
             return self._sequences[count - 1] if count else 0
 
+    def newest_ms(self) -> int:
+        """Return the time of the last outcome; 0 if there is none."""
+        with self._lock:
+            return self._times[-1] if self._times else 0
+
 
 class Folds:
     """Catalogues at positions that this client read; later ones are folded from them."""
@@ -190,6 +195,10 @@ class Folds:
     def at_time(self, partition: int, time_ms: int) -> int:
         """Return the sequence of the last commit by a time, as far as was looked; 0: none."""
         return self._moments[partition].at(time_ms)
+
+    def newest_ms(self, partition: int) -> int:
+        """Return the time of a partition's last commit, as far as was looked; 0: none."""
+        return self._moments[partition].newest_ms()
 
     def _go_on(
         self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float

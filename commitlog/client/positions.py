@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from commitlog.client.catalogue import commit, log_properties
 from commitlog.client.feed import check_not_behind, sequences
@@ -99,10 +100,11 @@ def _no_position(text: str, parts: str = "") -> InvalidRequest:
 
 
 def _heads(runtime: Runtime) -> dict[int, int]:
-    return {
-        partition: int(runtime.request(partition, "status")["sequence"])
-        for partition in range(runtime.partitions)
-    }
+    return {partition: int(status["sequence"]) for partition, status in _statuses(runtime).items()}
+
+
+def _statuses(runtime: Runtime) -> dict[int, dict[str, Any]]:
+    return {one: runtime.request(one, "status") for one in range(runtime.partitions)}
 
 
 def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
@@ -122,13 +124,15 @@ def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
 
 def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) -> dict[int, int]:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if aware.timestamp() > time.time():
-        raise of_the_future(aware.isoformat(), "position")
     time_ms = milliseconds_of(aware)
-    found = {}
-    for partition, head in _heads(runtime).items():
-        folds.at(runtime, partition, head, deadline)
+    found, now_ms = {}, time.time_ns() // 1_000_000
+    for partition, status in _statuses(runtime).items():
+        folds.at(runtime, partition, int(status["sequence"]), deadline)
         found[partition] = folds.at_time(partition, time_ms)
+        # This machine's clock may be behind the leader's, and both behind the log's time.
+        now_ms = max(now_ms, int(status.get("clock_ms", 0)), folds.newest_ms(partition))
+    if time_ms > now_ms:
+        raise of_the_future(aware.isoformat(), "position")
     if not any(found.values()):
         raise InvalidRequest(
             f"the log had no commits at {aware.isoformat()}",

@@ -148,6 +148,14 @@ class Runtime:
         """Ask a partition's leader."""
         return self.ask(partition, method, **params)()
 
+    def leader_time_ms(self, table: TableId) -> int:
+        """Return what the clock of a table's leader says, in milliseconds since 1970.
+
+        Ages and leases count by it, since this machine's clock may be wrong.
+        """
+        status = self.request(self.domains.partition(table), "status")
+        return int(status.get("clock_ms") or time.time_ns() // 1_000_000)
+
     def request_all(self, method: str, within: TableId | None, **params: Any) -> Iterator[Any]:
         """Ask for what is in a namespace, or for all; older leaders always tell all they have."""
         if within:

@@ -232,7 +232,8 @@ class UndoesChanges(Host):
         then: Snapshot = self.snapshot(position, timeout=timeout)
         until = ""
         if lasting is not None:
-            until = f" until {round((time.time() + lasting.total_seconds()) * 1000)}"
+            now_ms = self.runtime().leader_time_ms(_ids(tables)[0])
+            until = f" until {now_ms + round(lasting.total_seconds() * 1000)}"
         held = {}
         for table_id in _ids(tables):
             version = then.table(table_id).version

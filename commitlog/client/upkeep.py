@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
+    from commitlog.client.runtime import Runtime
     from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
     from commitlog.core.tables.lance_tables import VersionRanges
@@ -197,7 +198,7 @@ class KeepsTables(Host):
         is decided; data files stay.
         """
         info = self.describe(parse_table_id(table_id), fresh=True)
-        ranges = _expirable(info, older_than, retain_versions, keep_milestones)
+        ranges = _expirable(self.runtime(), info, older_than, retain_versions, keep_milestones)
         if not ranges:
             return None
         operation = DeleteTableVersions(info.table_id, ranges)
@@ -215,7 +216,7 @@ class KeepsTables(Host):
     ) -> VersionRanges:
         """Return the ranges of versions that `expire_versions` would delete."""
         info = self.describe(parse_table_id(table_id), fresh=True)
-        return _expirable(info, older_than, retain_versions, keep_milestones)
+        return _expirable(self.runtime(), info, older_than, retain_versions, keep_milestones)
 
     def _until_it_lands(
         self,
@@ -354,6 +355,7 @@ def too_late(info: TableInfo, timeout: float) -> Unavailable:
 
 
 def _expirable(
+    runtime: Runtime,
     info: TableInfo,
     older_than: timedelta | None,
     retain_versions: int | None,
@@ -370,15 +372,15 @@ def _expirable(
             value=retain_versions,
             advice="The newest version is always kept",
         )
-    last, now = info.version - (retain_versions or 1), time.time_ns() / 1e9
+    last, now_ms = info.version - (retain_versions or 1), runtime.leader_time_ms(info.table_id)
     published = Published(info.location)
     if older_than is not None:
-        last = min(last, published.last_before(now - older_than.total_seconds()))
+        last = min(last, published.last_before(now_ms / 1000 - older_than.total_seconds()))
     if last < 1:
         return ()
-    held = held_versions(info.properties.items(), info.version, int(now * 1000))
+    held = held_versions(info.properties.items(), info.version, now_ms)
     named = referenced_versions(info.location)
     if keep_milestones:
-        named |= published.milestones(now)
+        named |= published.milestones(now_ms / 1000)
     kept = merged(held, ((v, v) for v in named))
     return without(without([(1, last)], info.deleted), kept)

@@ -11,9 +11,10 @@ import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client import upkeep
+from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidTransaction, NoSuchVersion
 from commitlog.model.maintenance_policy import PREFIX
+from commitlog.model.table import TableId
 from consumers.tools import maintenance as maintenance_module
 from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
@@ -120,14 +121,17 @@ def test_versions_of_a_table_at_rest_expire_once_they_are_old_enough(
 ) -> None:
     later = 0.0
     clock = Mock(wraps=time)
-    clock.time.side_effect = lambda: time.time() + later
-    clock.time_ns.side_effect = lambda: time.time_ns() + int(later * 1e9)
     clock.monotonic.side_effect = lambda: time.monotonic() + later
     with service(tmp_path / "root") as made:
         made.client.create_table(T, SCHEMA, properties={PREFIX + "expire-days": "30"})
         for number in range(3):
             made.client.append(T, rows(number))
-        monkeypatch.setattr(upkeep, "time", clock)
+        right = Runtime.leader_time_ms
+
+        def leader_time_ms(runtime: Runtime, table: TableId) -> int:
+            return right(runtime, table) + int(later * 1000)
+
+        monkeypatch.setattr(Runtime, "leader_time_ms", leader_time_ms)
         monkeypatch.setattr(maintenance_module, "time", clock)
         maintenance = Maintenance(made.client)
         assert maintenance.look() == []

@@ -8,7 +8,6 @@ that stays is restored, or, if none stays, all rows are deleted. Numbers are nev
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -112,7 +111,7 @@ def deletion(
     `newest` is the newest version that stands by then, the table's own unless it is given.
     """
     ranges = without(versions, gone)
-    _check_references(info, ranges)
+    _check_references(service, info, ranges)
     operations: list[Operation] = []
     if info.version == (newest or info.version) and is_in(info.version, ranges):
         operations.append(_newer_version(service, info, merged(gone, ranges)))
@@ -136,10 +135,11 @@ def refuse_version(table: TableId, operations: Iterable[Operation]) -> None:
         )
 
 
-def _check_references(info: TableInfo, ranges: VersionRanges) -> None:
+def _check_references(service: Service, info: TableInfo, ranges: VersionRanges) -> None:
     if not ranges:
         return
-    held = held_versions(info.properties.items(), info.version, time.time_ns() // 10**6)
+    now_ms = service.log.runtime().leader_time_ms(info.table_id)
+    held = held_versions(info.properties.items(), info.version, now_ms)
     for first, last in held:
         if without([(first, last)], ranges) != merged([(first, last)]):
             raise InvalidTableStateError(
