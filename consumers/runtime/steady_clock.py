@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 JUMP_MS = 60_000
 HELD_MS = 6 * 3_600_000
@@ -12,6 +17,9 @@ HELD_MS = 6 * 3_600_000
 SET_BACK_MS, LOOK_SECONDS = 10_000, 2.0
 _UPTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)
 """A clock that nobody sets, and that goes on while the machine sleeps."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+logger = logging.getLogger(__name__)
 
 
 def _wall_ms() -> int:
@@ -48,6 +56,13 @@ def stop_when_set_back(
     return why
 
 
+def _boot() -> str:
+    """Return what names this start of the machine; empty where nothing does."""
+    with contextlib.suppress(OSError):
+        return _BOOT.read_text(encoding="ascii").strip()
+    return ""
+
+
 class SteadyClock:
     """Tells the time as the machine's clock does, without its jumps of the last hours."""
 
@@ -55,11 +70,26 @@ class SteadyClock:
         self,
         wall_ms: Callable[[], int] = _wall_ms,
         uptime_ms: Callable[[], int] = _uptime_ms,
+        *,
+        kept: Path | None = None,
+        boot: Callable[[], str] = _boot,
     ) -> None:
-        """Begin with the machine's time."""
-        self._wall_ms, self._uptime_ms = wall_ms, uptime_ms
+        """Begin with the machine's time.
+
+        What is `kept` in a file holds for a process that is started again, until the machine is.
+        """
+        self._wall_ms, self._uptime_ms, self._kept = wall_ms, uptime_ms, kept
         self._ahead_ms = self._seen_ms = wall_ms() - uptime_ms()
         self._since_ms = 0
+        self._boot = boot() if kept is not None else ""
+        self._written = (0, 0)
+        if kept is not None and self._boot:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found = json.loads(kept.read_bytes())
+                if found["boot"] == self._boot:
+                    self._ahead_ms, self._seen_ms = int(found["ahead_ms"]), int(found["seen_ms"])
+                    self._since_ms = int(found["since_ms"])
+            self.now_ms()
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970."""
@@ -67,7 +97,32 @@ class SteadyClock:
         seen_ms = self._wall_ms() - uptime_ms
         if abs(seen_ms - self._seen_ms) > JUMP_MS:
             self._seen_ms, self._since_ms = seen_ms, uptime_ms
+            jumped = (seen_ms - self._ahead_ms) / 1000
+            if abs(jumped) > JUMP_MS / 1000:
+                logger.warning(
+                    "this machine's clock jumped by %s s, which is believed after %d hours: until "
+                    "then nothing is removed for its age; set the clock by NTP",
+                    f"{jumped:+,.0f}", HELD_MS // 3_600_000,
+                )  # fmt: skip
         is_held = uptime_ms < self._since_ms + HELD_MS
         if abs(seen_ms - self._ahead_ms) <= JUMP_MS or not is_held:
             self._ahead_ms = self._seen_ms = seen_ms
+        if (self._ahead_ms // JUMP_MS, self._since_ms) != self._written:
+            self._keep()
         return uptime_ms + self._ahead_ms
+
+    def _keep(self) -> None:
+        self._written = (self._ahead_ms // JUMP_MS, self._since_ms)
+        if self._kept is None or not self._boot:
+            return
+        found = {
+            "boot": self._boot,
+            "ahead_ms": self._ahead_ms,
+            "seen_ms": self._seen_ms,
+            "since_ms": self._since_ms,
+        }
+        with contextlib.suppress(OSError):  # then a restart believes the machine's clock
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._kept.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(json.dumps(found).encode())
+            partial.replace(self._kept)

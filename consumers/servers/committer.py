@@ -47,6 +47,7 @@ from consumers.partition.session import Session
 from consumers.partition.table_places import check_followed, settle_roots
 from consumers.runtime.places import RootMoved, is_marked, staying
 from consumers.runtime.roots import RootUnusable
+from consumers.runtime.steady_clock import SteadyClock
 from consumers.socket.answers import Answers
 from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
@@ -59,6 +60,8 @@ HELD_UP_SECONDS = 0.1
 further are no event."""
 LAST_CHECKPOINT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
+IDLE_DAYS = 30
+"""A log that stood still for longer is rarer than a clock that is wrong."""
 
 T = TypeVar("T")
 
@@ -138,6 +141,7 @@ class Committer:
             lambda: self._session,
             self._answers.found,
             self._answers.programs,
+            SteadyClock(kept=options.root / "clock.json"),
         )
         self.node = ""
 
@@ -210,6 +214,17 @@ class Committer:
                 logger.warning("restart this committer with the missing place: %s", error)
         check_followed(machine)
 
+    @staticmethod
+    def _doubt_clock(before_ms: int) -> None:
+        """Say that the log stood still for long, or that this machine's clock is wrong."""
+        idle_ms = time.time_ns() // 1_000_000 - before_ms
+        if before_ms and idle_ms > IDLE_DAYS * 86_400_000:
+            logger.warning(
+                "this machine's clock is %s days beyond the log's newest outcome; if it is wrong, "
+                "set it by NTP: versions and files seem old enough to be removed",
+                f"{idle_ms / 86_400_000:,.0f}",
+            )
+
     def _check_still_there(self) -> None:
         """Refuse to lead where the tables were when this process started, and aren't any more."""
         is_there = True
@@ -231,6 +246,7 @@ class Committer:
             ),
             places=self._allowed,
         )
+        before_ms = session.follower.machine.time_ms
         leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
         leader.appending.away = self._requests.rows.awaited
         session.on_committed, session.on_readable = self._committed, self._readable
@@ -239,6 +255,7 @@ class Committer:
         version, appends = package_version("lance-commitlog"), leader.appending.is_open
         self._answers.begin_term(epoch, self.node, sequence, version, appends=appends)
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
+        self._doubt_clock(before_ms)
         self._is_ready_told = False
         loop = Loop(session.mailbox)
         try:

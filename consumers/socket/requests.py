@@ -72,8 +72,9 @@ class Requests:
         session: Callable[[], Session | None],
         tell: Callable[..., None],
         programs: Callable[[], Mapping[tuple[str, int], int]] = dict,
+        clock: SteadyClock | None = None,
     ) -> None:
-        """Ask the session that leads now, if any does.
+        """Ask the session that leads now, if any does; tell the time by `clock`.
 
         A dry run reads through its own `observer`; `tell(outcome, offset, record, readable=…)`
         gets the results of `find`.
@@ -86,7 +87,7 @@ class Requests:
         listings = Listings(self._ask)
         self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
-        self._clock = SteadyClock()
+        self._clock = clock or SteadyClock()
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
             "status": self._status,

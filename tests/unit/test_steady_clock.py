@@ -54,6 +54,40 @@ def test_a_clock_that_is_put_right_again_is_believed_at_once() -> None:
     assert clock.now_ms() == machine.wall_ms
 
 
+def test_a_process_that_is_started_again_after_a_jump_does_not_believe_it_either(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, boot = Machine(), "first"
+
+    def started() -> SteadyClock:
+        return SteadyClock(
+            lambda: machine.wall_ms,
+            lambda: machine.uptime_ms,
+            kept=tmp_path / "root" / "clock.json",
+            boot=lambda: boot,
+        )
+
+    assert started().now_ms() == machine.wall_ms
+    machine.goes_on(HOUR_MS, 3_650 * 24 * HOUR_MS)  # while nothing runs
+    clock = started()
+    assert clock.now_ms() == machine.wall_ms - 3_650 * 24 * HOUR_MS
+    assert "jumped by +315,360,000 s" in caplog.text
+    machine.goes_on(HELD_MS - 1)
+    assert started().now_ms() == machine.wall_ms - 3_650 * 24 * HOUR_MS
+    machine.goes_on(1)
+    assert started().now_ms() == machine.wall_ms
+    machine.goes_on(HOUR_MS, HOUR_MS)
+    boot, machine.uptime_ms = "second", 0
+    assert started().now_ms() == machine.wall_ms
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["clock.json"]
+    boot = ""
+    machine.goes_on(HOUR_MS, HOUR_MS)
+    assert started().now_ms() == machine.wall_ms
+    (tmp_path / "root" / "clock.json").write_text("[")
+    boot = "second"
+    assert started().now_ms() == machine.wall_ms
+
+
 @pytest.mark.parametrize(
     ("jump_ms", "is_told"), [(-HOUR_MS, True), (-9_000, False), (HOUR_MS, False)]
 )
