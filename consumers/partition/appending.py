@@ -30,6 +30,7 @@ from commitlog.errors import (
 from commitlog.model.records import LogRecord, ProtocolVersion, Submitted
 from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
+from consumers.partition.brokers_clock import BrokersClock
 from consumers.partition.events import RecordLanded, RecordSent
 
 READ_ON_SECONDS = 1.0
@@ -58,6 +59,7 @@ class _Own:
 
     sent: RecordSent
     content: LogRecord
+    began_at: float
     was_read: bool = False
 
 
@@ -95,6 +97,7 @@ class Appending:
         self._problem, self._rests_until = "", 0.0
         """Why nothing is appended for now, and until when; infinity: in this term."""
         self._read_until = clock() + READ_ON_SECONDS
+        self.brokers = BrokersClock(clock)
         self._heard_at = self._began_at = 0.0
         """When Kafka acknowledged something, and since when something is on its way."""
 
@@ -153,9 +156,10 @@ class Appending:
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
+        now = self._clock()
         if not self._own:
-            self._began_at = self._clock()
-        self._own[key] = _Own(sent, content)
+            self._began_at = now
+        self._own[key] = _Own(sent, content, now)
         (self._busy if sent.session in self._heard else self._heard).add(sent.session)
         self._bytes += len(sent.record)
         post = self._post
@@ -203,6 +207,8 @@ class Appending:
         self._bytes -= len(own.sent.record)
         self._on_their_way = max(0, self._on_their_way - 1)
         self._heard_at = self._clock()
+        if event.error is None and event.append_time_ms > 0:
+            self.brokers.acknowledged(event.append_time_ms, self._heard_at - own.began_at)
         if event.error is not None:
             self._fail(own.sent, event.error)
         elif event.offset < 0 or event.append_time_ms <= 0:

@@ -233,6 +233,8 @@ class Requests:
         return {
             "node": self.node,
             "clock_ms": self._clock.now_ms(),
+            "brokers_ahead_ms": leader.appending.brokers.ahead_ms if leader else None,
+            "ids_forgotten_ms": follower.machine.deduplication.forgotten_ms,
             "epoch": chain.epoch,
             # Another leader may decide differently what Kafka hasn't acknowledged.
             "sequence": chain.sequence - (leader.in_flight_count if leader else 0),

@@ -1,4 +1,8 @@
-"""Is this machine's clock right? By it, files are old enough to be removed."""
+"""Are the clocks right: this machine's, the leaders', the brokers', and the log's own?
+
+By this machine's and the leaders', versions and files are old enough to be removed. The brokers'
+and the writers' make the log's time, which the log can't turn back.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog import CommitLog
+from commitlog.model.limits import CLOCK_STEP_MS
+from commitlog.ports import Log
+from consumers.tools.rules import rules_in
+from consumers.views.health import Check, Level
 
 CLOCK_SECONDS_MAX = 60.0
+_BY_NTP = "set the clocks of both machines by NTP"
 
 
 def leader_ahead(status: Mapping[str, Any], now_ms: int) -> float | None:
@@ -23,7 +32,8 @@ def leader_ahead(status: Mapping[str, Any], now_ms: int) -> float | None:
 def clock_difference(log: CommitLog) -> str:
     """Say by how much this machine's clock differs from a leader's; empty: by nothing that matters.
 
-    Raises Unavailable if a leader doesn't answer.
+    A leader's that differs from the brokers' isn't right, either. Raises Unavailable if a leader
+    doesn't answer.
     """
     runtime = log.runtime()
     for partition in range(runtime.partitions):
@@ -33,6 +43,88 @@ def clock_difference(log: CommitLog) -> str:
             side = "behind" if ahead > 0 else "ahead of"
             return (
                 f"this machine's clock is {abs(ahead):,.0f} s {side} that of the leader"
-                f" (partition {partition}); set the clocks of both machines by NTP"
+                f" (partition {partition}); {_BY_NTP}"
             )
+        found = brokers_clock(status)
+        if found.level is not Level.OK:
+            return f"{found.message} (partition {partition}); {found.advice}"
     return ""
+
+
+def leader_clock(status: Mapping[str, Any], now_ms: int) -> Check:
+    """Compare this machine's clock with the one of the leader's machine, asked just now."""
+    ahead = leader_ahead(status, now_ms)
+    if ahead is None:
+        return Check("leader's clock", Level.OK, "the leader is too old to say its time")
+    return _compared("leader's clock", "leader's", "this machine's", ahead, _BY_NTP)
+
+
+def brokers_clock(status: Mapping[str, Any]) -> Check:
+    """Compare the leader's clock with the brokers', as far as they acknowledged something lately.
+
+    A part's machine may have the wrong clock of the leader's: then only the brokers tell.
+    """
+    ahead_ms = status.get("brokers_ahead_ms")
+    if ahead_ms is None:
+        said = "the leader has appended nothing lately that would tell it"
+        return Check("brokers' clock", Level.OK, said)
+    ahead = int(ahead_ms) / 1000
+    return _compared("brokers' clock", "Kafka brokers'", "the leader's", ahead, _BY_NTP)
+
+
+def ids(status: Mapping[str, Any]) -> Check:
+    """See that ids of transactions are remembered for as long as the rules say."""
+    forgotten_ms, now_ms = status.get("ids_forgotten_ms"), status.get("clock_ms")
+    if forgotten_ms is None or now_ms is None:
+        return Check("ids", Level.OK, "the leader is too old to say which ids it remembers")
+    horizon = rules_in(status).id_horizon_ms / 1000
+    age = (int(now_ms) - int(forgotten_ms)) / 1000
+    if int(forgotten_ms) < 0 or age > horizon - CLOCK_STEP_MS / 1000:
+        return Check("ids", Level.OK, f"transaction ids are remembered for {horizon:,.0f} s")
+    since = f"{age:,.0f} s ago" if age >= 0 else f"{-age:,.0f} s from now"
+    return Check(
+        "ids",
+        Level.WARN if age > CLOCK_SECONDS_MAX else Level.FAIL,
+        f"a broker's clock was ahead, so ids that were made up to {since} are forgotten: new"
+        " transactions that claim such a time are refused (TOO_OLD)",
+        "see that the brokers' clocks are right, then have ids remembered for longer for as many"
+        " days as they were ahead: `commitlog rules --id-horizon SECONDS`",
+    )
+
+
+def log_clock(log: Log, now_ms: int) -> Check:
+    """Compare the log's time with the brokers' at the newest outcomes, and these with ours."""
+    for partition in range(log.partitions()):
+        for answered in log.last_outcome_records(partition, 1):
+            appended_ms = answered.append_time_ms
+            told_ms = int(getattr(answered.record, "time_ms", 0) or appended_ms)
+            if appended_ms > now_ms + CLOCK_SECONDS_MAX * 1000:
+                ahead = (appended_ms - now_ms) / 1000
+                return _compared("clock", "Kafka brokers'", "this machine's", ahead, _BY_NTP)
+            if told_ms > appended_ms + CLOCK_SECONDS_MAX * 1000:
+                return Check(
+                    "clock",
+                    Level.WARN,
+                    f"the log's time is {(told_ms - appended_ms) / 1000:,.0f} s ahead of the"
+                    " brokers' clock: clocks were ahead once, and the log's never goes back",
+                    "set the clocks of brokers and writers by NTP; until that time has come, all"
+                    " commits get the same one: read as of versions or positions",
+                )
+            if appended_ms - told_ms > CLOCK_STEP_MS:
+                return Check(
+                    "clock",
+                    Level.WARN,
+                    f"the log's time is {(appended_ms - told_ms) / 1000:,.0f} s behind the"
+                    " brokers' clock: who wrote last has a clock that is behind, or waited for a"
+                    " leader for so long",
+                    "set the clocks of all writers by NTP: new versions seem older than they are",
+                )
+    return Check("clock", Level.OK, "the log's time is that of the brokers")
+
+
+def _compared(name: str, whose: str, other: str, ahead: float, advice: str) -> Check:
+    if abs(ahead) <= CLOCK_SECONDS_MAX:
+        return Check(name, Level.OK, f"the {whose} clock and {other} agree")
+    side = "ahead of" if ahead > 0 else "behind"
+    message = f"the {whose} clock is {abs(ahead):,.0f} s {side} {other}"
+    return Check(name, Level.WARN, message, advice)

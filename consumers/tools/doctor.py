@@ -30,7 +30,7 @@ from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_var
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
-from consumers.tools.clocks import CLOCK_SECONDS_MAX, leader_ahead
+from consumers.tools.clocks import brokers_clock, ids, leader_clock, log_clock
 from consumers.tools.rules import rules_in
 from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
 
@@ -175,7 +175,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
 
     yield finding("topics", settings, "correct the topic's settings; no leader starts before")
     yield finding("durability", partial(_durability, log, config), RIGHTS_ADVICE)
-    yield finding("clock", lambda: _clock(log, time.time_ns() // 1_000_000))
+    yield finding("clock", lambda: log_clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
         places = finding("places", lambda: _places(log, config), PLACES_ADVICE)
         yield places
@@ -276,27 +276,6 @@ def _one_copy(config: Config) -> Check:
     )
 
 
-def _clock(log: KafkaLog, now_ms: int) -> Check:
-    """See that the brokers' clock isn't ahead of this machine's."""
-    newest = max(
-        (
-            int(getattr(answered.record, "time_ms", 0))
-            for partition in range(log.partitions())
-            for answered in log.last_outcome_records(partition, 1)
-        ),
-        default=0,
-    )
-    ahead = (newest - now_ms) / 1000
-    if ahead > CLOCK_SECONDS_MAX:
-        return Check(
-            "clock",
-            Level.WARN,
-            f"the log's time is {ahead:.0f} s ahead of this machine's clock",
-            "set the clocks of the brokers and of this machine by NTP",
-        )
-    return Check("clock", Level.OK, "the log's time is not ahead of this machine's clock")
-
-
 def _probe(tables_root: str) -> str:
     """See whether a file can be made once and only once."""
     store = store_for(tables_root)
@@ -319,7 +298,7 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         leaders = [check for check in health.check() if check.name.startswith("leader")]
         yield from leaders
         clock = partial(leader_clock, now_ms=time.time_ns() // 1_000_000)
-        for look in (lance_release, _version, clock):
+        for look in (lance_release, _version, clock, brokers_clock, ids):
             for number, status in health.statuses.items():
                 yield numbered(look(status), number, len(leaders))
         if config.root is not None:
@@ -346,22 +325,6 @@ def lance_release(status: Mapping[str, Any]) -> Check:
         f"once all programs that follow the log are new, run `commitlog rules --upgrade "
         f"--lance-release {has}`; or install pylance {named}",
     )
-
-
-def leader_clock(status: Mapping[str, Any], now_ms: int) -> Check:
-    """Compare this machine's clock with the one of the leader's machine, asked just now."""
-    ahead = leader_ahead(status, now_ms)
-    if ahead is None:
-        return Check("leader's clock", Level.OK, "the leader is too old to say its time")
-    if abs(ahead) > CLOCK_SECONDS_MAX:
-        side = "ahead of" if ahead > 0 else "behind"
-        return Check(
-            "leader's clock",
-            Level.WARN,
-            f"the leader's clock is {abs(ahead):.0f} s {side} this machine's",
-            "set the clocks of both machines by NTP",
-        )
-    return Check("leader's clock", Level.OK, "this machine's clock and the leader's agree")
 
 
 def _version(status: Mapping[str, Any]) -> Check:

@@ -275,6 +275,8 @@ class Removals:
             removed: list[Leftover] = []
             began = time.monotonic()
             told = began
+            # A log that stood still doesn't know the brokers' time before the removal's own record.
+            is_sure = False
 
             def on_removed(one: Leftover) -> None:
                 nonlocal told
@@ -284,6 +286,10 @@ class Removals:
                     logger.info("%s: %d of %d files removed", one.table, len(removed), len(found))
 
             def has_time() -> bool:
+                nonlocal is_sure
+                if not is_sure and (wrong := clock_difference(self._log)):
+                    raise Unavailable(wrong)
+                is_sure = True
                 return not self._stop.is_set() and time.monotonic() - began < TURN_SECONDS
 
             try:

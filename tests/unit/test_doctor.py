@@ -4,7 +4,6 @@ import errno
 import json
 from importlib.metadata import version as package_version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
 
@@ -176,48 +175,6 @@ def test_a_leader_with_another_pylance_than_the_rules_name_is_a_warning() -> Non
     assert "--lance-release 15.0.0" in found.advice
     status["pylance"] = "14.1.0"
     assert doctor.lance_release(status).level is Level.OK
-
-
-class Answered:
-    """A log of which only the newest outcomes are asked."""
-
-    def __init__(self, *times_ms: int) -> None:
-        self.times = times_ms
-
-    def partitions(self) -> int:
-        return len(self.times)
-
-    def last_outcome_records(self, partition: int, count: int) -> list[SimpleNamespace]:
-        return [SimpleNamespace(record=SimpleNamespace(time_ms=self.times[partition]))]
-
-
-def test_brokers_whose_clock_is_ahead_are_a_warning() -> None:
-    now_ms = 1_800_000_000_000
-    log = cast(KafkaLog, Answered(now_ms - 1_000, now_ms + 90_000))
-    found = doctor._clock(log, now_ms)
-    assert isinstance(found, Check)
-    assert found.level is Level.WARN
-    assert "90 s ahead" in found.message
-    assert "NTP" in found.advice
-    later = doctor._clock(log, now_ms + 90_000)
-    assert isinstance(later, Check)
-    assert later.level is Level.OK
-
-
-@pytest.mark.parametrize(
-    ("ahead_ms", "level", "words"),
-    [
-        (1_500, Level.OK, "agree"),
-        (90_000, Level.WARN, "90 s ahead of this machine's"),
-        (-90_000, Level.WARN, "90 s behind this machine's"),
-    ],
-)
-def test_a_leader_whose_clock_differs_is_a_warning(ahead_ms: int, level: Level, words: str) -> None:
-    now_ms = 1_800_000_000_000
-    found = doctor.leader_clock({"clock_ms": now_ms + ahead_ms}, now_ms)
-    assert (found.name, found.level) == ("leader's clock", level)
-    assert words in found.message
-    assert doctor.leader_clock({}, now_ms).level is Level.OK, "older leaders don't say it"
 
 
 @pytest.mark.parametrize(
