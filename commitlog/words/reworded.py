@@ -19,6 +19,14 @@ WORDS: dict[str, str] = {
     "iceberg_no_such_snapshot": (
         "{name} cannot refer to snapshot {snapshot}, which the table doesn't have"
     ),
+    "iceberg_snapshot_in_future": (
+        "snapshot {snapshot} has the time {time}, more than a minute after now ({now}); set the "
+        "clock of the machine that made it by NTP"
+    ),
+    "iceberg_snapshot_before_previous": (
+        "snapshot {snapshot} has the time {time}, more than a minute before {previous}, the "
+        "snapshot log's entry before it; set the clocks of the machines that commit by NTP"
+    ),
     # Tables, namespaces and places.
     "no_such_namespace": "namespace {namespace} does not exist; create it first",
     "namespace_exists": "namespace {namespace} already exists",
@@ -99,7 +107,8 @@ WORDS: dict[str, str] = {
     ),
     "id_too_old": (
         "transaction id {transaction_id} is older than the ids that the log remembers; look up "
-        "in the version index whether it committed, then use a new id"
+        "in the version index whether it committed, then use a new id; if it was new, set the "
+        "clock of its writer's machine by NTP"
     ),
     "attempt_superseded": "attempt {attempt} arrived after attempt {decided} was decided",
     "two_partitions": (
