@@ -97,7 +97,7 @@ class Appending:
         self._problem, self._rests_until = "", 0.0
         """Why nothing is appended for now, and until when; infinity: in this term."""
         self._read_until = clock() + READ_ON_SECONDS
-        self.brokers = BrokersClock(clock)
+        self.brokers = BrokersClock()
         self._heard_at = self._began_at = 0.0
         """When Kafka acknowledged something, and since when something is on its way."""
 

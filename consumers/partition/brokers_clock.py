@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
+from consumers.runtime.steady_clock import uptime_ms, wall_ms
+
 DIFFERENCE_MS_MAX = 60_000
-HEARD_SECONDS = 3_600.0
-"""For so long an acknowledgement says something about now."""
 
 logger = logging.getLogger(__name__)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class BrokersClock:
     """What one term's acknowledgements said. Owned by the loop."""
 
-    def __init__(self, clock: Callable[[], float], wall_ms: Callable[[], int] = _wall_ms) -> None:
-        """Know nothing; `clock` never jumps, while `wall_ms` is this machine's."""
-        self._clock, self._wall_ms = clock, wall_ms
-        self._ahead_ms, self._heard_at = 0, float("-inf")
+    def __init__(
+        self, wall: Callable[[], int] = wall_ms, uptime: Callable[[], int] = uptime_ms
+    ) -> None:
+        """Know nothing; `uptime` never jumps, while `wall` is this machine's clock, both in ms."""
+        self._wall, self._uptime = wall, uptime
+        self._least: int | None = None
+        self._most = 0
+        """By how much the brokers' clock is beyond the uptime, at least and at most."""
+        self._is_told = False
 
     def acknowledged(self, append_time_ms: int, took_seconds: float) -> None:
         """Take the time that a record got, which was on its way until now for so long."""
-        latest_ms = self._wall_ms()
-        earliest_ms = latest_ms - took_seconds * 1000
-        before, self._heard_at = self._ahead_ms, self._clock()
-        self._ahead_ms = round(append_time_ms - min(max(append_time_ms, earliest_ms), latest_ms))
-        if abs(self._ahead_ms) > DIFFERENCE_MS_MAX >= abs(before):
-            side = "ahead of" if self._ahead_ms > 0 else "behind"
+        self._least = append_time_ms - self._uptime()
+        self._most = self._least + round(took_seconds * 1000)
+        ahead_ms = self.ahead_of(self._wall()) or 0
+        was_told, self._is_told = self._is_told, abs(ahead_ms) > DIFFERENCE_MS_MAX
+        if self._is_told and not was_told:
             logger.warning(
                 "the clock of Kafka's brokers is %s s %s this machine's; set both by NTP",
-                f"{abs(self._ahead_ms) / 1000:,.0f}", side,
-            )  # fmt: skip
+                f"{abs(ahead_ms) / 1000:,.0f}",
+                "ahead of" if ahead_ms > 0 else "behind",
+            )
 
-    @property
-    def ahead_ms(self) -> int | None:
-        """By how many milliseconds the brokers are ahead; None: nothing was heard lately."""
-        return self._ahead_ms if self._clock() < self._heard_at + HEARD_SECONDS else None
+    def ahead_of(self, told_ms: int) -> int | None:
+        """Return by how many ms the brokers are ahead, at least, of who tells a time just now.
+
+        None: they acknowledged nothing yet.
+        """
+        if self._least is None:
+            return None
+        ours = told_ms - self._uptime()
+        return max(self._least - ours, 0) or min(self._most - ours, 0)

@@ -22,18 +22,20 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 logger = logging.getLogger(__name__)
 
 
-def _wall_ms() -> int:
+def wall_ms() -> int:
+    """Return what the machine's clock says, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
-def _uptime_ms() -> int:
+def uptime_ms() -> int:
+    """Return for how many milliseconds the machine has run; nobody sets that."""
     return time.clock_gettime_ns(_UPTIME) // 1_000_000
 
 
 def stop_when_set_back(
     stop: threading.Event,
-    wall_ms: Callable[[], int] = _wall_ms,
-    uptime_ms: Callable[[], int] = _uptime_ms,
+    wall_ms: Callable[[], int] = wall_ms,
+    uptime_ms: Callable[[], int] = uptime_ms,
 ) -> list[str]:
     """Have `stop` set once the machine's clock is set back; the returned list then says why.
 
@@ -68,8 +70,8 @@ class SteadyClock:
 
     def __init__(
         self,
-        wall_ms: Callable[[], int] = _wall_ms,
-        uptime_ms: Callable[[], int] = _uptime_ms,
+        wall_ms: Callable[[], int] = wall_ms,
+        uptime_ms: Callable[[], int] = uptime_ms,
         *,
         kept: Path | None = None,
         boot: Callable[[], str] = _boot,
@@ -86,7 +88,8 @@ class SteadyClock:
         if kept is not None and self._boot:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 found = json.loads(kept.read_bytes())
-                if found["boot"] == self._boot:
+                # What was set back is believed: by an earlier time nothing is too old.
+                if found["boot"] == self._boot and found["ahead_ms"] < self._ahead_ms:
                     self._ahead_ms, self._seen_ms = int(found["ahead_ms"]), int(found["seen_ms"])
                     self._since_ms = int(found["since_ms"])
             self.now_ms()

@@ -189,9 +189,10 @@ class Committer:
             stand_by(session, stop, node=self.node, log_id=log_id, token=token, home=home)
             if not stop.is_set():
                 self._check_still_there()
+                began = time.monotonic()
                 epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
                 if epoch:
-                    self._lead(epoch, session, stop)
+                    self._lead(epoch, session, stop, began)
         finally:
             self._answers.end_term()
             self._requests.rows.end()
@@ -237,7 +238,7 @@ class Committer:
                 "restart it with their new place"
             )
 
-    def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
+    def _lead(self, epoch: int, session: Session, stop: threading.Event, began: float) -> None:
         observer = StoreObserver(
             self._genesis.tables_root,
             write_version=lambda table, version: self._old_versions.materialize(
@@ -249,6 +250,9 @@ class Committer:
         before_ms = session.follower.machine.time_ms
         leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
         leader.appending.away = self._requests.rows.awaited
+        # The newest record is the one that began this term, a moment ago.
+        answered_ms, took = session.follower.replica.answered_ms, time.monotonic() - began
+        leader.appending.brokers.acknowledged(answered_ms, took)
         session.on_committed, session.on_readable = self._committed, self._readable
         sequence = session.follower.replica.chain.sequence
         session.mailbox.wake = self._answers.wake

@@ -229,11 +229,11 @@ class Requests:
 
     def _status_now(self, session: Session) -> dict[str, Any]:
         follower, leader = session.follower, session.leader
-        chain = follower.replica.chain
+        chain, now_ms = follower.replica.chain, self._clock.now_ms()
         return {
             "node": self.node,
-            "clock_ms": self._clock.now_ms(),
-            "brokers_ahead_ms": leader.appending.brokers.ahead_ms if leader else None,
+            "clock_ms": now_ms,
+            "brokers_ahead_ms": leader.appending.brokers.ahead_of(now_ms) if leader else None,
             "ids_forgotten_ms": follower.machine.deduplication.forgotten_ms,
             "epoch": chain.epoch,
             # Another leader may decide differently what Kafka hasn't acknowledged.

@@ -403,16 +403,19 @@ def _clocks(world: World, here: int) -> Iterator[None]:
 
     A module that is first imported meanwhile may keep such a clock for good, as a default.
     """
-    monotonic, now = time.monotonic, time.time
+    monotonic, now, uptime_ns = time.monotonic, time.time, time.clock_gettime_ns
     is_over = False
 
     def is_here() -> bool:
         return not is_over and threading.get_ident() == here
 
-    clocks: dict[str, Callable[[], float]] = {
+    clocks: dict[str, Callable[..., float]] = {
         "time.monotonic": lambda: world.scheduler.clock() if is_here() else monotonic(),
         "time.time": lambda: world.now_ms() / 1000 if is_here() else now(),
         "time.time_ns": lambda: world.now_ms() * 1_000_000 if is_here() else int(now() * 1e9),
+        "time.clock_gettime_ns": lambda which: (
+            round(world.scheduler.clock() * 1e9) if is_here() else uptime_ns(which)
+        ),
     }
     with ExitStack() as stack:
         for name, clock in clocks.items():

@@ -17,8 +17,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidRequest
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.ports import Log
-from consumers.partition import brokers_clock as brokers_clock_module
-from consumers.partition.brokers_clock import HEARD_SECONDS, BrokersClock
+from consumers.partition.brokers_clock import BrokersClock
 from consumers.tools.clocks import (
     brokers_clock,
     clock_difference,
@@ -99,9 +98,20 @@ def test_nothing_is_removed_by_a_leader_whose_clock_is_not_the_brokers(
     said = "the Kafka brokers' clock is 86,400 s ahead of the leader's (partition 0)"
     assert f"unneeded files were left for later: {said}" in caplog.text
     assert said in clock_difference(world.client)
-    monkeypatch.setattr(brokers_clock_module, "HEARD_SECONDS", 0.0)
+    turn(monkeypatch, DAY_SECONDS)  # the leader's machine was wrong, and is set right
+    monkeypatch.setattr("consumers.runtime.steady_clock.HELD_MS", 0)
     assert [act.kind for act in acts().look()] == ["remove"]
     assert not stray.exists()
+
+
+def test_a_leader_knows_the_brokers_time_from_the_record_that_began_its_term(
+    world: Service,
+) -> None:
+    world.running.pop().stop()
+    right_ns = time.time_ns
+    world.cluster.now_ms = lambda: right_ns() // 1_000_000 + DAY_MS
+    world.start().await_leading()
+    assert "brokers' clock is 86,400 s ahead of the leader's" in clock_difference(world.client)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +121,18 @@ def test_nothing_is_removed_by_a_leader_whose_clock_is_not_the_brokers(
 def test_what_the_brokers_time_says_is_bounded_by_how_long_they_took(
     took: float, behind_ms: int, ahead_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = 100.0
-    clock = BrokersClock(lambda: now, lambda: NOW_MS)
-    assert clock.ahead_ms is None
+    wall_ms, uptime_ms = NOW_MS, 5_000
+    clock = BrokersClock(lambda: wall_ms, lambda: uptime_ms)
+    assert clock.ahead_of(wall_ms) is None
     with caplog.at_level(logging.WARNING):
         clock.acknowledged(NOW_MS - behind_ms, took)
         clock.acknowledged(NOW_MS - behind_ms, took)
-    assert clock.ahead_ms == ahead_ms
+    assert clock.ahead_of(wall_ms) == ahead_ms
     assert len(caplog.records) == (ahead_ms != 0)
-    now += HEARD_SECONDS
-    assert clock.ahead_ms is None
+    wall_ms, uptime_ms = wall_ms + DAY_MS, uptime_ms + DAY_MS
+    assert clock.ahead_of(wall_ms) == ahead_ms, "nobody has turned a clock"
+    wall_ms += 10 * DAY_MS
+    assert clock.ahead_of(wall_ms) == pytest.approx(-10 * DAY_MS, abs=200_000), "somebody has"
 
 
 class Answered:

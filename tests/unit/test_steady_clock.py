@@ -76,6 +76,8 @@ def test_a_process_that_is_started_again_after_a_jump_does_not_believe_it_either
     assert started().now_ms() == machine.wall_ms - 3_650 * 24 * HOUR_MS
     machine.goes_on(1)
     assert started().now_ms() == machine.wall_ms
+    machine.goes_on(HOUR_MS, -3_650 * 24 * HOUR_MS)  # it was wrong, and is set right
+    assert started().now_ms() == machine.wall_ms
     machine.goes_on(HOUR_MS, HOUR_MS)
     boot, machine.uptime_ms = "second", 0
     assert started().now_ms() == machine.wall_ms

@@ -68,6 +68,8 @@ class Replica:
         self.undecided: dict[int, Submitted] = {}
         self.transactions_position = transactions_position
         self.outcomes_position = outcomes_position
+        self.answered_ms = 0
+        """When the last record of the outcomes topic was appended, by the brokers' clock."""
         self.outcome_offset = outcome_offset
         """Of the last valid outcome; -1 before the first."""
         self.terms: deque[tuple[LeaderStarted, int]] = deque(maxlen=1000)
@@ -88,7 +90,7 @@ class Replica:
 
     def receive_answered(self, answered: Answered) -> str:
         """Add the next record of the outcomes topic; return "" or why it is void."""
-        self.outcomes_position = answered.offset + 1
+        self.outcomes_position, self.answered_ms = answered.offset + 1, answered.append_time_ms
         reason = self.chain.admit(answered.record)
         if reason:
             self.void_count += 1
