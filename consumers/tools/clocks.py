@@ -12,11 +12,14 @@ from typing import Any
 
 from commitlog import CommitLog
 from commitlog.model.limits import CLOCK_STEP_MS
+from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Level
 
 CLOCK_SECONDS_MAX = 60.0
+NEWEST_RECORDS = 16
+"""So many are looked through for an outcome."""
 _BY_NTP = "set the clocks of both machines by NTP"
 
 
@@ -94,9 +97,13 @@ def ids(status: Mapping[str, Any]) -> Check:
 def log_clock(log: Log, now_ms: int) -> Check:
     """Compare the log's time with the brokers' at the newest outcomes, and these with ours."""
     for partition in range(log.partitions()):
-        for answered in log.last_outcome_records(partition, 1):
-            appended_ms = answered.append_time_ms
-            told_ms = int(getattr(answered.record, "time_ms", 0) or appended_ms)
+        newest = log.last_outcome_records(partition, NEWEST_RECORDS)
+        seen = [(one.append_time_ms, one.append_time_ms) for one in newest[-1:]]
+        # A term begins with a record that has no time of the log's.
+        for one in newest:
+            if isinstance(one.record, Outcome):
+                seen[1:] = [(one.append_time_ms, one.record.time_ms)]
+        for appended_ms, told_ms in seen:
             if appended_ms > now_ms + CLOCK_SECONDS_MAX * 1000:
                 ahead = (appended_ms - now_ms) / 1000
                 return _compared("clock", "Kafka brokers'", "this machine's", ahead, _BY_NTP)

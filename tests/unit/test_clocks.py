@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidRequest
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.partition.brokers_clock import BrokersClock
 from consumers.tools.clocks import (
@@ -146,8 +148,12 @@ class Answered:
 
     def last_outcome_records(self, partition: int, count: int) -> list[SimpleNamespace]:
         told_ms, appended_ms = self.times[partition]
-        record = SimpleNamespace(time_ms=told_ms)
-        return [SimpleNamespace(record=record, append_time_ms=appended_ms)]
+        outcome = Mock(Outcome, time_ms=told_ms)
+        # A new term has begun since.
+        return [
+            SimpleNamespace(record=record, append_time_ms=appended_ms)
+            for record in (outcome, SimpleNamespace())
+        ]
 
 
 @pytest.mark.parametrize(
