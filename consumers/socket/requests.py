@@ -234,6 +234,7 @@ class Requests:
             "node": self.node,
             "clock_ms": now_ms,
             "brokers_ahead_ms": leader.appending.brokers.ahead_of(now_ms) if leader else None,
+            "ids_clock_ms": follower.machine.deduplication.clock_ms,
             "ids_forgotten_ms": follower.machine.deduplication.forgotten_ms,
             "epoch": chain.epoch,
             # Another leader may decide differently what Kafka hasn't acknowledged.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.model.limits import CLOCK_STEP_MS
+from commitlog.model.limits import CLOCK_STEP_MS, GRACE_DAYS
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.tools.rules import rules_in
@@ -20,6 +20,7 @@ from consumers.views.health import Check, Level
 CLOCK_SECONDS_MAX = 60.0
 NEWEST_RECORDS = 16
 """So many are looked through for an outcome."""
+_DAY_MS = 86_400_000
 _BY_NTP = "set the clocks of both machines by NTP"
 
 
@@ -76,21 +77,33 @@ def brokers_clock(status: Mapping[str, Any]) -> Check:
 
 def ids(status: Mapping[str, Any]) -> Check:
     """See that ids of transactions are remembered for as long as the rules say."""
-    forgotten_ms, now_ms = status.get("ids_forgotten_ms"), status.get("clock_ms")
-    if forgotten_ms is None or now_ms is None:
-        return Check("ids", Level.OK, "the leader is too old to say which ids it remembers")
-    horizon = rules_in(status).id_horizon_ms / 1000
-    age = (int(now_ms) - int(forgotten_ms)) / 1000
-    if int(forgotten_ms) < 0 or age > horizon - CLOCK_STEP_MS / 1000:
-        return Check("ids", Level.OK, f"transaction ids are remembered for {horizon:,.0f} s")
-    since = f"{age:,.0f} s ago" if age >= 0 else f"{-age:,.0f} s from now"
+    clock_ms, now_ms = status.get("ids_clock_ms"), status.get("clock_ms")
+    if clock_ms is None or now_ms is None:
+        return Check("ids", Level.OK, "the leader is too old to say how long it remembers ids")
+    refused_for = (int(status["ids_forgotten_ms"]) - int(now_ms)) / 1000
+    if refused_for > CLOCK_SECONDS_MAX:
+        return Check(
+            "ids",
+            Level.FAIL,
+            "the clocks of a writer and of a broker were ahead, so transactions of writers whose"
+            f" clocks are right are refused (TOO_OLD) for {refused_for:,.0f} s more",
+            "see that all clocks are right, and wait",
+        )
+    horizon = rules_in(status).id_horizon_ms
+    ahead = max(0, int(clock_ms) - int(now_ms))
+    kept = horizon - ahead if ahead > CLOCK_STEP_MS else horizon
+    if kept >= min(horizon, GRACE_DAYS * _DAY_MS):
+        said = f"transaction ids are remembered for {kept / 1000:,.0f} s"
+        return Check("ids", Level.OK, said)
+    wanted = (GRACE_DAYS * _DAY_MS + ahead) / 1000
     return Check(
         "ids",
-        Level.WARN if age > CLOCK_SECONDS_MAX else Level.FAIL,
-        f"a broker's clock was ahead, so ids that were made up to {since} are forgotten: new"
-        " transactions that claim such a time are refused (TOO_OLD)",
-        "see that the brokers' clocks are right, then have ids remembered for longer for as many"
-        " days as they were ahead: `commitlog rules --id-horizon SECONDS`",
+        Level.WARN if kept > 0 else Level.FAIL,
+        "a broker's clock was ahead, so transaction ids are only remembered for"
+        f" {max(0, kept) / 1000:,.0f} s: a transaction that comes later than one with a younger id"
+        " is refused (TOO_OLD)",
+        "see that the brokers' clocks are right, then run"
+        f" `commitlog rules --id-horizon {wanted + CLOCK_STEP_MS / 1000:.0f}`",
     )
 
 

@@ -28,7 +28,7 @@ from consumers.tools.clocks import (
     log_clock,
 )
 from consumers.tools.maintenance import Maintenance
-from consumers.views.health import Level
+from consumers.views.health import Check, Level
 from tests.core_world import DAY_MS, World, append
 from tests.service import SCHEMA, Service, rows, service
 
@@ -208,20 +208,27 @@ def test_ids_that_a_brokers_clock_made_forgotten_are_told_and_can_be_remembered_
         made.now_ms -= brokers_ahead_ms
         return str(outcome.code)
 
-    def told() -> Level:
-        forgotten_ms = made.machine.deduplication.forgotten_ms
-        rules = asdict(made.machine.rules)
-        said = {"ids_forgotten_ms": forgotten_ms, "clock_ms": made.now_ms, "rules": rules}
-        return ids(said).level
+    def told() -> Check:
+        once, rules = made.machine.deduplication, asdict(made.machine.rules)
+        said = {"ids_clock_ms": once.clock_ms, "ids_forgotten_ms": once.forgotten_ms}
+        return ids({**said, "clock_ms": made.now_ms, "rules": rules})
 
     assert ask("a") == ""
-    assert told() is Level.OK
-    for number in range(400):
+    assert told().level is Level.OK
+    for number in range(100):
         ask(f"ahead{number}", brokers_ahead_ms=3_650 * DAY_MS)
-    assert told() is Level.FAIL
+    assert told().level is Level.WARN
+    for number in range(100, 400):
+        ask(f"ahead{number}", brokers_ahead_ms=3_650 * DAY_MS)
+    assert told().level is Level.FAIL
     assert [ask("b"), ask("c", skew_ms=100)] == ["", "TOO_OLD"]
-    made.machine.rules = Rules(PROTOCOL_SUPPORTED, id_horizon_ms=HORIZON_MS + 17 * DAY_MS)
+    seconds = int(told().advice.rpartition(" ")[2].rstrip("`"))
+    made.machine.rules = Rules(PROTOCOL_SUPPORTED, id_horizon_ms=seconds * 1000)
     assert [ask("d"), ask("e"), ask("f", skew_ms=15)] == ["", "", ""]
+    assert told().level is Level.OK
+    assert told().message.startswith("transaction ids are remembered for 608,40")
+    once = {"ids_clock_ms": 0, "ids_forgotten_ms": NOW_MS + DAY_MS, "clock_ms": NOW_MS}
+    assert "are refused (TOO_OLD) for 86,400 s more" in ids(once).message
     assert ids({}).level is Level.OK, "older leaders don't say it"
 
 
