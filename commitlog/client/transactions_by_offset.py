@@ -26,9 +26,11 @@ class TransactionsByOffset:
         partition: int,
         *,
         patient: float = 0.0,
+        seconds: float = LOOK_UP_SECONDS,
     ) -> None:
-        """Take where to read; nothing is read before the first call."""
+        """Take where to read, and how long to wait for Kafka; nothing is read before a call."""
         self._log, self._partition, self._patient = log, partition, patient
+        self._seconds = seconds
         self._reader: Reader[Submitted] | None = None
         self._ahead: dict[int, Submitted] = {}
 
@@ -37,7 +39,7 @@ class TransactionsByOffset:
 
         Raises:
             CorruptLog: the log lacks it, or it isn't the one that the outcome names.
-            Unavailable: Kafka took longer than `LOOK_UP_SECONDS`.
+            Unavailable: Kafka took longer than `seconds`.
         """
         submitted = self.at(outcome.transaction_offset)
         check_answers(outcome, submitted)
@@ -57,7 +59,7 @@ class TransactionsByOffset:
             )
         if offset < self._reader.position():
             return self._alone(offset)
-        deadline = time.monotonic() + LOOK_UP_SECONDS
+        deadline = time.monotonic() + self._seconds
         while self._reader.position() <= offset:
             for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
                 self._ahead[submitted.offset] = submitted
@@ -74,14 +76,14 @@ class TransactionsByOffset:
     def _alone(self, offset: int) -> Submitted:
         # Decided late, after others that were submitted later.
         reader = self._log.read_transactions(self._partition, offset)
-        found = record_at(reader, offset, seconds=LOOK_UP_SECONDS)
+        found = record_at(reader, offset, seconds=self._seconds)
         return self._found(found, offset)
 
     def _check_time(self, deadline: float, offset: int) -> None:
         if time.monotonic() > deadline:
             raise Unavailable(
                 f"Kafka did not return the transaction at offset {offset} of partition"
-                f" {self._partition} within {LOOK_UP_SECONDS:g} s; try again"
+                f" {self._partition} within {self._seconds:g} s; try again"
             )
 
     def _found(self, submitted: Submitted | None, offset: int) -> Submitted:

@@ -8,14 +8,19 @@ a cache only. Nothing depends on it being there.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commitlog.adapters.kafka_file import read_kafka_file
 from commitlog.adapters.places import use_places
-from commitlog.errors import InvalidSettings
+from commitlog.errors import InvalidSettings, Unavailable
 
 if TYPE_CHECKING:
     from commitlog.spark.options import Connection
+
+RETRY_SECONDS = 0.5
+Answer = TypeVar("Answer")
 
 _logs: dict[Connection, tuple[dict[str, str], Any]] = {}
 """Each log with the settings of the `kafkaFile` with which it was reached."""
@@ -56,3 +61,17 @@ def connect(connection: Connection) -> Any:
             )
             _logs[connection] = filed, log
         return log
+
+
+def while_away(ask: Callable[[], Answer], deadline: float) -> Answer:
+    """Ask again while the log is away, until a deadline (monotonic clock); then raise Unavailable.
+
+    A question takes as long as its client's own timeout, so the last one may end after that.
+    """
+    while True:
+        try:
+            return ask()
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)

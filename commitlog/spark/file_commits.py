@@ -14,8 +14,9 @@ from lance.fragment import FragmentMetadata
 from commitlog.adapters.tracing import tracing
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.row_shapes import NotForTheLog
-from commitlog.errors import InvalidTransaction, TransactionRejected, Unavailable
+from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application, Code, Outcome, Status
+from commitlog.spark.connection import while_away
 from commitlog.spark.files import (
     Target,
     WrittenFiles,
@@ -27,7 +28,6 @@ from commitlog.spark.files import (
 )
 from commitlog.spark.options import WriteOptions
 
-RETRY_SECONDS = 0.5
 UNFIT_FIELDS = ("fields", "files")
 UNFIT_CODES = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE)
 """What a client or the leader says of files that fit the table no more."""
@@ -177,19 +177,18 @@ def _decided(
     What is submitted as of an older version is decided the same each time.
     """
     deadline = time.monotonic() + options.timeout_seconds
-    while True:
+
+    def once() -> Outcome:
+        ticket = submit()
         left = max(1.0, deadline - time.monotonic())
-        try:
-            ticket = submit()
-            outcome: Outcome = ticket.result(timeout=left, wait=wait)
-            if outcome.answers is not None:
-                strict = options.strict_repeats
-                tell_repeat(log.runtime(), ticket.transaction, outcome, strict=strict)
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
-            continue
+        outcome: Outcome = ticket.result(timeout=left, wait=wait)
+        if outcome.answers is not None:
+            strict = options.strict_repeats
+            tell_repeat(log.runtime(), ticket.transaction, outcome, strict=strict)
+        return outcome
+
+    while True:
+        outcome = while_away(once, deadline)
         # What was written stands: what was retryable is the same request over a newer head.
         is_late = is_older() or time.monotonic() > deadline
         if outcome.status is not Status.RETRYABLE or is_late:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from commitlog.adapters.reading import end_of, read_to
+from commitlog.adapters.reading import SILENCE_SECONDS, end_of, read_to
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
@@ -79,13 +79,18 @@ def outcomes_end(log: Log, partition: int) -> int:
 
 
 def walk(
-    log: Log, partition: int, start: LogPosition, end_offset: int
+    log: Log,
+    partition: int,
+    start: LogPosition,
+    end_offset: int,
+    *,
+    silence_seconds: float = SILENCE_SECONDS,
 ) -> Iterator[tuple[Outcome | None, LogPosition]]:
     """Yield each record's valid outcome (None: another record) and the position behind it.
 
     Raises CorruptLog where the chain is broken: by an unreadable record, or by one of the current
     epoch, or of one that hasn't begun, that does not follow. Raises WrongLog if the log ends before
-    the start.
+    the start, and Unavailable if Kafka sends nothing for `silence_seconds`.
     """
     if end_offset < start.offset:
         raise WrongLog(
@@ -94,7 +99,9 @@ def walk(
         )
     chain = start.chain(log.genesis(partition))
     outcomes = log.read_outcomes(partition, start.offset)
-    for answered in read_to(outcomes, end_offset, records_max=RECORDS_PER_POLL):
+    for answered in read_to(
+        outcomes, end_offset, silence_seconds=silence_seconds, records_max=RECORDS_PER_POLL
+    ):
         record = answered.record
         expected, epoch = chain.sequence + 1, chain.epoch
         void = chain.admit(record)
@@ -109,11 +116,17 @@ def walk(
 
 
 def stretches(
-    log: Log, partition: int, start: LogPosition, end_offset: int, *, outcomes_max: int
+    log: Log,
+    partition: int,
+    start: LogPosition,
+    end_offset: int,
+    *,
+    outcomes_max: int,
+    silence_seconds: float = SILENCE_SECONDS,
 ) -> Iterator[tuple[Stretch, LogPosition]]:
     """Cut a range into stretches of at most so many outcomes, each with the position behind it."""
     begin, behind, count = start, start, 0
-    for outcome, behind in walk(log, partition, start, end_offset):
+    for outcome, behind in walk(log, partition, start, end_offset, silence_seconds=silence_seconds):
         count += outcome is not None
         if count >= outcomes_max:
             yield Stretch(partition, begin, behind.offset), behind
@@ -122,17 +135,21 @@ def stretches(
         yield Stretch(partition, begin, behind.offset), behind
 
 
-def decided_in(log: Log, stretch: Stretch) -> Iterator[Decided]:
+def decided_in(
+    log: Log, stretch: Stretch, *, silence_seconds: float = SILENCE_SECONDS
+) -> Iterator[Decided]:
     """Yield a stretch's outcomes with their transactions, in the order of the chain."""
-    with closing(TransactionsByOffset(log, stretch.partition)) as transactions:
-        for outcome, position in walk(log, stretch.partition, stretch.start, stretch.end_offset):
+    partition, start, end = stretch.partition, stretch.start, stretch.end_offset
+    records = walk(log, partition, start, end, silence_seconds=silence_seconds)
+    with closing(TransactionsByOffset(log, partition, seconds=silence_seconds)) as transactions:
+        for outcome, position in records:
             if outcome is None:
                 continue
             try:
                 submitted = transactions.at(outcome.transaction_offset)
             except CorruptLog as error:
                 raise CorruptLog(
-                    f"outcome {outcome.sequence} of partition {stretch.partition} answers the"
+                    f"outcome {outcome.sequence} of partition {partition} answers the"
                     f" transaction at offset {outcome.transaction_offset}, which is not in the log."
                     " If it was given up to an archive, use a command with --root, since Spark"
                     " reads no archive; otherwise run `commitlog verify`"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
-from commitlog.errors import NoSuchVersion, Unavailable
+from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
@@ -31,6 +31,7 @@ from commitlog.spark.changes import (
     parts_of,
     read_part,
 )
+from commitlog.spark.connection import Answer, while_away
 from commitlog.spark.log_positions import (
     LogPosition,
     Stretch,
@@ -53,12 +54,10 @@ from commitlog.spark.pyspark_api import (
 from commitlog.spark.versions import TableVersions
 
 Connect = Callable[[Connection], Any]
-Answer = TypeVar("Answer")
 Offset = dict[str, dict[str, Any]]
 """Per partition, as text, a `LogPosition`."""
 
 OUTCOMES_PER_TASK = 20_000
-RETRY_SECONDS = 0.5
 ALL_CHANGES = pa.schema(
     [pa.field("table", pa.string(), nullable=False), *CHANGE_COLUMNS, pa.field("row", pa.string())]
 )
@@ -98,6 +97,7 @@ class _Reading:
         """Refuse a schema of the caller's with a column that there isn't."""
         self.options = options
         self.connect = connect
+        self.seconds = options.connection.connect_seconds
         known = (ALL_CHANGES if options.changes else LOG_SCHEMA).names
         if schema is not None:
             check_given(schema, known, "what is read")
@@ -109,14 +109,7 @@ class _Reading:
 
     def asked(self, question: Callable[[Log], Answer]) -> Answer:
         """Ask again while the log is away, for as long as it may be."""
-        deadline = time.monotonic() + self.options.connection.connect_seconds
-        while True:
-            try:
-                return question(self.log())
-            except Unavailable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
+        return while_away(lambda: question(self.log()), time.monotonic() + self.seconds)
 
     def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
@@ -126,7 +119,12 @@ class _Reading:
             return
         log = self.log()
         for stretch, _ in stretches(
-            log, partition, start, end_offset, outcomes_max=OUTCOMES_PER_TASK
+            log,
+            partition,
+            start,
+            end_offset,
+            outcomes_max=OUTCOMES_PER_TASK,
+            silence_seconds=self.seconds,
         ):
             yield StretchPartition(stretch)
 
@@ -136,7 +134,8 @@ class _Reading:
         client = self.connect(self.options.connection)
         runtime = client.runtime()
         tables = {info.incarnation: TableVersions(runtime, info) for info in client.tables()}
-        for outcome, _ in walk(self.log(), partition, start, end_offset):
+        records = walk(self.log(), partition, start, end_offset, silence_seconds=self.seconds)
+        for outcome, _ in records:
             if outcome is None or outcome.status is not Status.COMMITTED or outcome.answers:
                 continue
             for result in outcome.results:
@@ -167,7 +166,8 @@ class _Reading:
                 yield from _json_rows(table, part)
             return
         assert isinstance(partition, StretchPartition)
-        yield from log_batches(decided_in(self.log(), partition.stretch))
+        stretch, seconds = partition.stretch, self.seconds
+        yield from log_batches(decided_in(self.log(), stretch, silence_seconds=seconds))
 
 
 class LogReader(DataSourceReader):
@@ -245,7 +245,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number, position in positions.items():
             end = self._last[number] if self._last is not None else outcomes_end(log, number)
             count = 0
-            for outcome, behind in walk(log, number, position, end):
+            for outcome, behind in walk(
+                log, number, position, end, silence_seconds=self._reading.seconds
+            ):
                 positions[number] = behind
                 count += outcome is not None
                 if count == share:

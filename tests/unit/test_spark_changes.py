@@ -448,7 +448,7 @@ def test_a_limit_is_shared_by_the_partitions(monkeypatch: pytest.MonkeyPatch) ->
     """The first one, busy for ever, would keep the others from being read."""
     ends = {0: 10**9, 1: 7, 2: 0}
 
-    def walk(log: Any, partition: int, start: LogPosition, end: int) -> Any:
+    def walk(log: Any, partition: int, start: LogPosition, end: int, **_: float) -> Any:
         for offset in range(start.offset, end):
             yield Outcome(offset + 1, "", 0, Status.COMMITTED), LogPosition(offset + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -13,7 +14,7 @@ from pyspark.sql.types import StructType
 from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
 from commitlog.model.records import Application
 from commitlog.spark.change_stream import ChangeReader, ChangeStream
-from commitlog.spark.log_source import LogStream
+from commitlog.spark.log_source import LogReader, LogStream
 from commitlog.spark.options import parse_changes, parse_log
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, rows, service
@@ -73,6 +74,30 @@ def test_a_stream_doesnt_wait_for_what_another_log_had(tmp_path: Path) -> None:
         for given in (start, of_the_term_before):
             with pytest.raises(CorruptLog, match="is broken .*new checkpoint"):
                 stream.latestOffset(given)
+
+
+@pytest.mark.parametrize("what", ["read_outcomes", "read_transactions"])
+def test_a_task_waits_for_kafka_as_long_as_the_query_may(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for 30 seconds, whatever `timeoutSeconds` says."""
+    options = parse_log({**SERVERS, "read": "log", "timeoutSeconds": "0.2"})
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        reader = LogReader(options, lambda _: made.client)
+        parts = reader.partitions()
+        log = made.client.runtime().log
+        opened = getattr(log, what)
+
+        def silent(*given: Any, **more: Any) -> Any:
+            found = opened(*given, **more)
+            monkeypatch.setattr(found, "poll", lambda **_: [])
+            return found
+
+        monkeypatch.setattr(log, what, silent)
+        for part in parts:
+            with pytest.raises(Unavailable, match=r" 0\.2 s"):
+                list(reader.read(part))
 
 
 def test_a_stream_doesnt_wait_for_versions_that_a_table_lost(tmp_path: Path) -> None:

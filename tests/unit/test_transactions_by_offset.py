@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 
-from commitlog.client import transactions_by_offset
 from commitlog.client.row_tail import Tail
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.errors import CorruptLog, Unavailable
@@ -67,9 +66,8 @@ def test_a_lost_transaction_is_a_corrupt_log(stream: PartitionLog) -> None:
             found.at(700)
 
 
-def test_a_slow_kafka_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions_by_offset, "LOOK_UP_SECONDS", 0.0)
-    found = TransactionsByOffset(cast(Log, _SilentLog()), 0)
+def test_a_slow_kafka_is_unavailable() -> None:
+    found = TransactionsByOffset(cast(Log, _SilentLog()), 0, seconds=0.0)
     with pytest.raises(Unavailable, match="offset 5 of partition 0"):
         found.at(5)
 
