@@ -63,6 +63,7 @@ from commitlog.spark.files import (
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import COUNTED, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
+from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import is_connect
 from commitlog.spark.row_parts import RowsPart, appended, merged
 from commitlog.spark.sink import QUERY_ID
@@ -80,6 +81,7 @@ Part = tuple[TableInfo, Prepared | RowsPart]
 """What a batch does to one table."""
 
 
+@plain_errors
 class Batch:
     """One micro-batch's transaction: the rows that it adds to tables or merges into them."""
 

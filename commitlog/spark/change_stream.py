@@ -29,6 +29,7 @@ from commitlog.spark.changes import (
     snapshot_parts,
 )
 from commitlog.spark.options import EARLIEST, LATEST, ChangeOptions, Connection
+from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -76,6 +77,7 @@ def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) 
     )
 
 
+@plain_errors
 class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's source; lives in a process of the driver's, and `read` on executors."""
 
@@ -270,6 +272,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
 
 
+@plain_errors
 class ChangeReader(DataSourceReader):
     """The changes of a range of versions, as a batch; from the earliest on, if none is named.
 

@@ -37,6 +37,7 @@ from commitlog.spark.options import (
     parse_write,
     what_to_read,
 )
+from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.sink import BatchSink, StreamSink
 from commitlog.spark.source import TableReader, table_schema
 from commitlog.spark.sql_tables import (
@@ -47,6 +48,7 @@ from commitlog.spark.sql_tables import (
 )
 
 
+@plain_errors
 class CommitLogDataSource(DataSource):
     """Tables of a commit log as a Spark format: sinks and sources, for batches and streams."""
 

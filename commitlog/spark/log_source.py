@@ -43,6 +43,7 @@ from commitlog.spark.log_positions import (
 )
 from commitlog.spark.log_rows import LOG_SCHEMA, log_batches
 from commitlog.spark.options import LATEST, Connection, LogOptions
+from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -170,6 +171,7 @@ class _Reading:
         yield from log_batches(decided_in(self.log(), stretch, silence_seconds=seconds))
 
 
+@plain_errors
 class LogReader(DataSourceReader):
     """All of the log as it is when the query is planned."""
 
@@ -194,6 +196,7 @@ class LogReader(DataSourceReader):
         return self._reading.read_partition(partition)
 
 
+@plain_errors
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as it grows."""
 

@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas import functions
 from pyspark.sql.types import StructType
 
+from commitlog.spark.plain_errors import with_plain_errors
+
 CHECK = "require_minimum_pandas_version"
 
 _lock = threading.Lock()
@@ -30,7 +32,7 @@ def map_arrow(
         check = getattr(functions, CHECK, None)
         setattr(functions, CHECK, _is_not_needed)
         try:
-            return frame.mapInArrow(function, schema)
+            return frame.mapInArrow(with_plain_errors(function), schema)
         finally:
             setattr(functions, CHECK, check)
 

@@ -31,6 +31,7 @@ from commitlog.model.records import Application
 from commitlog.spark.file_commits import commit_files
 from commitlog.spark.files import Connect, WrittenFiles, joined, plan, write_files
 from commitlog.spark.options import WriteOptions
+from commitlog.spark.plain_errors import plain_errors
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -48,6 +49,7 @@ class TaskFiles(WriterCommitMessage):
         self.batch_id = batch_id
 
 
+@plain_errors
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes and commits the micro-batches of one query (output modes append and complete)."""
 
@@ -98,6 +100,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Keep the files: the batch may have been committed."""
 
 
+@plain_errors
 class BatchSink(DataSourceArrowWriter):
     """Writes and commits one batch job (save modes append and overwrite)."""
 

@@ -24,6 +24,7 @@ from commitlog.client.rows import whole
 from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
+from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import arrow_schema_of
 from commitlog.spark.versions import TableVersions, VersionWanted, standing
 
@@ -58,6 +59,7 @@ def table_schema(options: ReadOptions, connect: Callable[[Connection], Any]) -> 
     return spark_schema(schema, options.table, options.columns)
 
 
+@plain_errors
 class TableReader(DataSourceReader):
     """Reads one version; made when a query is planned, then sent to its tasks."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from commitlog.errors import InvalidTransaction
@@ -91,6 +91,28 @@ def test_a_fixed_id_with_a_fresh_checkpoint_fails_loudly(world: SparkWorld) -> N
     with pytest.raises(StreamingQueryException, match="a checkpoint was lost"):
         run("fixed-2")
     assert [row["id"] for row in world.rows("s$fixed")] == [1, 2]
+
+
+def test_an_error_is_a_few_lines_that_end_with_what_to_do(world: SparkWorld) -> None:
+    """They were the last of twenty, below calls of ours."""
+    world.create("s$wrong", SCHEMA)
+
+    def write(columns: str) -> None:
+        sink = world.spark.range(1).selectExpr(columns).write.format("commitlog")
+        sink.options(**world.options, table="s$wrong").mode("append").save()
+
+    def refused(act: Any, *given: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            act(*given)
+        lines = [line for line in str(caught.value).splitlines() if "SQLSTATE" not in line]
+        assert len(lines) <= 5, lines
+        return lines[-1]
+
+    assert "NoSuchTable: the log has no table s$rong. Did you mean s$wrong?" in refused(
+        world.read, "s$rong"
+    )
+    assert "Convert the column first." in refused(write, "array(id) AS id")
+    assert "Correct the value" in refused(write, "id + 0.5D AS id")
 
 
 def test_many_tables_in_one_batch_are_one_record(world: SparkWorld) -> None:
