@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from commitlog.client.temporary_folders import new_folder
+from commitlog.client.temporary_folders import TemporaryFolder, new_folder
 from commitlog.errors import Unavailable
 from commitlog.java import ENVIRONMENT, Java, find_java
 
@@ -32,6 +33,8 @@ WARNS_FROM = 24
 NO_SUBJECT_FROM = 24
 """From this Java on there is no `Subject.getSubject`, for which Hadoop asks in PySpark 4.1."""
 MESSAGE_LINES = 2
+CLUSTER_HERE = "local-cluster"
+"""A master that starts workers and executors on this machine."""
 
 QUIET = {
     "spark.ui.enabled": "false",
@@ -88,7 +91,7 @@ def local_session(
         Unavailable: Spark doesn't start.
     """
     folder = new_folder("commitlog-spark-")
-    atexit.register(folder.remove)
+    atexit.register(_remove, folder, stop=cores.startswith(CLUSTER_HERE))
     scratch = folder.path
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(LOG_PROPERTIES)
@@ -154,6 +157,14 @@ def spark_home(scratch: Path) -> Path:
     for archive in (installed / "python" / "lib").glob("py4j*"):
         (home / "python" / "lib" / archive.name).symlink_to(archive)
     return home
+
+
+def _remove(folder: TemporaryFolder, *, stop: bool) -> None:
+    """Remove a session's folder; `stop` those first who would make it again to write into it."""
+    context = SparkContext._active_spark_context
+    if stop and context is not None:
+        context.stop()
+    folder.remove()
 
 
 @contextmanager

@@ -103,6 +103,28 @@ def test_a_session_removes_what_a_killed_driver_left(
     assert mine.exists()
 
 
+def test_workers_on_this_machine_end_before_their_folder_goes(tmp_path: Path) -> None:
+    """Those of a session that wasn't stopped made it again, to write what they had to say."""
+    program = """if True:
+        import subprocess, sys
+        from pathlib import Path
+        from unittest.mock import MagicMock
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+        from commitlog.spark import local_session
+        SparkSession.builder = MagicMock()
+        local_session("not stopped", cores="local-cluster[1,1,1024]")
+        [folder] = Path(sys.argv[1]).iterdir()
+        late = 'cat; sleep 0.5; mkdir -p "$0/spark/work/app/1"'
+        workers = subprocess.Popen(["sh", "-c", late, folder], stdin=subprocess.PIPE)
+        SparkContext._active_spark_context = MagicMock(stop=workers.communicate)
+    """
+    child = [sys.executable, "-c", program, str(tmp_path)]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run(child, env=env, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_spark_that_does_not_start_is_unavailable(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
