@@ -95,6 +95,8 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query that ends by itself stops; None: at the head."""
         self._reached: Offset | None = None
         """The end of the last batch, if this process planned it."""
+        self._knows_names = False
+        """Whether no version before that end renames what is read."""
         self._plans: dict[tuple[str, int, bool], list[VersionChanges]] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -141,11 +143,12 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         versions = self._versions(start)
         if start is None:
-            self._reached = self._behind_head(versions)
+            self._reached, self._knows_names = self._behind_head(versions), False
             return self._reached
         if start != self._reached:
             self._check(versions, start)
         self._reached = self._end(versions, start, limit or ReadAllAvailable())
+        self._knows_names = True
         return self._reached
 
     def _end(self, versions: TableVersions, start: Offset, limit: ReadLimit) -> Offset:
@@ -188,15 +191,17 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the parts from one offset up to another."""
         versions = self._versions(start)
-        if end != self._reached:
+        is_another = end != self._reached
+        if is_another:
             # A batch that was planned by another process, and may be run again.
             self._check(versions, end)
         self._check(versions, start)
         version, number, snapshot = _place(start)
         last_version, last_number, _ = _place(end)
-        renamed = first_rename(versions, self._columns(), version, last_version - 1)
-        if renamed is not None:
-            raise self._renamed(renamed)  # Spark 4.1's batches end at the head
+        if is_another or not self._knows_names:  # Spark 4.1's batches end at the head
+            renamed = first_rename(versions, self._columns(), version, last_version - 1)
+            if renamed is not None:
+                raise self._renamed(renamed)
         chosen: list[VersionChanges] = []
         while (version, number) < (last_version, last_number):
             parts = self._plan(versions, version, snapshot)

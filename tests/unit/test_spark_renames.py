@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from commitlog.errors import InvalidRequest
+from commitlog.spark import change_stream
 from commitlog.spark.change_stream import ChangeStream, Offset, change_schema
 from commitlog.spark.options import parse_changes
 from commitlog.spark.renames import first_rename
@@ -123,3 +124,9 @@ def test_a_column_that_was_dropped_has_each_version_read_once(world: Service) ->
             first_rename(versions, source._columns(), at["version"], versions.info.version) is None
         )
     assert read.call_count == versions.info.version
+    with patch.object(change_stream, "first_rename", side_effect=first_rename) as looked:
+        end = source.latestOffset(at, ReadAllAvailable())
+        assert len(source.partitions(at, end)) == looked.call_count == 1
+        # What another process planned may have been planned for other columns.
+        assert len(stream(world).partitions(at, end)) == 1
+    assert looked.call_count == 2
