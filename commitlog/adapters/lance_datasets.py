@@ -69,6 +69,17 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
     return let_through(dataset, location)
 
 
+def open_manifest(location: str, version: int, encoded: bytes) -> lance.LanceDataset:
+    """Open a version by its manifest, as `encoded_manifest` returns it; nobody looks for a file."""
+    import lance
+
+    options = storage_options(location) or None
+    dataset = lance.LanceDataset(
+        bound(location), version, storage_options=options, serialized_manifest=encoded
+    )
+    return let_through(dataset, location)
+
+
 def encoded_manifest(dataset: lance.LanceDataset) -> bytes:
     """Return a version's manifest as `lance.table.Manifest`, encoded by pylance from memory."""
     native: Any = dataset._ds

@@ -15,12 +15,12 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.spark.excerpts import Excerpt, head_of
 from commitlog.spark.source import grouped
 from commitlog.spark.versions import CLONE, TableVersions, Version
 
@@ -57,8 +57,8 @@ class VersionChanges:
     location: str
     version: int
     time_us: int
-    before: int
-    """The version to compare with; 0 is an empty table."""
+    new: Excerpt
+    """Of the version: what is read of it."""
     stable_row_ids: bool
     added: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
@@ -68,6 +68,8 @@ class VersionChanges:
     """Fragments with other values in some columns."""
     rows: int = 0
     """About how many rows it holds."""
+    old: Excerpt | None = None
+    """Of the version before, if anything but insertions is told."""
 
 
 def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
@@ -93,8 +95,9 @@ def snapshot_parts(versions: TableVersions, version: int) -> list[VersionChanges
 
 
 def _whole(versions: TableVersions, after: Version) -> list[VersionChanges]:
+    head = head_of(after.state)
     return [
-        _part(versions, after, 0, added=(number,), rows=living_rows(encoded))
+        _part(versions, after, head, (encoded,), added=(number,), rows=living_rows(encoded))
         for number, encoded in after.state.fragments.items()
     ]
 
@@ -112,24 +115,30 @@ def _parts(versions: TableVersions, before: Version, after: Version) -> list[Ver
 def _differing(
     versions: TableVersions, before: Version, after: Version, delta: ManifestDelta
 ) -> list[VersionChanges]:
-    old, version = before.state.fragments, before.state.version
+    old = before.state.fragments
     removed, changed = delta.removed, dict(delta.fragments)
     added = [number for number in changed if number not in old]
     both = [number for number in changed if number in old]
     patched = [n for n in both if _files(old[n]) != _files(changed[n])]
     whole = [number for number in both if number not in patched]
     thinned = [n for n in whole if _deleted(old[n]) != _deleted(changed[n])]
+    head = head_of(after.state)
     if not (removed or thinned or patched):
         # Only insertions: as many tasks as there are fragments.
         return [
-            _part(versions, after, version, added=(n,), rows=living_rows(changed[n])) for n in added
+            _part(versions, after, head, (changed[n],), added=(n,), rows=living_rows(changed[n]))
+            for n in added
         ]
     rows = sum(living_rows(changed[n]) for n in added) + sum(living_rows(old[n]) for n in removed)
     rows += sum(abs(living_rows(old[n]) - living_rows(changed[n])) for n in thinned)
     rows += sum(2 * living_rows(changed[n]) for n in patched)
     return [
         _part(
-            versions, after, version,
+            versions, after, head, [changed[n] for n in (*added, *thinned, *patched)],
+            old=Excerpt(
+                before.state.version, head_of(before.state),
+                tuple(old[n] for n in (*removed, *thinned, *patched)),
+            ),
             added=tuple(added), removed=removed, thinned=tuple(thinned), patched=tuple(patched),
             rows=rows,
         )
@@ -139,9 +148,11 @@ def _differing(
 def _part(
     versions: TableVersions,
     after: Version,
-    before: int,
+    head: bytes,
+    fragments: Iterable[bytes],
     *,
     rows: int,
+    old: Excerpt | None = None,
     added: tuple[int, ...] = (),
     removed: tuple[int, ...] = (),
     thinned: tuple[int, ...] = (),
@@ -150,8 +161,9 @@ def _part(
     info = versions.info
     return VersionChanges(
         location=info.location, version=after.state.version, time_us=after.time_us,
-        before=before, stable_row_ids=info.stable_row_ids,
+        stable_row_ids=info.stable_row_ids,
         added=added, removed=removed, thinned=thinned, patched=patched, rows=rows,
+        new=Excerpt(after.state.version, head, tuple(fragments)), old=old,
     )  # fmt: skip
 
 
@@ -178,12 +190,12 @@ def read_part(part: VersionChanges, columns: Iterable[str]) -> Iterator[pa.Recor
     What went comes before what came.
     """
     wanted = list(columns)
-    new = open_dataset(part.location, part.version)
-    if not (part.removed or part.thinned or part.patched):
+    new = part.new.open(part.location)
+    if part.old is None:
         for batch in _scan(new, part.added, wanted):
             yield _labelled(batch, INSERT, part)
         return
-    old = open_dataset(part.location, part.before)
+    old = part.old.open(part.location)
     went, came = _moves(old, new, part)
     kept = pa.array([], pa.uint64())
     if part.stable_row_ids:

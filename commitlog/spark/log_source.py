@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
@@ -274,12 +273,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _json_rows(table: str, part: VersionChanges) -> Iterator[pa.RecordBatch]:
-    versions = [part.version, part.before] if part.before else [part.version]
-    names = {
-        name: None
-        for version in versions
-        for name in open_dataset(part.location, version).schema.names
-    }
+    excerpts = (part.new, part.old) if part.old else (part.new,)
+    names = {name: None for one in excerpts for name in one.open(part.location).schema.names}
     own = CHANGE_COLUMNS.names
     for batch in read_part(part, [name for name in names if name not in own]):
         count = batch.num_rows

@@ -9,7 +9,6 @@ sources, and where a data frame is read twice, it takes the filters that were pu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import lance
@@ -18,11 +17,11 @@ from lance.fragment import FragmentMetadata
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.client.arguments import lances_words
 from commitlog.client.rows import whole
 from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
+from commitlog.spark.excerpts import Excerpt, taken_apart
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import arrow_schema_of
@@ -35,9 +34,10 @@ PARTITION_BYTES = 128 * 1024**2
 class FragmentsPartition(InputPartition):
     """The fragments of one version that one task reads; none: the version is empty."""
 
-    def __init__(self, fragment_ids: tuple[int, ...]) -> None:
+    def __init__(self, fragment_ids: tuple[int, ...], excerpt: Excerpt) -> None:
         super().__init__(fragment_ids)
         self.fragment_ids = fragment_ids
+        self.excerpt = excerpt
 
 
 def open_table(options: ReadOptions, connect: Callable[[Connection], Any]) -> lance.LanceDataset:
@@ -78,16 +78,26 @@ class TableReader(DataSourceReader):
                 " before they changed is made again by DROP TABLE and CREATE TABLE",
             )  # fmt: skip
         self.location = str(dataset.uri)
-        self.version = int(dataset.version)
         self.schema = schema
         self.batch_rows = options.batch_rows
         self.predicate = predicate_of(options, dataset)
         sizes = [(int(f.fragment_id), *size_of(f.metadata)) for f in dataset.get_fragments()]
-        self.groups = grouped(sizes, options.rows_per_partition)
+        groups = grouped(sizes, options.rows_per_partition) or [()]
+        head, fragments = taken_apart(dataset)
+        self.parts = [
+            FragmentsPartition(
+                ids, Excerpt(int(dataset.version), head, tuple(fragments[one] for one in ids))
+            )
+            for ids in groups
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the parts, of which each task gets its own."""
+        return {**vars(self), "parts": []}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads (Spark asks for one task at least)."""
-        return [FragmentsPartition(ids) for ids in self.groups] or [FragmentsPartition(())]
+        return self.parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield some fragments' rows, without deleted ones; runs on an executor."""
@@ -95,7 +105,7 @@ class TableReader(DataSourceReader):
         if not partition.fragment_ids:
             return
         schema = arrow_schema_of(self.schema)
-        dataset = opened(self.location, self.version)
+        dataset = partition.excerpt.open(self.location)
         found = map(dataset.get_fragment, partition.fragment_ids)
         fragments = [fragment for fragment in found if fragment is not None]
         assert len(fragments) == len(partition.fragment_ids), "a version keeps its fragments"
@@ -145,9 +155,3 @@ def grouped(
             groups.append([number])
             rows, size = more_rows, more
     return [tuple(group) for group in groups]
-
-
-@lru_cache(maxsize=8)
-def opened(location: str, version: int) -> lance.LanceDataset:
-    """Return a version, which a worker that reads much of it opens once."""
-    return open_dataset(location, version)

@@ -15,11 +15,13 @@ import pytest
 from lance import LanceOperation
 
 from commitlog import CommitLog, InvalidTransaction, NoSuchTable, Unavailable, use_storage_options
+from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_options import storage_options
 from commitlog.client.rows import prepare_delete
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.model.records import Status
+from commitlog.spark import excerpts
 from commitlog.spark.files import target_of, write_files
-from commitlog.spark.source import opened as open_version
 from tests.integration.test_up import Service, log_on, run, service
 from tests.object_store import BUCKET, KEY, REGION, SECRET, s3_server
 from tests.service import SCHEMA, ids_of, rows
@@ -141,14 +143,21 @@ def test_an_option_that_no_store_knows_is_named(far: Far) -> None:
     assert storage_options(f"{KNOWN}/v.lance") == {}, "what is no good isn't kept for a next try"
 
 
-def test_executors_write_there(far: Far) -> None:
+def test_executors_write_and_read_there(far: Far) -> None:
     location = f"{KNOWN}/spark.lance"
     far.client.create_table("ns$s", SCHEMA, location=location, storage_options=far.options)
     info = far.client.table("ns$s")
     target = target_of(info, "ns$s", info.schema, rows_per_file=10, bytes_per_file=1 << 20)
     files = write_files(rows(1, 2).to_batches(), target)
     far.client.submit("ns$s", LanceOperation.Append(files.metadata())).result().raise_for_conflict()
-    assert ids_of(open_version(location, 2)) == [1, 2]
+    head, fragments = excerpts.taken_apart(far.client.open("ns$s"))
+    excerpt = excerpts.Excerpt(2, head, tuple(fragments.values()))
+    assert ids_of(excerpt.open(location)) == [1, 2]
+    store = store_for(location)
+    for manifest in list(store.files(VERSIONS_DIRECTORY)):
+        store.delete(manifest.path)
+    excerpts.opened.cache_clear()
+    assert ids_of(excerpt.open(location)) == [1, 2]
     use_storage_options(location, {})
 
 

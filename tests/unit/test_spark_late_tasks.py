@@ -1,0 +1,130 @@
+"""Tasks that start when maintenance has removed the versions that they were planned to read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from commitlog.adapters.storage import store_for
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
+from commitlog.spark import excerpts
+from commitlog.spark.change_stream import ChangeReader, change_schema
+from commitlog.spark.log_source import LogReader
+from commitlog.spark.options import parse_changes, parse_log, parse_read
+from commitlog.spark.source import TableReader, table_schema
+from tests.service import SCHEMA, Service, rows, service
+
+T = "ns$t"
+BASE = {"kafka.bootstrap.servers": "h:1"}
+
+
+class Here:
+    """Reaches a log in this process, and from a pickle none."""
+
+    def __init__(self, world: Service | None) -> None:
+        self.world = world
+
+    def __call__(self, _: object) -> Any:
+        """Return the client."""
+        assert self.world is not None, "executors don't reach the log"
+        return self.world.client
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the client here."""
+        return Here, (None,)
+
+
+def expired(world: Service) -> None:
+    """Have the log delete all versions but the head."""
+    world.client.expire_versions(T, retain_versions=1)
+
+
+def thinned(world: Service) -> None:
+    """Remove manifests that the log can make again."""
+    store = store_for(str(world.location(T)))
+    for file in list(store.files(VERSIONS_DIRECTORY)):
+        store.delete(file.path)
+
+
+@pytest.fixture(params=[expired, thinned])
+def late(request: Any, tmp_path: Path) -> Iterator[tuple[Service, Callable[[], None]]]:
+    with service(tmp_path) as world:
+        client = world.client
+        client.create_table(T, SCHEMA, policy="latest", stable_row_ids=True)
+        for number in range(4):
+            client.append(T, rows(number, number + 10))
+        client.delete(T, "id = 2")
+        client.update(T, {"name": "'b'"}, "id = 3")
+        client.append(T, rows(9))
+
+        def remove() -> None:
+            request.param(world)
+            excerpts.opened.cache_clear()  # as a worker that starts now
+
+        yield world, remove
+
+
+def read_late(reader: DataSourceReader, remove: Callable[[], None]) -> list[dict[str, Any]]:
+    """Plan, then remove, then read, as executors get it."""
+    parts: list[InputPartition] = [pickle.loads(pickle.dumps(p)) for p in reader.partitions()]
+    sent: Any = pickle.loads(pickle.dumps(reader))
+    remove()
+    return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(("given", "ids"), [
+    ({"rowsPerPartition": "1"}, [0, 1, 3, 10, 11, 12, 13]),
+    ({"filter": "id > 10"}, [11, 12, 13]),
+    ({"columns": "id"}, [0, 1, 3, 10, 11, 12, 13]),
+])  # fmt: skip
+def test_rows_are_read_of_a_version_that_has_no_manifest_any_more(
+    late: tuple[Service, Callable[[], None]], given: dict[str, str], ids: list[int]
+) -> None:
+    """A job failed whose tasks began some seconds after it, beside busy writers."""
+    world, remove = late
+    options = parse_read({**BASE, "table": T, "versionAsOf": "7", **given})
+    reader = TableReader(options, table_schema(options, Here(world)), Here(world))
+    assert sorted(row["id"] for row in read_late(reader, remove)) == ids
+
+
+def test_changes_are_read_of_versions_that_have_no_manifests_any_more(
+    late: tuple[Service, Callable[[], None]],
+) -> None:
+    world, remove = late
+    options = parse_changes({**BASE, "table": T, "read": "changes", "startingVersion": "2"})
+    reader = ChangeReader(options, change_schema(options, Here(world)), Here(world))
+    found = read_late(reader, remove)
+    told = [(row["_commit_version"], row["_change_type"], row["id"]) for row in found]
+    inserted = [(2 + n, "insert", m) for n in range(4) for m in (n, n + 10)]
+    assert sorted(told) == sorted([
+        *inserted, (6, "delete", 2), (7, "update_preimage", 3), (7, "update_postimage", 3),
+        (8, "insert", 9),
+    ])  # fmt: skip
+
+
+def test_changes_of_all_tables_are_read_so_too(late: tuple[Service, Callable[[], None]]) -> None:
+    world, remove = late
+    reader = LogReader(parse_log({**BASE, "read": "changes"}), Here(world))
+    found = read_late(reader, remove)
+    assert len(found) == 12
+    assert [row["row"] for row in found if row["_change_type"] == "delete"] == [
+        '{"id": 2, "name": "a"}'
+    ]
+
+
+def test_a_reader_is_sent_without_what_only_its_tasks_need(
+    late: tuple[Service, Callable[[], None]],
+) -> None:
+    """All tasks would carry the parts of all."""
+    world, _ = late
+    options = parse_read({**BASE, "table": T, "rowsPerPartition": "1"})
+    reader = TableReader(options, table_schema(options, Here(world)), Here(world))
+    parts: list[Any] = list(reader.partitions())
+    assert len(parts) > 1
+    assert pickle.loads(pickle.dumps(reader)).partitions() == []
+    assert [len(part.excerpt.fragments) for part in parts] == [1] * len(parts)
