@@ -115,9 +115,11 @@ class Opened:
 
 def is_of_deleted_version(error: Exception, version: int) -> bool:
     """Return True if Lance didn't find the manifest of a version that was open."""
-    told = str(error)  # with the words of the store: S3's "404 Not Found: "
+    told = str(error)
+    if "not found: " not in told.lower():  # a store says "404 Not Found: "
+        return False
     names = (manifest_name(version, scheme) for scheme in NamingScheme)
-    return "not found: " in told.lower() and any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
+    return any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
