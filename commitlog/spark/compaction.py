@@ -23,12 +23,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.places import bound
 from commitlog.client.tables import TableInfo
 from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import Connect
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.options import parse_reach
@@ -69,9 +69,9 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
     ) -> list[RewriteResult]:
         if len(tasks) == 1:
             return rewrite_here(info, dataset, tasks, deadline)
-        location, version = bound(info.location), dataset.version
+        location, whole = bound(info.location), Excerpt.whole(dataset)
         groups = [_json(task) for task in tasks]
-        work = partial(_rewrite, groups=groups, location=location, version=version)
+        work = partial(_rewrite, groups=groups, location=location, whole=whole)
         try:
             with _cancelled_at(spark, deadline):
                 # Each number is a task; no shuffle, which a lost executor would take along.
@@ -89,13 +89,13 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
 
 
 def _rewrite(
-    batches: Iterable[pa.RecordBatch], *, groups: Sequence[str], location: str, version: int
+    batches: Iterable[pa.RecordBatch], *, groups: Sequence[str], location: str, whole: Excerpt
 ) -> Iterator[pa.RecordBatch]:
     """Rewrite the groups of fragments whose numbers are in the rows; runs on an executor."""
     for batch in batches:
         for number in batch.column("id").to_pylist():
             task = CompactionTask.from_json(groups[number])  # type: ignore[attr-defined]
-            made = _json(task.execute(open_dataset(location, version)))
+            made = _json(task.execute(whole.open(location)))
             yield pa.RecordBatch.from_pydict({"made": [made]})
 
 

@@ -28,7 +28,13 @@ class Excerpt:
     version: int
     head: bytes
     """Part of a `lance.table.Manifest`, encoded: excerpts of one version share it."""
-    fragments: tuple[bytes, ...]
+    fragments: tuple[bytes, ...] = ()
+    """As `lance.table.DataFragment`, encoded."""
+
+    @classmethod
+    def whole(cls, dataset: lance.LanceDataset) -> Excerpt:
+        """Return all of an open version, for tasks of which each may read any of it."""
+        return cls(int(dataset.version), encoded_manifest(dataset))
 
     def open(self, location: str) -> lance.LanceDataset:
         """Return the version, which may have no other fragments than these.

@@ -39,6 +39,7 @@ from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, fetched, quoted, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import Connect, brought, named_keys, target_of
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge_files import (
@@ -222,7 +223,7 @@ def prepare(
     dataset = log.opened.newest(info)
     task = MergeTask(
         target=target,
-        version=dataset.version,
+        joined=Excerpt.whole(dataset),
         on=tuple(sorted(wanted.on, key=lambda name: info.top_level_ids([name]))),
         stable_row_ids=info.stable_row_ids,
         update=wanted.update,
@@ -332,7 +333,7 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
     keys = named_keys(info.top_level_ids(task.on), inserted) if is_named else None
     return Prepared(
         operation=operation,
-        read_version=task.version,
+        read_version=task.joined.version,
         affected={n: BitMap.deserialize(rows) for part in parts for n, rows in part.affected},
         keys=keys,
         counts=source | {name: sum(getattr(part, name) for part in parts) for name in COUNTED},

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
 from pyarrow import types
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
@@ -31,6 +30,7 @@ from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
+from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import (
     Target,
     WrittenFiles,
@@ -55,8 +55,8 @@ class MergeTask:
     """What a task must know."""
 
     target: Target
-    version: int
-    """The version that was joined."""
+    joined: Excerpt
+    """The version that is joined."""
     on: tuple[str, ...]
     stable_row_ids: bool
     update: bool = True
@@ -65,6 +65,10 @@ class MergeTask:
     """The schema of the source's columns in the table's types; empty: all of the table's."""
     update_where: str = ""
     """Lance's SQL over `source` and `target`: only rows for which it holds are updated."""
+
+    def dataset(self) -> lance.LanceDataset:
+        """Return the version that is joined."""
+        return self.joined.open(self.target.location)
 
     def columns(self) -> pa.Schema:
         """Return the source's columns in the table's types."""
@@ -177,8 +181,7 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
             rows=rows.count,
             digest=rows.digest,
         )
-    dataset = open_dataset(task.target.location, task.version)
-    images, removed, affected = delete_rows(dataset, addresses)
+    images, removed, affected = delete_rows(task.dataset(), addresses)
     return MergePart(
         files,
         images=tuple(json.dumps(image.to_json()) for image in images),
@@ -251,7 +254,7 @@ def joined_keys(rows: pa.RecordBatch, task: MergeTask) -> pa.RecordBatch:
 
 def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the keys of fragments' live rows with `ADDRESS` and `ROW_ID`."""
-    dataset = open_dataset(task.target.location, task.version)
+    dataset = task.dataset()
     numbers = set(fragments)
     wanted = [f for f in dataset.get_fragments() if f.fragment_id in numbers]
     if not wanted:
@@ -306,7 +309,7 @@ class KeptColumns:
 
     @cached_property
     def _dataset(self) -> lance.LanceDataset:
-        return open_dataset(self._task.target.location, self._task.version)
+        return self._task.dataset()
 
     def to_update(self, found: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows whose row in the table is to be updated."""

@@ -15,11 +15,11 @@ import lance
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.client.data import arrow_stream
 from commitlog.client.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows import ROW_ADDRESS
 from commitlog.client.tables import TableInfo
+from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.mapping import map_arrow
 
 ROWS_SCHEMA = "rows binary"
@@ -50,7 +50,8 @@ def base_on_executors(
     ) -> pa.Table:
         tasks = -(-len(numbers) // fragments_per_task)
         frame = spark.createDataFrame([(number,) for number in numbers], "fragment long")
-        work = partial(_scan, location=info.location, version=dataset.version, scan=scan)
+        whole = Excerpt.whole(dataset)
+        work = partial(_scan, location=info.location, whole=whole, scan=scan)
         found = map_arrow(frame.repartition(tasks), work, ROWS_SCHEMA).collect()
         parts = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in found]
         # Addresses sort as the driver's own scan would give them.
@@ -60,10 +61,10 @@ def base_on_executors(
 
 
 def _scan(
-    batches: Iterable[pa.RecordBatch], *, location: str, version: int, scan: BaseScan
+    batches: Iterable[pa.RecordBatch], *, location: str, whole: Excerpt, scan: BaseScan
 ) -> Iterator[pa.RecordBatch]:
     """Read the fragments named in the rows; runs on an executor."""
-    dataset = open_dataset(location, version)
+    dataset = whole.open(location)
     for batch in batches:
         wanted = batch.column("fragment").to_pylist()
         fragments = [f for f in map(dataset.get_fragment, wanted) if f is not None]

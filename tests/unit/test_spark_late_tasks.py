@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from lance.optimize import Compaction
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.spark import excerpts
 from commitlog.spark.change_stream import ChangeReader, change_schema
+from commitlog.spark.compaction import _rewrite
+from commitlog.spark.excerpts import Excerpt
+from commitlog.spark.files import target_of
 from commitlog.spark.log_source import LogReader
+from commitlog.spark.merge_files import DELETE, MergeTask, match, merge_rows, with_table_types
 from commitlog.spark.options import parse_changes, parse_log, parse_read
 from commitlog.spark.source import TableReader, table_schema
 from tests.service import SCHEMA, Service, rows, service
@@ -128,3 +136,32 @@ def test_a_reader_is_sent_without_what_only_its_tasks_need(
     assert len(parts) > 1
     assert pickle.loads(pickle.dumps(reader)).partitions() == []
     assert [len(part.excerpt.fragments) for part in parts] == [1] * len(parts)
+
+
+def test_a_merge_reads_and_deletes_rows_of_it(late: tuple[Service, Callable[[], None]]) -> None:
+    world, remove = late
+    info = world.client.table(T)
+    target = target_of(info, T, info.schema, rows_per_file=1000, bytes_per_file=1 << 30)
+    whole = Excerpt.whole(world.client.opened.plain(info, 7))
+    task: MergeTask = pickle.loads(
+        pickle.dumps(MergeTask(target, whole, ("id",), info.stable_row_ids))
+    )
+    remove()
+    given = pa.table({"id": [3, 50], "name": ["c", "d"], DELETE: [False, False]})
+    batches = with_table_types(given.to_batches(), task)
+    matched = match(pa.Table.from_batches(batches), task, [0, 1, 2, 3, 4, 5])
+    part = merge_rows(matched.combine_chunks().to_batches(), task)
+    assert (part.updated, part.inserted) == (1, 1)
+    assert sum(len(one) for _, one in part.affected) > 0
+
+
+def test_a_compaction_rewrites_fragments_of_it(late: tuple[Service, Callable[[], None]]) -> None:
+    world, remove = late
+    dataset = world.client.opened.plain(world.client.table(T), 7)
+    [task] = Compaction.plan(dataset, {"target_rows_per_fragment": 100}).tasks  # type: ignore[arg-type]
+    work = partial(
+        _rewrite, groups=[task.json()], location=str(dataset.uri), whole=Excerpt.whole(dataset)
+    )
+    remove()
+    [made] = work([pa.record_batch({"id": [0]})])
+    assert json.loads(made.column("made")[0].as_py())["new_fragments"]

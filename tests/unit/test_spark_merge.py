@@ -17,6 +17,7 @@ from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark import merge_files
+from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.merge import COUNTED, NothingToDo, update_of
 from commitlog.spark.merge_files import (
@@ -51,7 +52,8 @@ def source(*rows: tuple[int | None, str | None], deletes: tuple[int, ...] = ()) 
 
 def task_for(info: TableInfo, **how: Any) -> MergeTask:
     target = target_of(info, TABLE, info.schema, rows_per_file=1000, bytes_per_file=1 << 30)
-    return MergeTask(target, info.version, ("id",), info.stable_row_ids, **how)
+    excerpt = Excerpt(info.version, b"by its path")
+    return MergeTask(target, excerpt, ("id",), info.stable_row_ids, **how)
 
 
 def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: Any) -> list[MergePart]:
