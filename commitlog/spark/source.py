@@ -92,8 +92,8 @@ class TableReader(DataSourceReader):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the parts, of which each task gets its own."""
-        return {**vars(self), "parts": []}
+        """Leave out the parts, of which each task gets its own: a copy can't plan, and fails."""
+        return {name: value for name, value in vars(self).items() if name != "parts"}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads (Spark asks for one task at least)."""

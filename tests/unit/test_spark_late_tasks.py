@@ -134,7 +134,8 @@ def test_a_reader_is_sent_without_what_only_its_tasks_need(
     reader = TableReader(options, table_schema(options, Here(world)), Here(world))
     parts: list[Any] = list(reader.partitions())
     assert len(parts) > 1
-    assert pickle.loads(pickle.dumps(reader)).partitions() == []
+    with pytest.raises(AttributeError):
+        pickle.loads(pickle.dumps(reader)).partitions()
     assert [len(part.excerpt.fragments) for part in parts] == [1] * len(parts)
 
 
@@ -158,7 +159,8 @@ def test_a_merge_reads_and_deletes_rows_of_it(late: tuple[Service, Callable[[], 
 def test_a_compaction_rewrites_fragments_of_it(late: tuple[Service, Callable[[], None]]) -> None:
     world, remove = late
     dataset = world.client.opened.plain(world.client.table(T), 7)
-    [task] = Compaction.plan(dataset, {"target_rows_per_fragment": 100}).tasks  # type: ignore[arg-type]
+    tasks: Any = Compaction.plan(dataset, {"target_rows_per_fragment": 100}).tasks
+    [task] = tasks
     work = partial(
         _rewrite, groups=[task.json()], location=str(dataset.uri), whole=Excerpt.whole(dataset)
     )
