@@ -15,7 +15,7 @@ from bisect import bisect_right
 from commitlog.core.conflicts import overlap, overlap_indices, overlap_metadata
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.overlap import Rule
+from commitlog.core.conflicts.rule import Rule
 
 GRID = """
                    App Del Ovw CIx Rwr Mrg Prj Rst Rsv Cln Upd Cfg DRp DOv Wal Bas Unk

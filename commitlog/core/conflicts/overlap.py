@@ -1,261 +1,211 @@
 """The rules that the grid's lower-case cells name, for fragments, rows and keys.
 
-A rule is asked about one kind of committed operation and answers with the first version behind
-`after` that conflicts, or None. It looks into the history once per thing that the candidate
-touches. `overlap_metadata` has the rules for schema, config and indices.
+A rule is asked about one kind of committed operation (`rule`). It looks into the history once per
+thing that the candidate touches. `overlap_indices` and `overlap_metadata` have the other rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from pyroaring import BitMap
 
-from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verdict
+from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.history import History
+from commitlog.core.conflicts.rule import Missed, rule
 from commitlog.core.manifest.indices import coverable
 from commitlog.lancepb.transaction_pb2 import Transaction
 
-Rule = Callable[[Candidate, History, int, str], Finding | None]
 
-
-def _on_fragments(
-    nearest: Nearest, history: History, hows: Iterable[str], fragments: Iterable[int], after: int
-) -> None:
-    hows = tuple(hows)
-    for fragment_id in fragments:
-        for how in hows:
-            nearest.offer(history.first(how, fragment_id, after), fragment=fragment_id)
-
-
-def rows_deleted(candidate: Candidate, history: History, after: int, kind: str) -> Finding | None:
+@rule("same_fragment")
+def rows_deleted(missed: Missed) -> None:
     """Delete or Update over a Delete or Update.
 
     A conflict, unless it is known which rows we delete of a fragment whose files are as we read
     them; whether those rows are still there is looked at when the vectors are merged.
     """
-    nearest = Nearest("same_fragment")
-    for fragment_id in candidate.fragments:
-        removed = history.first(f"{kind}.removed", fragment_id, after)
-        nearest.offer(removed, fragment=fragment_id, rule="fragment_removed")
-        updated = history.first(f"{kind}.updated", fragment_id, after)
+    for fragment_id in missed.candidate.fragments:
+        missed.offer_first(
+            f"{missed.kind}.removed", fragment_id, fragment=fragment_id, rule="fragment_removed"
+        )
+        updated = missed.first(f"{missed.kind}.updated", fragment_id)
         if not updated:
             continue
-        if fragment_id not in candidate.rows_known:
-            nearest.offer(updated, fragment=fragment_id, rule="rows_unknown")
+        if fragment_id not in missed.candidate.rows_known:
+            missed.offer(updated, fragment=fragment_id, rule="rows_unknown")
             continue
-        files = history.first("files", fragment_id, after)
+        files = missed.first("files", fragment_id)
         if files:
-            conflicting = history.first(f"{kind}.updated", fragment_id, files - 1)
-            nearest.offer(conflicting, fragment=fragment_id, rule="files_differ")
-    return nearest.finding
+            conflicting = missed.history.first(f"{missed.kind}.updated", fragment_id, files - 1)
+            missed.offer(conflicting, fragment=fragment_id, rule="files_differ")
 
 
-def fragment_rewritten(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("fragment_rewritten")
+def fragment_rewritten(missed: Missed) -> None:
     """Anything that names fragments, over a Rewrite of one of them."""
-    nearest = Nearest("fragment_rewritten")
-    _on_fragments(nearest, history, ("Rewrite.old",), candidate.fragments, after)
-    return nearest.finding
+    missed.offer_on_fragments("Rewrite.old")
 
 
-def column_replaced(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("data_replaced")
+def column_replaced(missed: Missed) -> None:
     """Delete, Update or Rewrite over a DataReplacement in one of its fragments."""
-    nearest = Nearest("data_replaced")
-    _on_fragments(nearest, history, ("DataReplacement.fragment",), candidate.fragments, after)
-    return nearest.finding
+    missed.offer_on_fragments("DataReplacement.fragment")
 
 
-def rewritten_changed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("rewritten_fragment_changed")
+def rewritten_changed(missed: Missed) -> None:
     """A Rewrite over a Delete or Update of a fragment that it replaces.
 
     A Rewrite that keeps the order of rows is carried over rows that are gone, but not over new
     values of a column.
     """
-    nearest = Nearest("rewritten_fragment_changed")
-    if candidate.keeps_row_order:
-        for fragment_id in candidate.fragments:
-            files = history.first("files", fragment_id, after)
+    if missed.candidate.keeps_row_order:
+        for fragment_id in missed.candidate.fragments:
+            files = missed.first("files", fragment_id)
             if files:
-                changed = history.first(f"{kind}.updated", fragment_id, files - 1)
-                nearest.offer(changed, fragment=fragment_id)
-        return nearest.finding
-    hows = (f"{kind}.updated", f"{kind}.removed")
-    _on_fragments(nearest, history, hows, candidate.fragments, after)
-    return nearest.finding
+                changed = missed.history.first(f"{missed.kind}.updated", fragment_id, files - 1)
+                missed.offer(changed, fragment=fragment_id)
+        return
+    missed.offer_on_fragments(f"{missed.kind}.updated", f"{missed.kind}.removed")
 
 
-def rewritten_overlaid(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("rewritten_fragment_overlaid")
+def rewritten_overlaid(missed: Missed) -> None:
     """A Rewrite over an overlay of a fragment that it replaces."""
-    nearest = Nearest("rewritten_fragment_overlaid")
-    _on_fragments(nearest, history, ("DataOverlay.fragment",), candidate.fragments, after)
-    return nearest.finding
+    missed.offer_on_fragments("DataOverlay.fragment")
 
 
-def rewritten_indexed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("rewritten_fragment_indexed")
+def rewritten_indexed(missed: Missed) -> None:
     """A Rewrite over a new index that covers a fragment which it replaces."""
-    nearest = Nearest("rewritten_fragment_indexed")
-    nearest.offer(history.first("CreateIndex.reuse_mixed", "", after), verdict=Verdict.INCOMPATIBLE)
-    ours = coverable(candidate.fragments)
+    missed.offer_first("CreateIndex.reuse_mixed", "", verdict=Verdict.INCOMPATIBLE)
+    ours = coverable(missed.candidate.fragments)
     # Indices are rare and cover most of a table: these versions are looked through one by one.
-    for version in history.all_after("CreateIndex.covers", "", after):
-        covered = history.note("CreateIndex.covers", "", version)
+    for version in missed.history.all_after("CreateIndex.covers", "", missed.after):
+        covered = missed.history.note("CreateIndex.covers", "", version)
         if covered is None or ours.intersect(BitMap.deserialize(bytes.fromhex(covered))):
-            nearest.offer(version)
+            missed.offer(version)
             break
-    return nearest.finding
 
 
-def replaced_removed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("replaced_fragment_removed", Verdict.INCOMPATIBLE)
+def replaced_removed(missed: Missed) -> None:
     """A DataReplacement over a Delete that removed a fragment."""
-    nearest = Nearest("replaced_fragment_removed", Verdict.INCOMPATIBLE)
-    _on_fragments(nearest, history, (f"{kind}.removed",), candidate.fragments, after)
-    return nearest.finding
+    missed.offer_on_fragments(f"{missed.kind}.removed")
 
 
-def replaced_updated(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("replaced_fragment_updated")
+def replaced_updated(missed: Missed) -> None:
     """A DataReplacement over an Update that removed a fragment, moved its rows, or patched it."""
-    nearest = Nearest("replaced_fragment_updated")
-    for group in candidate.operation.replacements:
+    for group in missed.candidate.operation.replacements:
         fragment_id = group.fragment_id
-        nearest.offer(
-            history.first("Update.removed", fragment_id, after),
+        missed.offer_first(
+            "Update.removed",
+            fragment_id,
             fragment=fragment_id,
             rule="replaced_fragment_removed",
             verdict=Verdict.INCOMPATIBLE,
         )
-        nearest.offer(history.first("Update.moved", fragment_id, after), fragment=fragment_id)
+        missed.offer_first("Update.moved", fragment_id, fragment=fragment_id)
         for field_id in group.new_file.fields:
-            patched = history.first("Update.patched", (fragment_id, field_id), after)
-            nearest.offer(patched, fragment=fragment_id)
-    return nearest.finding
+            missed.offer_first("Update.patched", (fragment_id, field_id), fragment=fragment_id)
 
 
-def cell_replaced(candidate: Candidate, history: History, after: int, kind: str) -> Finding | None:
+@rule("same_column_replaced")
+def cell_replaced(missed: Missed) -> None:
     """A DataReplacement over another of the same column of the same fragment."""
-    nearest = Nearest("same_column_replaced")
-    for group in candidate.operation.replacements:
+    for group in missed.candidate.operation.replacements:
         for field_id in group.new_file.fields:
             cell = (group.fragment_id, field_id)
-            version = history.first("DataReplacement.cell", cell, after)
-            nearest.offer(version, fragment=group.fragment_id)
-    return nearest.finding
+            missed.offer_first("DataReplacement.cell", cell, fragment=group.fragment_id)
 
 
-def replaced_overlaid(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("same_column_overlaid")
+def replaced_overlaid(missed: Missed) -> None:
     """A DataReplacement over an overlay of the same column of the same fragment.
 
     Under older protocols only: there the new file, built as of the head, would end the overlay.
     """
-    nearest = Nearest("same_column_overlaid")
-    if candidate.overlays_by_row:
-        return None
-    for group in candidate.operation.replacements:
+    if missed.candidate.overlays_by_row:
+        return
+    for group in missed.candidate.operation.replacements:
         for field_id in group.new_file.fields:
-            version = history.first("DataOverlay.cell", (group.fragment_id, field_id), after)
-            nearest.offer(version, fragment=group.fragment_id)
-    return nearest.finding
+            missed.offer_first(
+                "DataOverlay.cell", (group.fragment_id, field_id), fragment=group.fragment_id
+            )
 
 
-def overlaid_removed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("overlaid_fragment_removed")
+def overlaid_removed(missed: Missed) -> None:
     """A DataOverlay over a Delete that removed a fragment."""
-    nearest = Nearest("overlaid_fragment_removed")
-    _on_fragments(nearest, history, (f"{kind}.removed",), candidate.fragments, after)
-    return nearest.finding
+    missed.offer_on_fragments(f"{missed.kind}.removed")
 
 
-def overlaid_updated(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("overlaid_fragment_updated")
+def overlaid_updated(missed: Missed) -> None:
     """A DataOverlay over an Update that removed a fragment or moved rows out of it.
 
     Which rows were moved is looked at later, except under older protocols.
     """
-    nearest = Nearest("overlaid_fragment_updated")
-    for fragment_id in candidate.fragments:
-        hows = ["Update.removed"]
-        if not candidate.compares_overlaid(fragment_id):
-            hows.append("Update.moved")
-        _on_fragments(nearest, history, hows, (fragment_id,), after)
-    return nearest.finding
+    for fragment_id in missed.candidate.fragments:
+        missed.offer_first("Update.removed", fragment_id, fragment=fragment_id)
+        if not missed.candidate.compares_overlaid(fragment_id):
+            missed.offer_first("Update.moved", fragment_id, fragment=fragment_id)
 
 
-def updated_overlaid(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("overlaid")
+def updated_overlaid(missed: Missed) -> None:
     """An Update over an overlay of cells that it patches, or of a fragment whose rows it moves.
 
     Where it is known which rows it moves they are compared later, except under older protocols.
     """
-    nearest = Nearest("overlaid")
-    operation = candidate.operation
+    operation = missed.candidate.operation
     if operation.update_mode == Transaction.REWRITE_COLUMNS:
         for image in operation.updated_fragments:
             for field_id in operation.fields_modified:
-                version = history.first("DataOverlay.cell", (image.id, field_id), after)
-                nearest.offer(version, fragment=image.id)
+                missed.offer_first("DataOverlay.cell", (image.id, field_id), fragment=image.id)
     elif operation.new_fragments:
-        unknown = (f for f in candidate.fragments if not candidate.compares_overlaid(f))
-        _on_fragments(nearest, history, ("DataOverlay.fragment",), unknown, after)
-    return nearest.finding
+        unknown = (
+            f for f in missed.candidate.fragments if not missed.candidate.compares_overlaid(f)
+        )
+        missed.offer_on_fragments("DataOverlay.fragment", fragments=unknown)
 
 
-def keys_inserted(candidate: Candidate, history: History, after: int, kind: str) -> Finding | None:
+@rule("keys_unknown")
+def keys_inserted(missed: Missed) -> None:
     """Rows added with keys, over rows added (Append, Update): no key may land twice.
 
     Known keys compare exactly under one signature; unknown ones conflict with every upsert, and
     where the table declares its key, an unknown writer's rows conflict with every upsert too, and
     with rows of unknown keys unless both are appended.
     """
-    keys = candidate.keys
+    keys = missed.candidate.keys
     if keys is None:
-        return None
-    nearest = Nearest("keys_unknown")
+        return
     if not keys.signature:
-        if candidate.declares_key:
-            nearest.offer(history.first(f"{kind}.upsert", "", after))
-            if kind == "Update" or candidate.kind == "Update":
-                nearest.offer(_unknown_keys(history, after, kind))
-        return nearest.finding
-    nearest.offer(_unknown_keys(history, after, kind))
+        if missed.candidate.declares_key:
+            missed.offer_first(f"{missed.kind}.upsert", "")
+            if missed.kind == "Update" or missed.candidate.kind == "Update":
+                missed.offer(_unknown_keys(missed))
+        return
+    missed.offer(_unknown_keys(missed))
     comparable = not keys.signature.startswith("bloom:")
-    for signature in history.signatures:
+    for signature in missed.history.signatures:
         if signature != keys.signature or not comparable:
-            version = history.first(f"{kind}.keys", signature, after)
-            nearest.offer(version, rule="keys_hashed_otherwise")
+            missed.offer_first(f"{missed.kind}.keys", signature, rule="keys_hashed_otherwise")
     for key in keys.hashes:
-        version = history.first(f"{kind}.key", key, after)
-        nearest.offer(version, key=key, rule="key_inserted")
-    return nearest.finding
+        missed.offer_first(f"{missed.kind}.key", key, key=key, rule="key_inserted")
 
 
-def _unknown_keys(history: History, after: int, kind: str) -> int:
+def _unknown_keys(missed: Missed) -> int:
     """Return the first version that added rows of unknown keys.
 
     Appends of unknown keys leave no trace but their kind until one with keys is there.
     """
+    kind = missed.kind
     if kind == "Append":
-        version = history.first_of_kind(kind, after)
-        if version != history.first(f"{kind}.upsert", "", after):
+        version = missed.history.first_of_kind(kind, missed.after)
+        if version != missed.first(f"{kind}.upsert", ""):
             return version
-    return history.first(f"{kind}.keys_unknown", "", after)
+    return missed.first(f"{kind}.keys_unknown", "")
 
 
 def update_over_update(

@@ -2,215 +2,166 @@
 
 from __future__ import annotations
 
-from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verdict
+from commitlog.core.conflicts.candidate import Verdict
 from commitlog.core.conflicts.config_changes import (
     changes_schema,
     config_changes,
     field_metadata_ids,
     sets_schema_metadata,
 )
-from commitlog.core.conflicts.history import History
+from commitlog.core.conflicts.rule import Missed, rule
 
 
-def nullability_committed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("nullability_not_preserved")
+def nullability_committed(missed: Missed) -> None:
     """P1: values written, over a Merge or Project that may have made a column non-nullable."""
-    nearest = Nearest("nullability_not_preserved")
-    nearest.offer(history.first(f"{kind}.nullability", "", after))
-    return nearest.finding
+    missed.offer_first(f"{missed.kind}.nullability", "")
 
 
-def nullability_asked(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("nullability_not_preserved")
+def nullability_asked(missed: Missed) -> None:
     """P1: a Project that may make a column non-nullable, over values written.
 
     Unless its writer looks for nulls in these too.
     """
-    nearest = Nearest("nullability_not_preserved")
-    if not candidate.operation.preserves_nullability and not candidate.awaits_columns:
-        nearest.offer(history.first_of_kind(kind, after))
-    return nearest.finding
+    if not missed.candidate.operation.preserves_nullability and not missed.candidate.awaits_columns:
+        missed.offer_any()
 
 
-def columns_incomplete(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("always")
+def columns_incomplete(missed: Missed) -> None:
     """A Merge over new rows or values, unless its writer computes its columns for these too."""
-    nearest = Nearest("always")
-    if not candidate.awaits_columns:
-        nearest.offer(history.first_of_kind(kind, after))
-    return nearest.finding
+    if not missed.candidate.awaits_columns:
+        missed.offer_any()
 
 
-def schema_metadata_committed(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("schema_metadata_changed")
+def schema_metadata_committed(missed: Missed) -> None:
     """P2: a Merge over an UpdateConfig of schema or field metadata."""
-    nearest = Nearest("schema_metadata_changed")
-    nearest.offer(history.first("UpdateConfig.schema", "", after))
-    return nearest.finding
+    missed.offer_first("UpdateConfig.schema", "")
 
 
-def schema_metadata_asked(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("schema_metadata_changed")
+def schema_metadata_asked(missed: Missed) -> None:
     """P2: an UpdateConfig of schema or field metadata, over a Merge."""
-    nearest = Nearest("schema_metadata_changed")
-    if changes_schema(candidate.operation):
-        nearest.offer(history.first_of_kind(kind, after))
-    return nearest.finding
+    if changes_schema(missed.candidate.operation):
+        missed.offer_any()
 
 
-def schema_metadata_undone(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("schema_metadata_changed", Verdict.INCOMPATIBLE)
+def schema_metadata_undone(missed: Missed) -> None:
     """P3: a Restore over an UpdateConfig of schema or field metadata."""
-    nearest = Nearest("schema_metadata_changed", Verdict.INCOMPATIBLE)
-    nearest.offer(history.first("UpdateConfig.schema", "", after))
-    return nearest.finding
+    missed.offer_first("UpdateConfig.schema", "")
 
 
-def schema_metadata_restored(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("schema_metadata_changed", Verdict.INCOMPATIBLE)
+def schema_metadata_restored(missed: Missed) -> None:
     """P3: an UpdateConfig of schema or field metadata, over a Restore."""
-    nearest = Nearest("schema_metadata_changed", Verdict.INCOMPATIBLE)
-    if changes_schema(candidate.operation):
-        nearest.offer(history.first_of_kind(kind, after))
-    return nearest.finding
+    if changes_schema(missed.candidate.operation):
+        missed.offer_any()
 
 
-def overwrite_over_overwrite(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("same_config_key", Verdict.INCOMPATIBLE)
+def overwrite_over_overwrite(missed: Missed) -> None:
     """Overwrite over Overwrite: retryable, and incompatible where both set a config key."""
-    nearest = Nearest("same_config_key", Verdict.INCOMPATIBLE)
-    for key in sorted(candidate.operation.config_upsert_values):
-        nearest.offer(history.first("Overwrite.upserted", key, after), key=key)
-    first = history.first_of_kind(kind, after)
-    nearest.offer(first, rule="overwritten", verdict=Verdict.RETRYABLE)
-    return nearest.finding
+    for key in sorted(missed.candidate.operation.config_upsert_values):
+        missed.offer_first("Overwrite.upserted", key, key=key)
+    missed.offer_any(rule="overwritten", verdict=Verdict.RETRYABLE)
 
 
-def overwrite_over_config(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("same_config_key", Verdict.INCOMPATIBLE)
+def overwrite_over_config(missed: Missed) -> None:
     """An Overwrite that sets config keys, over an UpdateConfig of the same keys."""
-    nearest = Nearest("same_config_key", Verdict.INCOMPATIBLE)
-    for key in sorted(candidate.operation.config_upsert_values):
-        _offer_config_key(nearest, history, key, after, is_upsert=True)
-    return nearest.finding
+    for key in sorted(missed.candidate.operation.config_upsert_values):
+        _offer_config_key(missed, key, is_upsert=True)
 
 
-def config_over_overwrite(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("same_config_key", Verdict.INCOMPATIBLE)
+def config_over_overwrite(missed: Missed) -> None:
     """An UpdateConfig over an Overwrite, which made another schema, or set the same config key."""
-    nearest = Nearest("same_config_key", Verdict.INCOMPATIBLE)
-    operation = candidate.operation
+    operation = missed.candidate.operation
     if sets_schema_metadata(operation) or field_metadata_ids(operation):
-        nearest.offer(history.first_of_kind(kind, after), rule="schema_replaced")
+        missed.offer_any(rule="schema_replaced")
     upserts, deletes, _ = config_changes(operation)
     for key in sorted(upserts | deletes):
-        nearest.offer(history.first("Overwrite.upserted", key, after), key=key)
-    return nearest.finding
+        missed.offer_first("Overwrite.upserted", key, key=key)
 
 
-def _offer_config_key(
-    nearest: Nearest, history: History, key: str, after: int, *, is_upsert: bool
-) -> None:
-    nearest.offer(history.first("UpdateConfig.upserted", key, after), key=key)
+def _offer_config_key(missed: Missed, key: str, *, is_upsert: bool) -> None:
+    missed.offer_first("UpdateConfig.upserted", key, key=key)
     if is_upsert:
-        nearest.offer(history.first("UpdateConfig.deleted", key, after), key=key)
+        missed.offer_first("UpdateConfig.deleted", key, key=key)
 
 
-def config_over_config(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("same_config_key", Verdict.INCOMPATIBLE)
+def config_over_config(missed: Missed) -> None:
     """UpdateConfig over UpdateConfig: no key is changed by both.
 
     Stricter than Lance: replacing all config keys conflicts with every key.
     """
-    nearest = Nearest("same_config_key", Verdict.INCOMPATIBLE)
-    operation = candidate.operation
+    operation = missed.candidate.operation
     upserts, deletes, replaces = config_changes(operation)
     for key in sorted(upserts | deletes):
-        _offer_config_key(nearest, history, key, after, is_upsert=key in upserts)
+        _offer_config_key(missed, key, is_upsert=key in upserts)
     if replaces:
-        version = history.first("UpdateConfig.config", "", after)
-        nearest.offer(version, rule="config_replaced")
+        missed.offer_first("UpdateConfig.config", "", rule="config_replaced")
     elif upserts or deletes:
-        version = history.first("UpdateConfig.replaced", "", after)
-        nearest.offer(version, rule="config_replaced")
+        missed.offer_first("UpdateConfig.replaced", "", rule="config_replaced")
     if operation.HasField("table_metadata_updates"):
-        _table_metadata(nearest, candidate, history, after)
+        _table_metadata(missed)
     if sets_schema_metadata(operation):
-        version = history.first("UpdateConfig.schema_metadata", "", after)
-        nearest.offer(version, rule="schema_metadata_changed")
+        missed.offer_first("UpdateConfig.schema_metadata", "", rule="schema_metadata_changed")
     for field_id in sorted(field_metadata_ids(operation)):
-        version = history.first("UpdateConfig.field_metadata", field_id, after)
-        nearest.offer(version, rule="same_field_metadata", key=field_id)
-    return nearest.finding
+        how = "UpdateConfig.field_metadata"
+        missed.offer_first(how, field_id, rule="same_field_metadata", key=field_id)
 
 
-def _table_metadata(nearest: Nearest, candidate: Candidate, history: History, after: int) -> None:
-    updates = candidate.operation.table_metadata_updates
+def _table_metadata(missed: Missed) -> None:
+    updates = missed.candidate.operation.table_metadata_updates
     how = "UpdateConfig.table_metadata" + ("" if updates.replace else "_replaced")
-    nearest.offer(history.first(how, "", after), rule="table_metadata_replaced")
+    missed.offer_first(how, "", rule="table_metadata_replaced")
     for key in sorted({entry.key for entry in updates.update_entries}):
-        version = history.first("UpdateConfig.table_metadata_key", key, after)
-        nearest.offer(version, rule="same_table_metadata_key", key=key)
+        how = "UpdateConfig.table_metadata_key"
+        missed.offer_first(how, key, rule="same_table_metadata_key", key=key)
 
 
-def field_dropped(candidate: Candidate, history: History, after: int, kind: str) -> Finding | None:
+@rule("nullability_not_preserved")
+def field_dropped(missed: Missed) -> None:
     """An Update that modifies fields, over a Project that dropped one (and P1)."""
-    nearest = Nearest("nullability_not_preserved")
-    nearest.offer(history.first(f"{kind}.nullability", "", after))
-    for field_id in candidate.operation.fields_modified:
-        version = history.first(f"{kind}.dropped", field_id, after)
-        nearest.offer(version, rule="field_dropped", key=field_id)
-    return nearest.finding
+    missed.offer_first(f"{missed.kind}.nullability", "")
+    for field_id in missed.candidate.operation.fields_modified:
+        missed.offer_first(f"{missed.kind}.dropped", field_id, rule="field_dropped", key=field_id)
 
 
-def replaced_field_dropped(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("nullability_not_preserved")
+def replaced_field_dropped(missed: Missed) -> None:
     """A DataReplacement over a Project that dropped its field (and P1)."""
-    nearest = Nearest("nullability_not_preserved")
-    nearest.offer(history.first(f"{kind}.nullability", "", after))
-    for group in candidate.operation.replacements:
+    missed.offer_first(f"{missed.kind}.nullability", "")
+    for group in missed.candidate.operation.replacements:
         for field_id in group.new_file.fields:
-            version = history.first(f"{kind}.dropped", field_id, after)
-            verdict = Verdict.INCOMPATIBLE
-            nearest.offer(version, rule="field_dropped", key=field_id, verdict=verdict)
-    return nearest.finding
+            how, verdict = f"{missed.kind}.dropped", Verdict.INCOMPATIBLE
+            missed.offer_first(how, field_id, rule="field_dropped", key=field_id, verdict=verdict)
 
 
-def shard_generation(
-    candidate: Candidate, history: History, after: int, kind: str
-) -> Finding | None:
+@rule("shard_generation")
+def shard_generation(missed: Missed) -> None:
     """A MemWAL shard's generation only grows: equal or newer ones win for good."""
-    nearest = Nearest("shard_generation")
-    for table in candidate.operation.compacted_sstables:
+    for table in missed.candidate.operation.compacted_sstables:
         shard = table.shard_id.uuid
-        version = history.first(f"{kind}.shard", shard, after)
+        version = missed.first(f"{missed.kind}.shard", shard)
         if not version:
             continue
-        is_passed = history.note(f"{kind}.shard", shard, version) >= table.generation
+        is_passed = missed.history.note(f"{missed.kind}.shard", shard, version) >= table.generation
         verdict = Verdict.INCOMPATIBLE if is_passed else Verdict.RETRYABLE
-        nearest.offer(version, verdict=verdict, key=shard)
-    return nearest.finding
+        missed.offer(version, verdict=verdict, key=shard)
 
 
-def same_base(candidate: Candidate, history: History, after: int, kind: str) -> Finding | None:
+@rule("same_base", Verdict.INCOMPATIBLE)
+def same_base(missed: Missed) -> None:
     """UpdateBases over UpdateBases: id, name and path of a base are its own."""
-    nearest = Nearest("same_base", Verdict.INCOMPATIBLE)
-    for base in candidate.operation.new_bases:
+    for base in missed.candidate.operation.new_bases:
         if base.id:
-            nearest.offer(history.first("UpdateBases.id", base.id, after), key=base.id)
+            missed.offer_first("UpdateBases.id", base.id, key=base.id)
         if base.HasField("name"):
-            nearest.offer(history.first("UpdateBases.name", base.name, after), key=base.name)
-        nearest.offer(history.first("UpdateBases.path", base.path, after), key=base.path)
-    return nearest.finding
+            missed.offer_first("UpdateBases.name", base.name, key=base.name)
+        missed.offer_first("UpdateBases.path", base.path, key=base.path)
