@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import lance
@@ -383,17 +383,21 @@ def history_of(dataset: lance.LanceDataset, head: int) -> History:
     return history
 
 
+UNSEEN: Any = None
+"""What is known of the table: which rows a DataOverlay takes is known without it."""
+
+
 def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation, head: int) -> str:
     """Return the grid's verdict on the same."""
     history = history_of(dataset, head)
     encoded = to_transaction_bytes(operation, read_version=1, uuid=str(uuid4()))
     transaction = Transaction.FromString(encoded.message)
-    kind, state = OPERATION_NAMED[kind_of(transaction)], manifest(dataset, head)[0]
+    kind = OPERATION_NAMED[kind_of(transaction)]
     candidate = candidate_of(
         transaction,
         keys=keys_of(transaction, None),
         # Pylance isn't told by its Python which rows an Update or Delete takes.
-        rows_known=kind.fragments_with_known_rows(kind.body(transaction), {}, history, state, 1)
+        rows_known=kind.fragments_with_known_rows(kind.body(transaction), UNSEEN)
         if kind.name == "DataOverlay"
         else frozenset(),
         overlays_by_row=True,

@@ -25,6 +25,7 @@ from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import References
 from commitlog.core.operations.registry import OPERATION_NAMED, operation_of
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased, affected_rows
+from commitlog.core.rebase.late import Late
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -156,28 +157,27 @@ def _check_conflicts(
     affected = affected_rows(operation) if operation.affected_rows else _NO_ROWS
     table, kind = view.table, parsed.kind
     check_window(draft, view, kind, read_version)
-    history, state = table.history, view.state
-    assert state is not None
+    late = Late(draft, view, affected, read_version)
     body = of_kind.body(parsed.transaction)
     candidate = of_kind.candidate(
         parsed.transaction,
         keys=of_kind.keys(body, operation.inserted_keys),
         declares_key=table.declares_key,
-        rows_known=of_kind.fragments_with_known_rows(body, affected, history, state, read_version),
+        rows_known=of_kind.fragments_with_known_rows(body, late),
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
         reused=of_kind.reused_fragments(draft, view, read_version),
         keeps_row_order=of_kind.keeps_row_order(parsed.transaction, draft.rules),
         awaits_columns=of_kind.awaits_columns(parsed.transaction, draft.rules),
     )
     if read_version < table.version:
-        finding = first_conflict(candidate, history, read_version)
+        finding = first_conflict(candidate, table.history, read_version)
         if finding is not None:
             raise conflict_refused(table, kind, finding, read_version, table.version)
     if view.own is not None:
         check_own(view, candidate)
     if candidate.overlays_by_row:
-        of_kind.check_overlaid_rows(draft, view, candidate, affected, read_version)
-    return of_kind.rebase(draft, view, candidate, affected, read_version)
+        of_kind.check_overlaid_rows(late, candidate)
+    return of_kind.rebase(late, candidate)
 
 
 def check_own(view: View, candidate: Candidate, read_version: int = 0) -> None:

@@ -19,9 +19,8 @@ from google.protobuf.message import DecodeError
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.decisions import BytesWanted, Refused
-from commitlog.core.draft import Draft, View
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
-from commitlog.core.refusals import conflict_refused
+from commitlog.core.rebase.late import Late
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import COLUMNS_AWAITED_SINCE, OUTCOME_INLINE_SUM_MAX, Rules
@@ -95,36 +94,35 @@ def awaits_columns(transaction: Transaction, rules: Rules) -> bool:
     return transaction.transaction_properties.get(COLUMNS) == COLUMNS_AWAITED
 
 
-def check_for_nulls(draft: Draft, view: View, candidate: Candidate, read_version: int) -> None:
+def check_for_nulls(late: Late, candidate: Candidate) -> None:
     """Refuse a Project that forbids nulls, unless its writer looked for them in the head."""
-    state, history = view.state, view.table.history
-    assert state is not None
-    newer = (history.first_of_kind(kind, read_version) for kind in _BRING_VALUES)
+    newer = (late.history.first_of_kind(kind, late.read_version) for kind in _BRING_VALUES)
     first = min(filter(None, newer), default=0)
     if not first:
         return
-    path = delivery_path(draft.transaction.transaction_id, state.version)
-    wanted = BytesWanted(view.table.location, path, bytes_max=1, is_awaited=True)
-    if draft.want(wanted).observation.size != len(NO_NULLS):
+    if late.draft.want(_delivery_wanted(late, bytes_max=1)).observation.size != len(NO_NULLS):
         finding = Finding(first, Verdict.RETRYABLE, "nullability_not_preserved")
-        raise conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
+        raise late.refused(candidate, finding)
 
 
-def complete_columns(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
+def _delivery_wanted(late: Late, bytes_max: int) -> BytesWanted:
+    path = delivery_path(late.draft.transaction.transaction_id, late.state.version)
+    return BytesWanted(late.view.table.location, path, bytes_max, is_awaited=True)
+
+
+def complete_columns(late: Late, candidate: Candidate) -> Rebased:
     """Return a Merge's fragments as of the head, where they differ; refuse what isn't complete."""
-    state = view.state
-    assert state is not None
-    changed, missing = compare(candidate.operation, state.fragments)
+    fragments = late.state.fragments
+    changed, missing = compare(candidate.operation, fragments)
     images = changed
     if missing:
-        path = delivery_path(draft.transaction.transaction_id, state.version)
-        wanted = BytesWanted(view.table.location, path, OUTCOME_INLINE_SUM_MAX, is_awaited=True)
-        new = _delivered(draft.want(wanted).data, {one: state.fragments[one] for one in missing})
+        data = late.draft.want(_delivery_wanted(late, OUTCOME_INLINE_SUM_MAX)).data
+        new = _delivered(data, {one: fragments[one] for one in missing})
         if new is None:
-            raise _refused(view, candidate, missing, read_version)
+            raise _refused(late, candidate, missing)
         images = (*changed, *new)
     if sum(len(one.image or b"") for one in images) > OUTCOME_INLINE_SUM_MAX:
-        raise _refused(view, candidate, tuple(one.fragment_id for one in images), read_version)
+        raise _refused(late, candidate, tuple(one.fragment_id for one in images))
     return Rebased(images) if images else NOT_NEEDED
 
 
@@ -172,8 +170,7 @@ def _encoded(fragment: DataFragment) -> bytes:
     return fragment.SerializeToString(deterministic=True)
 
 
-def _refused(
-    view: View, candidate: Candidate, fragments: tuple[int, ...], read_version: int
-) -> Refused:
-    finding = Finding(view.version, Verdict.RETRYABLE, "columns_not_delivered", fragments[:10])
-    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
+def _refused(late: Late, candidate: Candidate, fragments: tuple[int, ...]) -> Refused:
+    version = late.view.version
+    finding = Finding(version, Verdict.RETRYABLE, "columns_not_delivered", fragments[:10])
+    return late.refused(candidate, finding)

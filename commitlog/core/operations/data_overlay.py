@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 
-from pyroaring import BitMap
-
 from commitlog.core.conflicts.candidate import Candidate
-from commitlog.core.conflicts.history import Aspect, History
+from commitlog.core.conflicts.history import Aspect
 from commitlog.core.conflicts.write_sets import Writes
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.operation import Claims, LanceOperation
 from commitlog.core.operations.references import References
+from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.overlay_rows import coverage, deletion_file_read, refuse_overlaid
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.schema_check.messages import overlays_problem
@@ -46,29 +44,16 @@ class DataOverlayOperation(LanceOperation[Transaction.DataOverlay]):
         return [group.fragment_id for group in body.groups]
 
     def fragments_with_known_rows(
-        self,
-        body: Transaction.DataOverlay,
-        affected: Mapping[int, BitMap],
-        history: History,
-        state: ManifestState,
-        read_version: int,
+        self, body: Transaction.DataOverlay, late: Late
     ) -> frozenset[int]:
         return frozenset(self.changed_fragments(body))
 
     def brought_files(self, body: Transaction.DataOverlay) -> Iterable[DataFile]:
         return [overlay.data_file for group in body.groups for overlay in group.overlays]
 
-    def check_overlaid_rows(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> None:
+    def check_overlaid_rows(self, late: Late, candidate: Candidate) -> None:
         """Refuse an overlay of rows that an Update moved elsewhere meanwhile."""
-        history, state = view.table.history, view.state
-        assert state is not None
+        history, state, read_version = late.history, late.state, late.read_version
         moved: dict[int, tuple[str, str]] = {}
         emptied: set[int] = set()
         for fragment_id in candidate.fragments:
@@ -79,19 +64,19 @@ class DataOverlayOperation(LanceOperation[Transaction.DataOverlay]):
                     continue
                 fragment = DataFragment.FromString(encoded)
                 moved[fragment_id] = (
-                    deletion_file_read(history, fragment, read_version),
+                    deletion_file_read(late, fragment),
                     deletion_file_of(fragment),
                 )
         paths = (path for pair in moved.values() for path in pair)
-        vectors = observed(draft, view, filter(None, paths))
+        vectors = observed(late.draft, late.view, filter(None, paths))
         for group in candidate.operation.groups:
             before, after = moved.get(group.fragment_id, ("", ""))
-            gone = vector_in(view, after, vectors) - vector_in(view, before, vectors)
+            gone = vector_in(late.view, after, vectors) - vector_in(late.view, before, vectors)
             overlaid, is_emptied = coverage(group.overlays), group.fragment_id in emptied
             both = overlaid if is_emptied else gone & overlaid
             if both or is_emptied:
                 version = history.first("Update.moved", group.fragment_id, read_version)
-                refuse_overlaid(view, candidate, version, group.fragment_id, both, read_version)
+                refuse_overlaid(late, candidate, version, group.fragment_id, both)
 
     def check_references(self, references: References, transaction: Transaction) -> None:
         groups = transaction.data_overlay.groups

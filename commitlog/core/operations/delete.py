@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from pyroaring import BitMap
-
 from commitlog.core.conflicts.candidate import Candidate
-from commitlog.core.conflicts.history import History
 from commitlog.core.conflicts.write_sets import Writes
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.fragment_changes import fragments_after, with_deletion_file
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.fragment_images import image_aspects, put_rebased, retained_indices
 from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.rebase.deletions import Rebased, images_with_known_rows, rebase_deletions
+from commitlog.core.rebase.late import Late
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.names import NameProblem
@@ -40,26 +37,12 @@ class DeleteOperation(LanceOperation[Transaction.Delete]):
     def changed_fragments(self, body: Transaction.Delete) -> Iterable[int]:
         return chain((f.id for f in body.updated_fragments), body.deleted_fragment_ids)
 
-    def fragments_with_known_rows(
-        self,
-        body: Transaction.Delete,
-        affected: Mapping[int, BitMap],
-        history: History,
-        state: ManifestState,
-        read_version: int,
-    ) -> frozenset[int]:
+    def fragments_with_known_rows(self, body: Transaction.Delete, late: Late) -> frozenset[int]:
         images = body.updated_fragments
-        return images_with_known_rows(images, affected, history, state, read_version)
+        return images_with_known_rows(images, late)
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
-        return rebase_deletions(draft, view, candidate, affected, read_version, only_deletes=True)
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
+        return rebase_deletions(late, candidate, only_deletes=True)
 
     def put_images(self, body: Transaction.Delete, images: Sequence[FragmentImage]) -> None:
         put_rebased(body.updated_fragments, body.deleted_fragment_ids, images)

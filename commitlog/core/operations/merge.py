@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyroaring import BitMap
-
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.history import Aspect
 from commitlog.core.conflicts.write_sets import Writes
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.awaited_columns import awaits_columns, complete_columns
 from commitlog.core.operations.operation import SCHEMA, LanceOperation
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
+from commitlog.core.rebase.late import Late
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.core.schema_check.schema import schema_key_problem, schema_problem
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -43,17 +41,10 @@ class MergeOperation(LanceOperation[Transaction.Merge]):
     def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
         return awaits_columns(transaction, rules)
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         if not candidate.awaits_columns:
             return NOT_NEEDED
-        return complete_columns(draft, view, candidate, read_version)
+        return complete_columns(late, candidate)
 
     def put_images(self, body: Transaction.Merge, images: Sequence[FragmentImage]) -> None:
         fragments = {fragment.id: fragment for fragment in body.fragments}

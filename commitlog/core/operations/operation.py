@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from pyroaring import BitMap
-
 from commitlog.core.conflicts.candidate import Candidate
-from commitlog.core.conflicts.history import History, WriteSet
+from commitlog.core.conflicts.history import WriteSet
 from commitlog.core.conflicts.write_sets import (
     KINDS,
     NOTHING,
@@ -28,6 +26,7 @@ from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.core.operations.references import References
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
+from commitlog.core.rebase.late import Late
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
@@ -150,14 +149,7 @@ class LanceOperation(Generic[Body]):
         """Return the fragments that it changes or removes."""
         return ()
 
-    def fragments_with_known_rows(
-        self,
-        body: Body,
-        affected: Mapping[int, BitMap],
-        history: History,
-        state: ManifestState,
-        read_version: int,
-    ) -> frozenset[int]:
+    def fragments_with_known_rows(self, body: Body, late: Late) -> frozenset[int]:
         """Return the fragments whose changed rows are known or can be derived."""
         return frozenset()
 
@@ -191,24 +183,10 @@ class LanceOperation(Generic[Body]):
 
     # Whether it fits the head, and what has to change for that.
 
-    def check_overlaid_rows(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> None:
+    def check_overlaid_rows(self, late: Late, candidate: Candidate) -> None:
         """Refuse it if overlays and rows that moved meanwhile have rows in common."""
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         """Return what it has to change on top of the head; refuse conflicts on rows."""
         return NOT_NEEDED
 

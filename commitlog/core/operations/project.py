@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pyroaring import BitMap
-
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.write_sets import Writes
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.awaited_columns import awaits_columns, check_for_nulls
 from commitlog.core.operations.merge import schema_writes
 from commitlog.core.operations.operation import SCHEMA, LanceOperation
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
+from commitlog.core.rebase.late import Late
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
@@ -30,16 +26,9 @@ class ProjectOperation(LanceOperation[Transaction.Project]):
     def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
         return awaits_columns(transaction, rules)
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         if candidate.awaits_columns and not candidate.operation.preserves_nullability:
-            check_for_nulls(draft, view, candidate, read_version)
+            check_for_nulls(late, candidate)
         return NOT_NEEDED
 
     def problem(self, body: Transaction.Project) -> NameProblem | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from pyroaring import BitMap
@@ -10,7 +10,6 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.decisions import rejected
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.data_files import check_new_fragment
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES, FLAG_STABLE_ROW_IDS
@@ -27,6 +26,7 @@ from commitlog.core.operations.operation import Claims, LanceOperation, Manifest
 from commitlog.core.operations.references import REMOVED_BY, References
 from commitlog.core.rebase.carried_rewrites import rebase_rewrite
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
+from commitlog.core.rebase.late import Late
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -70,17 +70,10 @@ class RewriteOperation(LanceOperation[Transaction.Rewrite]):
         groups = (group.new_fragments for group in body.groups)
         return list(chain(body.new_fragments, *groups))
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         if not candidate.keeps_row_order:
             return NOT_NEEDED
-        return rebase_rewrite(draft, view, candidate, read_version)
+        return rebase_rewrite(late, candidate)
 
     def check_references(self, references: References, transaction: Transaction) -> None:
         body = _without_gone(transaction, references.images).rewrite

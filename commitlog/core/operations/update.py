@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, moves_rows
-from commitlog.core.conflicts.history import History
 from commitlog.core.conflicts.write_sets import (
     HASHES_OF_LANCE,
     UNKNOWN_KEYS,
@@ -16,7 +15,6 @@ from commitlog.core.conflicts.write_sets import (
     Writes,
     explicit_keys,
 )
-from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.deletion_vectors import deletion_file_of, portable
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragment_changes import fragments_after, post_image, with_ids
@@ -26,6 +24,7 @@ from commitlog.core.operations.operation import Claims, LanceOperation, Manifest
 from commitlog.core.operations.references import References
 from commitlog.core.operations.shards import check_compacted, complete_compacted, generations
 from commitlog.core.rebase.deletions import Rebased, images_with_known_rows, rebase_deletions
+from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.overlay_rows import coverage, deletion_file_read, refuse_overlaid
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.schema_check.index_entries import is_bitmap
@@ -77,19 +76,12 @@ class UpdateOperation(LanceOperation[Transaction.Update]):
     def changed_fragments(self, body: Transaction.Update) -> Iterable[int]:
         return chain((f.id for f in body.updated_fragments), body.removed_fragment_ids)
 
-    def fragments_with_known_rows(
-        self,
-        body: Transaction.Update,
-        affected: Mapping[int, BitMap],
-        history: History,
-        state: ManifestState,
-        read_version: int,
-    ) -> frozenset[int]:
+    def fragments_with_known_rows(self, body: Transaction.Update, late: Late) -> frozenset[int]:
         # A column patch deletes nothing, which isn't the same as deleting other rows.
         if body.update_mode != Transaction.REWRITE_ROWS:
             return frozenset()
         images = body.updated_fragments
-        return images_with_known_rows(images, affected, history, state, read_version)
+        return images_with_known_rows(images, late)
 
     def new_fragments(self, body: Transaction.Update) -> Iterable[DataFragment]:
         return body.new_fragments
@@ -98,19 +90,11 @@ class UpdateOperation(LanceOperation[Transaction.Update]):
         is_patch = body.update_mode == Transaction.REWRITE_COLUMNS
         return body.updated_fragments if is_patch else ()
 
-    def check_overlaid_rows(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> None:
+    def check_overlaid_rows(self, late: Late, candidate: Candidate) -> None:
         """Refuse an Update of rows that were overlaid meanwhile: it took the old values along."""
         if not candidate.moves_rows:
             return
-        history, state = view.table.history, view.state
-        assert state is not None
+        history, state, read_version = late.history, late.state, late.read_version
         overlaid = {
             fragment_id: DataFragment.FromString(state.fragments[fragment_id])
             for fragment_id in candidate.fragments
@@ -121,32 +105,23 @@ class UpdateOperation(LanceOperation[Transaction.Update]):
             return
         staged = {f.id: deletion_file_of(f) for f in candidate.operation.updated_fragments}
         read = {
-            f: deletion_file_read(history, overlaid[f], read_version)
-            for f in overlaid
-            if f not in affected
+            f: deletion_file_read(late, overlaid[f]) for f in overlaid if f not in late.affected
         }
         paths = (path for f in read for path in (staged.get(f, ""), read[f]))
-        vectors = observed(draft, view, filter(None, paths))
+        vectors = observed(late.draft, late.view, filter(None, paths))
         for fragment_id, fragment in overlaid.items():
-            rows = affected.get(fragment_id)
+            rows = late.affected.get(fragment_id)
             if rows is None:
-                staged_rows = vector_in(view, staged[fragment_id], vectors)
-                rows = staged_rows - vector_in(view, read[fragment_id], vectors)
+                staged_rows = vector_in(late.view, staged[fragment_id], vectors)
+                rows = staged_rows - vector_in(late.view, read[fragment_id], vectors)
             newer = (o for o in fragment.overlays if o.committed_version > read_version)
             both = rows & coverage(newer)
             if both:
                 version = history.first("DataOverlay.fragment", fragment_id, read_version)
-                refuse_overlaid(view, candidate, version, fragment_id, both, read_version)
+                refuse_overlaid(late, candidate, version, fragment_id, both)
 
-    def rebase(
-        self,
-        draft: Draft,
-        view: View,
-        candidate: Candidate,
-        affected: Mapping[int, BitMap],
-        read_version: int,
-    ) -> Rebased:
-        return rebase_deletions(draft, view, candidate, affected, read_version, only_deletes=False)
+    def rebase(self, late: Late, candidate: Candidate) -> Rebased:
+        return rebase_deletions(late, candidate, only_deletes=False)
 
     def check_references(self, references: References, transaction: Transaction) -> None:
         check_compacted(references, transaction, transaction.update.compacted_sstables)

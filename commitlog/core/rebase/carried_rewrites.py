@@ -11,21 +11,22 @@ A Rewrite may also sort rows, so one is carried only if its writer vouches for t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.decisions import FileToWrite, Found, Refused
-from commitlog.core.draft import Draft, View
+from commitlog.core.draft import View
 from commitlog.core.manifest.deletion_vectors import (
     MergedDeletions,
     deletion_file_of,
     merge_deletions,
 )
 from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
+from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import observed, vector_in
-from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.limits import INT64_MAX, OLD_FRAGMENTS_KNOWN_SINCE
 from commitlog.model.records import FileWritten, FragmentImage
@@ -64,23 +65,25 @@ class _Group(NamedTuple):
         return any(old.is_changed for old in self.olds)
 
 
-def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
+def rebase_rewrite(late: Late, candidate: Candidate) -> Rebased:
     """Return the new fragments without the rows that are gone, as `put_images` wants them."""
+    draft, view = late.draft, late.view
     groups = [
-        _Group([_old(view, old, read_version) for old in group.old_fragments], group.new_fragments)
+        _Group([_old(late, old) for old in group.old_fragments], group.new_fragments)
         for group in candidate.operation.groups
     ]
     changed = [old for group in groups for old in group.olds if old.is_changed]
-    if not changed or _has_unknown(draft, view, changed, read_version):
+    if not changed or _has_unknown(late, changed):
         return NOT_NEEDED
     for group in groups:
-        _check_rows(view, candidate, group, read_version)
+        _check_rows(late, candidate, group)
     paths = [path for old in changed for path in (old.read, old.latest) if path]
     vectors = observed(draft, view, paths)
     images: list[FragmentImage] = []
     files: list[FileWritten] = []
     to_write: list[FileToWrite] = []
-    fragment_ids = _ids(view)
+    # The ids that Lance would give to them.
+    fragment_ids = count(late.state.last_fragment_id + 1)
     for group in groups:
         gone, start = _positions_gone(view, group, vectors), 0
         for fragment in group.new:
@@ -88,7 +91,7 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
             # Where nothing is gone, nobody compared the counts of rows.
             rows = (gone & BitMap(range(start, end))).shift(-start) if gone else gone
             fragment_id = fragment.id or next(fragment_ids)
-            merged = _without(draft, view, fragment, fragment_id, rows)
+            merged = _without(late, fragment, fragment_id, rows)
             images.append(FragmentImage(fragment_id, merged.fragment))
             if merged.data:
                 file, content = written(view, merged)
@@ -97,45 +100,43 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
             start = end
     if all(image.image is None for image in images):
         emptied = next(group for group in groups if group.is_changed)
-        raise _refused(view, candidate, emptied, read_version, "no_row_left")
+        raise _refused(late, candidate, emptied, "no_row_left")
     images += [FragmentImage(old.fragment.id, None) for old in changed if old.latest is None]
     return Rebased(tuple(images), tuple(files), tuple(to_write))
 
 
-def _old(view: View, fragment: DataFragment, read_version: int) -> _Old:
-    assert view.state is not None
-    current = view.state.fragments.get(fragment.id)
+def _old(late: Late, fragment: DataFragment) -> _Old:
+    current = late.state.fragments.get(fragment.id)
     latest = None if current is None else deletion_file_of(DataFragment.FromString(current))
     return _Old(fragment, deletion_file_of(fragment), latest)
 
 
-def _has_unknown(draft: Draft, view: View, olds: Sequence[_Old], read_version: int) -> bool:
+def _has_unknown(late: Late, olds: Sequence[_Old]) -> bool:
     """Return True if a fragment is gone that nobody removed: it is refused as unknown.
 
     Under older protocols only one whose number no outcome can hold.
     """
-    history, since = view.table.history, OLD_FRAGMENTS_KNOWN_SINCE
+    history, is_known = late.history, late.draft.rules.protocol >= OLD_FRAGMENTS_KNOWN_SINCE
     gone = (old.fragment.id for old in olds if old.latest is None)
     return any(
-        (draft.rules.protocol >= since or fragment_id > INT64_MAX)
-        and not any(history.first(how, fragment_id, read_version) for how in _REMOVED_BY)
+        (is_known or fragment_id > INT64_MAX)
+        and not any(history.first(how, fragment_id, late.read_version) for how in _REMOVED_BY)
         for fragment_id in gone
     )
 
 
-def _check_rows(view: View, candidate: Candidate, group: _Group, read_version: int) -> None:
+def _check_rows(late: Late, candidate: Candidate, group: _Group) -> None:
     """Refuse a group whose rows cannot be matched with those of its new fragments."""
     if not group.is_changed:
         return
-    history = view.table.history
     for old in group.olds:
-        known = history.deletion_file_at(old.fragment.id, read_version)
+        known = late.history.deletion_file_at(old.fragment.id, late.read_version)
         if known is not None and known != old.read:
-            raise _refused(view, candidate, group, read_version, "rows_unknown")
+            raise _refused(late, candidate, group, "rows_unknown")
     has_vectors = any(fragment.HasField("deletion_file") for fragment in group.new)
     live, new = sum(o.live_rows for o in group.olds), sum(f.physical_rows for f in group.new)
     if live != new or live > _ROWS_MAX or has_vectors:
-        raise _refused(view, candidate, group, read_version, "rows_unknown")
+        raise _refused(late, candidate, group, "rows_unknown")
 
 
 def _positions_gone(view: View, group: _Group, vectors: Mapping[str, Found]) -> BitMap:
@@ -170,19 +171,7 @@ def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
         yield row - before
 
 
-def _ids(view: View) -> Iterator[int]:
-    """Yield the ids that Lance would give to new fragments."""
-    assert view.state is not None
-    fragment_id = view.state.last_fragment_id
-    while True:
-        fragment_id += 1
-        yield fragment_id
-
-
-def _without(
-    draft: Draft, view: View, fragment: DataFragment, fragment_id: int, rows: BitMap
-) -> MergedDeletions:
-    assert view.state is not None
+def _without(late: Late, fragment: DataFragment, fragment_id: int, rows: BitMap) -> MergedDeletions:
     named = DataFragment()
     named.CopyFrom(fragment)
     named.id = fragment_id
@@ -193,16 +182,13 @@ def _without(
         encoded,
         BitMap(),
         rows,
-        read_version=view.state.version,
-        transaction_id=draft.transaction.transaction_id,
+        read_version=late.state.version,
+        transaction_id=late.draft.transaction.transaction_id,
     )
 
 
-def _refused(
-    view: View, candidate: Candidate, group: _Group, read_version: int, rule: str
-) -> Refused:
+def _refused(late: Late, candidate: Candidate, group: _Group, rule: str) -> Refused:
     changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
-    history = view.table.history
+    history = late.history
     version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
-    finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
-    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
+    return late.refused(candidate, Finding(version, Verdict.RETRYABLE, rule, changed[:10]))

@@ -8,23 +8,21 @@ done again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
-from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
-from commitlog.core.draft import Draft, View
+from commitlog.core.draft import View
 from commitlog.core.manifest.deletion_vectors import (
     MergedDeletions,
     deletion_file_of,
     merge_deletions,
 )
-from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import observed, sample_of, vector_in
-from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, FragmentImage
@@ -70,31 +68,21 @@ def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
     return rows
 
 
-def images_with_known_rows(
-    images: Iterable[DataFragment],
-    affected: Mapping[int, BitMap],
-    history: History,
-    state: ManifestState,
-    read_version: int,
-) -> frozenset[int]:
+def images_with_known_rows(images: Iterable[DataFragment], late: Late) -> frozenset[int]:
     """Return the fragments whose deleted rows are known or can be derived."""
     return frozenset(
-        image.id
-        for image in images
-        if image.id in affected or _is_derivable(image, history, state, read_version)
+        image.id for image in images if image.id in late.affected or _is_derivable(image, late)
     )
 
 
-def _is_derivable(
-    image: DataFragment, history: History, state: ManifestState, read_version: int
-) -> bool:
+def _is_derivable(image: DataFragment, late: Late) -> bool:
     """Return True if a fragment's staged deletion file holds more than the one that was read."""
     staged = deletion_file_of(image)
     if not staged or _is_elsewhere(image):
         return False
-    read = history.deletion_file_at(image.id, read_version)
+    read = late.history.deletion_file_at(image.id, late.read_version)
     if read is None:
-        current = state.fragments.get(image.id)
+        current = late.state.fragments.get(image.id)
         read = deletion_file_of(DataFragment.FromString(current)) if current else ""
     return staged != read
 
@@ -103,39 +91,27 @@ def _is_elsewhere(image: DataFragment) -> bool:
     return image.deletion_file.HasField("base_id")
 
 
-def rebase_deletions(
-    draft: Draft,
-    view: View,
-    candidate: Candidate,
-    affected: Mapping[int, BitMap],
-    read_version: int,
-    *,
-    only_deletes: bool,
-) -> Rebased:
+def rebase_deletions(late: Late, candidate: Candidate, *, only_deletes: bool) -> Rebased:
     """Return what a candidate has to change on top of the head; refuse conflicts on rows.
 
     One that `only_deletes` leaves a fragment as the head has it, but for the rows.
     """
-    history, state = view.table.history, view.state
-    assert state is not None
+    history, state = late.history, late.state
     flagged: list[_Flagged] = []
     for image in candidate.operation.updated_fragments:
-        read = history.deletion_file_at(image.id, read_version)
+        read = history.deletion_file_at(image.id, late.read_version)
         if read is None:
             continue
         current = state.fragments.get(image.id)
         if current is None:
-            raise _refused(draft, view, candidate, image.id, read_version, "fragment_removed")
+            raise _refused(late, candidate, image.id, "fragment_removed")
         latest = deletion_file_of(DataFragment.FromString(current))
         if latest != read:
             flagged.append(_Flagged(image, read, latest))
     if not flagged:
         return NOT_NEEDED
-    vectors = _observe(draft, view, flagged, affected)
-    merged = [
-        _merge(draft, view, candidate, one, affected, vectors, read_version, only_deletes)
-        for one in flagged
-    ]
+    vectors = _observe(late, flagged)
+    merged = [_merge(late, candidate, one, vectors, only_deletes) for one in flagged]
     return Rebased(
         tuple(m.images[0] for m in merged),
         tuple(file for m in merged for file in m.files),
@@ -143,49 +119,42 @@ def rebase_deletions(
     )
 
 
-def _observe(
-    draft: Draft, view: View, flagged: list[_Flagged], affected: Mapping[int, BitMap]
-) -> dict[str, Found]:
+def _observe(late: Late, flagged: list[_Flagged]) -> dict[str, Found]:
     paths: dict[str, None] = {}
     for one in flagged:
         if one.latest:
             paths[one.latest] = None
-        if one.image.id not in affected:
+        if one.image.id not in late.affected:
             paths[deletion_file_of(one.image)] = None
             if one.read:
                 paths[one.read] = None
-    return observed(draft, view, paths)
+    return observed(late.draft, late.view, paths)
 
 
 def _merge(
-    draft: Draft,
-    view: View,
+    late: Late,
     candidate: Candidate,
     flagged: _Flagged,
-    affected: Mapping[int, BitMap],
     vectors: dict[str, Found],
-    read_version: int,
     only_deletes: bool,
 ) -> Rebased:
-    image, state = flagged.image, view.state
-    assert state is not None
+    image, view, state = flagged.image, late.view, late.state
     deleted = vector_in(view, flagged.latest, vectors)
-    rows = affected.get(image.id)
+    rows = late.affected.get(image.id)
     if rows is None:
         staged = vector_in(view, deletion_file_of(image), vectors)
         rows = staged - vector_in(view, flagged.read, vectors)
     both = deleted & rows
     if both or not rows:
         rule = "same_rows" if both else "rows_unknown"
-        sample = sample_of(image.id, both)
-        raise _refused(draft, view, candidate, image.id, read_version, rule, sample)
+        raise _refused(late, candidate, image.id, rule, sample_of(image.id, both))
     base = state.fragments[image.id] if only_deletes else image.SerializeToString()
     merged = merge_deletions(
         base,
         deleted,
         rows,
         read_version=state.version,
-        transaction_id=draft.transaction.transaction_id,
+        transaction_id=late.draft.transaction.transaction_id,
     )
     images = (FragmentImage(image.id, merged.fragment),)
     if merged.fragment is None:
@@ -201,17 +170,8 @@ def written(view: View, merged: MergedDeletions) -> tuple[FileWritten, FileToWri
 
 
 def _refused(
-    draft: Draft,
-    view: View,
-    candidate: Candidate,
-    fragment_id: int,
-    read_version: int,
-    rule: str,
-    sample: tuple[str, ...] = (),
+    late: Late, candidate: Candidate, fragment_id: int, rule: str, sample: tuple[str, ...] = ()
 ) -> Refused:
-    history = view.table.history
-    version = max(history.last(how, fragment_id) for how in CHANGED_BY)
-    finding = Finding(
-        version=version, verdict=Verdict.RETRYABLE, rule=rule, fragments=(fragment_id,), keys=sample
-    )
-    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
+    version = max(late.history.last(how, fragment_id) for how in CHANGED_BY)
+    finding = Finding(version, Verdict.RETRYABLE, rule, (fragment_id,), sample)
+    return late.refused(candidate, finding)

@@ -13,12 +13,10 @@ from typing import NoReturn
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
-from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import rejected
-from commitlog.core.draft import View
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
+from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import sample_of
-from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
 from commitlog.model.records import Code
 
@@ -38,27 +36,16 @@ def coverage(overlays: Iterable[DataOverlayFile]) -> BitMap:
     return found
 
 
-def deletion_file_read(history: History, fragment: DataFragment, read_version: int) -> str:
-    """Return the path of a fragment's deletion file as of a version; empty if it had none."""
-    read = history.deletion_file_at(fragment.id, read_version)
+def deletion_file_read(late: Late, fragment: DataFragment) -> str:
+    """Return the path of a fragment's deletion file as it was read; empty if it had none."""
+    read = late.history.deletion_file_at(fragment.id, late.read_version)
     return deletion_file_of(fragment) if read is None else read
 
 
 def refuse_overlaid(
-    view: View,
-    candidate: Candidate,
-    version: int,
-    fragment_id: int,
-    both: BitMap,
-    read_version: int,
+    late: Late, candidate: Candidate, version: int, fragment_id: int, both: BitMap
 ) -> NoReturn:
     """Refuse a candidate that has rows of a fragment in common with an overlay."""
     sample = sample_of(fragment_id, both)
-    finding = Finding(
-        version=version,
-        verdict=Verdict.RETRYABLE,
-        rule="overlaid_rows",
-        fragments=(fragment_id,),
-        keys=sample,
-    )
-    raise conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
+    finding = Finding(version, Verdict.RETRYABLE, "overlaid_rows", (fragment_id,), sample)
+    raise late.refused(candidate, finding)
