@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from consumers.commands.options import setting
 from consumers.runtime.forking import CAN_FORK, Template
 
 if TYPE_CHECKING:
@@ -30,50 +31,21 @@ HTTP = Group("The HTTP server", sort_key=5)
 class Http:
     """Says how the HTTP server behaves; each flag is also a setting."""
 
-    access_file: Path | None = None
-    """Who may do what, in TOML; without it everybody may do everything. [COMMITLOG_ACCESS_FILE]"""
-
-    base_path: str | None = None
-    """Serve the APIs below this path. [COMMITLOG_BASE_PATH]"""
-
-    http_hosts: str | None = None
-    """Public names, separated by commas, that lead to loopback. [COMMITLOG_HTTP_HOSTS]"""
-
-    allowed_locations: str | None = None
-    """Prefixes, separated by commas, besides the tables root. [COMMITLOG_ALLOWED_LOCATIONS]"""
-
-    tls_certificate: Path | None = None
-    """Serve HTTPS with this certificate chain (PEM). [COMMITLOG_TLS_CERTIFICATE]"""
-
-    tls_key: Path | None = None
-    """The certificate's private key (PEM). [COMMITLOG_TLS_KEY]"""
-
-    tls_client_ca: Path | None = None
-    """Authorities that must have signed clients' certificates (PEM). [COMMITLOG_TLS_CLIENT_CA]"""
-
-    http_requests_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Requests that may run at the same time (256). [COMMITLOG_HTTP_REQUESTS_MAX]"""
-
-    batch_operations_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Operations that one batch may have (1000). [COMMITLOG_BATCH_OPERATIONS_MAX]"""
-
-    row_processes: Annotated[int | None, Parameter(show_default=False)] = None
-    """Processes for work on rows (4); 0 does it in the server's own. [COMMITLOG_ROW_PROCESSES]"""
-
-    row_memory: Annotated[int | None, Parameter(show_default=False)] = None
-    """MiB of memory that each of these processes may use (2048). [COMMITLOG_ROW_MEMORY]"""
-
-    iceberg_tables_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Tables that one Iceberg transaction may have (100). [COMMITLOG_ICEBERG_TABLES_MAX]"""
-
-    iceberg_updates_max: Annotated[int | None, Parameter(show_default=False)] = None
-    """Updates that it may have for one table (1000). [COMMITLOG_ICEBERG_UPDATES_MAX]"""
-
-    iceberg_timeout: Annotated[int | None, Parameter(show_default=False)] = None
-    """Seconds that an Iceberg commit may take (30). [COMMITLOG_ICEBERG_TIMEOUT]"""
-
-    sql: Annotated[bool | None, Parameter(show_default=False)] = None
-    """Answer SQL over the index at /v1/sql (yes). [COMMITLOG_SQL]"""
+    access_file: Annotated[Path | None, setting("access_file")] = None
+    base_path: Annotated[str | None, setting("base_path")] = None
+    http_hosts: Annotated[str | None, setting("http_hosts")] = None
+    allowed_locations: Annotated[str | None, setting("allowed_locations")] = None
+    tls_certificate: Annotated[Path | None, setting("tls_certificate")] = None
+    tls_key: Annotated[Path | None, setting("tls_key")] = None
+    tls_client_ca: Annotated[Path | None, setting("tls_client_ca")] = None
+    http_requests_max: Annotated[int | None, setting("http_requests_max")] = None
+    batch_operations_max: Annotated[int | None, setting("batch_operations_max")] = None
+    row_processes: Annotated[int | None, setting("row_processes")] = None
+    row_memory: Annotated[int | None, setting("row_memory")] = None
+    iceberg_tables_max: Annotated[int | None, setting("iceberg_tables_max")] = None
+    iceberg_updates_max: Annotated[int | None, setting("iceberg_updates_max")] = None
+    iceberg_timeout: Annotated[int | None, setting("iceberg_timeout")] = None
+    sql: Annotated[bool | None, setting("sql")] = None
 
     def flags(self) -> dict[str, Any]:
         """Return what was given."""

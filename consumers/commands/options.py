@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number, mutually_exclusive
@@ -22,6 +22,7 @@ from commitlog.errors import Unavailable, WrongLog
 from commitlog.protocol import check_log_name
 from consumers.commands import output
 from consumers.runtime.config import (
+    BY_NAME,
     ENDPOINTS,
     Config,
     ConfigurationError,
@@ -34,6 +35,19 @@ from consumers.runtime.patience import told_if_slow, waiting_for
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
     from commitlog.ports import ArchivableLog, Log
+
+
+def setting(name: str, **more: Any) -> Parameter:
+    """Return a flag that is also a setting: its help is the description, default and variable."""
+    one = BY_NAME[name]
+    what, semicolon, rest = one.description.partition(";")
+    default = "yes" if one.default is True else str(one.default or "")
+    if default and default not in what:
+        what += f" ({default})"
+    end = "" if one.description.endswith(".") else "."
+    told = f"{what[0].upper()}{what[1:]}{semicolon}{rest}{end} [{one.variable}]"
+    return Parameter(help=told, show_default=False, **more)
+
 
 WHERE = Group("Where the log is", sort_key=10)
 
@@ -97,33 +111,19 @@ Limit = Annotated[
 class Where:
     """Names a log; each flag is also a setting (environment, `commitlog.toml`)."""
 
-    root: Folder | None = None
-    """Folder of the log: broker, tables, index, checkpoints, logs. [COMMITLOG_ROOT]"""
-
-    bootstrap_servers: str | None = None
-    """A Kafka cluster to use, HOST:PORT,... [COMMITLOG_BOOTSTRAP_SERVERS]"""
-
-    log: str | None = None
-    """The log's name (commitlog, if not set). [COMMITLOG_LOG]"""
-
-    tables_root: str | None = None
-    """Where new tables are created, or a moved root is (ROOT/tables). [COMMITLOG_TABLES_ROOT]"""
-
+    root: Annotated[Folder | None, setting("root")] = None
+    bootstrap_servers: Annotated[str | None, setting("bootstrap_servers")] = None
+    log: Annotated[str | None, setting("log")] = None
+    tables_root: Annotated[str | None, setting("tables_root")] = None
     kafka: Annotated[
         tuple[str, ...],
         Parameter(
             negative="", consume_multiple=False, metavar="KEY=VALUE", show_default=False, help=KAFKA
         ),
     ] = ()
-    kafka_file: Path | None = None
-    """A properties file with Kafka client settings. [COMMITLOG_KAFKA_FILE]"""
-
-    storage_file: Path | None = None
-    """How to reach tables in object stores, in TOML. [COMMITLOG_STORAGE_FILE]"""
-
-    places: Annotated[str | None, Parameter(metavar="OLD=NEW,...")] = None
-    """Where recorded places are now, after a move. [COMMITLOG_PLACES]"""
-
+    kafka_file: Annotated[Path | None, setting("kafka_file")] = None
+    storage_file: Annotated[Path | None, setting("storage_file")] = None
+    places: Annotated[str | None, setting("places", metavar="OLD=NEW,...")] = None
     config: Path | None = None
     """The configuration file (./commitlog.toml, if not set). [COMMITLOG_CONFIG]"""
 
@@ -137,20 +137,8 @@ class Where:
 
         Raises WrongLog if the root is another log's, ConfigurationError for what can't be right.
         """
-        config = load(
-            {
-                "root": self.root,
-                "bootstrap_servers": self.bootstrap_servers,
-                "log": self.log,
-                "tables_root": self.tables_root,
-                "kafka_file": self.kafka_file,
-                "storage_file": self.storage_file,
-                "places": self.places,
-                **flags,
-            },
-            kafka=parse_kafka_flags(self.kafka),
-            file=self.config,
-        )
+        kafka = parse_kafka_flags(self.kafka)
+        config = load({**vars(self), **flags}, kafka=kafka, file=self.config)
         check_log_name(config.log)
         _check_root(config)
         if not is_start:

@@ -30,6 +30,7 @@ from consumers.commands.options import (
     connect_to_files,
     is_number,
     partitions_of,
+    setting,
 )
 from consumers.runtime import roots
 from consumers.runtime.config import PORT_MAX, ConfigurationError, read_endpoints, write_endpoints
@@ -43,36 +44,18 @@ def up(
     *,
     where: Where = HERE,
     http: Http = HTTP_DEFAULTS,
-    host: str | None = None,
-    port: int | None = None,
-    kafka_port: int | None = None,
-    fsync: bool | None = None,
-    start_seconds: int | None = None,
-    maintain: bool | None = None,
-    quotas: str | None = None,
+    host: Annotated[str | None, setting("host")] = None,
+    port: Annotated[int | None, setting("port")] = None,
+    kafka_port: Annotated[int | None, setting("kafka_port")] = None,
+    fsync: Annotated[bool | None, setting("fsync")] = None,
+    start_seconds: Annotated[int | None, setting("start_seconds")] = None,
+    maintain: Annotated[bool | None, setting("maintain")] = None,
+    quotas: Annotated[str | None, setting("quotas")] = None,
 ) -> None:
     """Run everything on one machine: broker, log, leader, files, index and HTTP server.
 
     Prints one line when everything answers: `ready http://HOST:PORT kafka HOST:PORT root DIR`.
     SIGTERM and Ctrl-C stop it within ten seconds; started again on the same root, it continues.
-
-    Parameters
-    ----------
-    host
-        Address of the HTTP server (127.0.0.1). [COMMITLOG_HOST]
-    port
-        Port of the HTTP server (2333); 0 picks one. [COMMITLOG_PORT]
-    kafka_port
-        Port of the embedded broker; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
-    fsync
-        Sync records and files to disk before a commit is acknowledged. [COMMITLOG_FSYNC]
-    start_seconds
-        Seconds after which a start without progress fails (120). [COMMITLOG_START_SECONDS]
-    maintain
-        Keep tables fast unattended (yes); see `commitlog maintain`. [COMMITLOG_MAINTAIN]
-    quotas
-        Transactions per second by principal: NAME=RATE,... ("*": all others).
-        [COMMITLOG_QUOTAS]
     """
     from consumers.commands.up import up as run
     from consumers.partition.quotas import Quotas
@@ -96,18 +79,14 @@ def up(
 
 
 def broker(
-    *, where: Where = HERE, kafka_port: int | None = None, fsync: bool | None = None
+    *,
+    where: Where = HERE,
+    kafka_port: Annotated[int | None, setting("kafka_port")] = None,
+    fsync: Annotated[bool | None, setting("fsync")] = None,
 ) -> None:
     """Run a single Kafka node from pinned jars; its data is in the root.
 
     Prints `ready kafka HOST:PORT` when it answers.
-
-    Parameters
-    ----------
-    kafka_port
-        Its port; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
-    fsync
-        Write to disk before a record is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.broker import EmbeddedBroker
     from consumers.broker.home import check_path
@@ -204,29 +183,19 @@ def committer(
     *,
     where: Where = HERE,
     partition: Partition = 0,
-    socket_host: str | None = None,
-    socket_port: int | None = None,
-    quotas: str | None = None,
+    socket_host: Annotated[str | None, setting("socket_host")] = None,
+    socket_port: Annotated[int | None, setting("socket_port")] = None,
+    quotas: Annotated[str | None, setting("quotas")] = None,
     allowed_locations: str | None = None,
-    fsync: bool | None = None,
+    fsync: Annotated[bool | None, setting("fsync")] = None,
 ) -> None:
     """Decide the transactions of a partition, or stand by while another committer does.
 
     Parameters
     ----------
-    socket_host
-        Address at which writers get their answers (127.0.0.1). [COMMITLOG_SOCKET_HOST]
-    socket_port
-        Its port; 0 picks one. With several partitions, partition N gets port + N.
-        [COMMITLOG_SOCKET_PORT]
-    quotas
-        Transactions per second by principal: NAME=RATE,... ("*": all others).
-        [COMMITLOG_QUOTAS]
     allowed_locations
         Prefixes, separated by commas: base paths of tables must be below one of them or below the
         tables root. Without prefixes, any base path is allowed. [COMMITLOG_ALLOWED_LOCATIONS]
-    fsync
-        Sync a commit's files to disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.partition.checkpoint import Checkpoints
     from consumers.partition.quotas import Quotas
@@ -298,18 +267,10 @@ def server(
     *,
     where: Where = HERE,
     http: Http = HTTP_DEFAULTS,
-    host: str | None = None,
-    port: int | None = None,
+    host: Annotated[str | None, setting("host")] = None,
+    port: Annotated[int | None, setting("port")] = None,
 ) -> None:
-    """Serve the Lance Namespace, the Iceberg catalogue, /healthz and /readyz over HTTP.
-
-    Parameters
-    ----------
-    host
-        Its address (127.0.0.1). [COMMITLOG_HOST]
-    port
-        Its port (2333); 0 picks one. [COMMITLOG_PORT]
-    """
+    """Serve the Lance Namespace, the Iceberg catalogue, /healthz and /readyz over HTTP."""
     import commitlog.adapters.lean_import  # noqa: F401  # before what imports that library
 
     # isort: split

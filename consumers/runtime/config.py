@@ -89,44 +89,46 @@ def _setting(
 class Config:
     """All settings, and where each came from."""
 
-    root: Path | None = _setting(
-        "", "folder of this log's broker, tables, index, checkpoints and logs"
+    root: Path | None = _setting("", "folder of the log: broker, tables, index, checkpoints, logs")
+    bootstrap_servers: str = _setting("", "a Kafka cluster to use, HOST:PORT,...")
+    log: str = _setting("commitlog", "the log's name (commitlog, if not set)")
+    tables_root: str = _setting(
+        "", "where new tables are created, or a moved root is (ROOT/tables)"
     )
-    bootstrap_servers: str = _setting("", "a Kafka cluster to use: HOST:PORT,...")
-    log: str = _setting(
-        "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"
-    )
-    tables_root: str = _setting("", "where new tables are created; ROOT/tables if not set")
-    places: str = _setting("", "where recorded places are now: OLD=NEW,...")
+    places: str = _setting("", "where recorded places are now, after a move")
     host: str = _setting("127.0.0.1", "address of the HTTP server")
     port: int = _setting(2333, "port of the HTTP server; 0 picks one")
     kafka_port: int = _setting(0, "port of the embedded broker; 0 picks one and keeps it")
-    fsync: bool = _setting(False, "records and files are on disk before a commit is acknowledged")
-    start_seconds: int = _setting(120, "how long a start may make no progress, in seconds", least=1)
-    socket_host: str = _setting("127.0.0.1", "address of the leader's socket")
-    socket_port: int = _setting(0, "port of the leader's socket; 0 picks one")
+    fsync: bool = _setting(False, "sync records and files to disk before a commit is acknowledged")
+    start_seconds: int = _setting(120, "seconds until a start without progress fails", least=1)
+    socket_host: str = _setting("127.0.0.1", "address at which writers get their answers")
+    socket_port: int = _setting(
+        0, "the leader's port; 0 picks one. With several partitions, partition N gets port + N"
+    )
     token: str = _setting("", "what writers must show at the leader's socket", is_secret=True)
-    maintain: bool = _setting(True, "keep tables fast unattended: compaction, indices, manifests")
-    quotas: str = _setting("", "transactions per second by principal: NAME=RATE,...; * is others")
-    iceberg_tables_max: int = _setting(100, "tables of one Iceberg transaction", least=1)
-    iceberg_updates_max: int = _setting(1000, "updates of a table in an Iceberg commit", least=1)
+    maintain: bool = _setting(True, "keep tables fast unattended; see `commitlog maintain`")
+    quotas: str = _setting(
+        "", 'transactions per second by principal: NAME=RATE,... ("*": all others)'
+    )
+    iceberg_tables_max: int = _setting(100, "tables that one Iceberg transaction may have", least=1)
+    iceberg_updates_max: int = _setting(1000, "updates of one table in an Iceberg commit", least=1)
     iceberg_timeout: int = _setting(30, "seconds that an Iceberg commit may take", least=1)
     access_file: str = _setting(
-        "", "who may do what over HTTP (TOML); without it, everybody may do everything"
+        "", "who may do what over HTTP, in TOML; without it everybody may do everything"
     )
-    base_path: str = _setting("", "path below which the APIs are served")
-    http_hosts: str = _setting("", "public names that lead to loopback, separated by commas")
-    allowed_locations: str = _setting("", "prefixes besides the tables root, separated by commas")
-    storage_file: str = _setting("", "how to reach tables in object stores (TOML)")
-    tls_certificate: str = _setting("", "certificate chain of the HTTP server (PEM)")
-    tls_key: str = _setting("", "its private key (PEM)")
-    tls_client_ca: str = _setting("", "authorities whose certificates clients must show (PEM)")
-    http_requests_max: int = _setting(256, "requests carried out at the same time", least=1)
-    batch_operations_max: int = _setting(1000, "operations of one batch", least=1)
+    base_path: str = _setting("", "serve the APIs below this path")
+    http_hosts: str = _setting("", "public names, separated by commas, that lead to loopback")
+    allowed_locations: str = _setting("", "prefixes, separated by commas, besides the tables root")
+    storage_file: str = _setting("", "how to reach tables in object stores, in TOML")
+    tls_certificate: str = _setting("", "serve HTTPS with this certificate chain (PEM)")
+    tls_key: str = _setting("", "the certificate's private key (PEM)")
+    tls_client_ca: str = _setting("", "authorities that must have signed client certificates (PEM)")
+    http_requests_max: int = _setting(256, "requests that may run at the same time", least=1)
+    batch_operations_max: int = _setting(1000, "operations that one batch may have", least=1)
     row_processes: int = _setting(4, "processes for work on rows; 0 does it in the server's own")
-    row_memory: int = _setting(2048, "MiB that one of them may take", least=ROW_MEMORY_MIN)
+    row_memory: int = _setting(2048, "MiB that each process for rows may use", least=ROW_MEMORY_MIN)
     sql: bool = _setting(True, "answer SQL over the index at /v1/sql")
-    kafka_file: str = _setting("", "properties file with Kafka client settings")
+    kafka_file: str = _setting("", "a properties file with Kafka client settings")
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -171,7 +173,7 @@ SETTINGS = tuple(
     for one in fields(Config)
     if one.metadata
 )
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def load(
@@ -300,16 +302,16 @@ def _read_file(file: Path | None, environment: Mapping[str, str]) -> tuple[Path,
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for name in table:
-        if name not in _BY_NAME and name != "kafka":
+        if name not in BY_NAME and name != "kafka":
             raise ConfigurationError(
                 f"{path}: unknown setting {name!r}{_meant(name)}; known are "
-                + ", ".join([*_BY_NAME, "[kafka]"])
+                + ", ".join([*BY_NAME, "[kafka]"])
             )
     return path, table
 
 
 def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_").lower(), [*_BY_NAME, "kafka"], 1, 0.6)
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), [*BY_NAME, "kafka"], 1, 0.6)
     return f", did you mean {near[0]!r}?" if near else ""
 
 
