@@ -198,13 +198,11 @@ class Log(Protocol):
         domains: Mapping[str, int] | None = None,
         tables_root: str = "",
         replication_factor: int | None = None,
-        transactions_settings: Mapping[str, str] | None = None,
-        outcomes_settings: Mapping[str, str] | None = None,
     ) -> Genesis:
         """Make what is missing of the log; return what partition 0 begins with.
 
-        May run again and in several processes at once: the first Genesis written rules. The two
-        mappings of topic settings are for tests; they hold only for a topic that this call makes.
+        May run again and in several processes at once: the first Genesis written rules. A topic
+        that is there already keeps its settings.
 
         Raises:
             WrongLog: what exists has other partitions or domains, or is another cluster's log.

@@ -127,18 +127,14 @@ class KafkaLog:
         domains: Mapping[str, int] | None = None,
         tables_root: str = "",
         replication_factor: int | None = None,
-        transactions_settings: Mapping[str, str] | None = None,
-        outcomes_settings: Mapping[str, str] | None = None,
     ) -> Genesis:
         """Make topics and first records where they are missing; return partition 0's Genesis."""
         check_shape(partitions, domains)
         factor = replication_factor or self.replication_factor()
         where = f"log {self.name!r} at {self._settings.address}"
-        overrides = (transactions_settings, outcomes_settings)
         self._settles_until = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
-        for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
-            config = {**settings_at_creation(base, factor), **(override or {})}
-            self._create_topic(topic, partitions, factor, config)
+        for topic, base in zip(self._topics, _BASES, strict=True):
+            self._create_topic(topic, partitions, factor, settings_at_creation(base, factor))
             # A start that was killed may have made only the first one: the other must be like it.
             [made] = self._describe_topics((topic,))
             expect_partitions(len(made.partitions), partitions, where)

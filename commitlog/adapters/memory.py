@@ -271,19 +271,16 @@ class MemoryLog(NeverMoved):
         domains: Mapping[str, int] | None = None,
         tables_root: str = "",
         replication_factor: int | None = None,
-        transactions_settings: Mapping[str, str] | None = None,
-        outcomes_settings: Mapping[str, str] | None = None,
     ) -> Genesis:
         """Make what is missing of the log; return what partition 0 begins with."""
         check_shape(partitions, domains)
         factor = replication_factor or 1
         bases = (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS)
-        overrides = (transactions_settings, outcomes_settings)
         with self.cluster.changed:
-            for topic, base, override in zip(self._topics, bases, overrides, strict=True):
-                settings = {**settings_at_creation(base, factor), **(override or {})}
+            for topic, base in zip(self._topics, bases, strict=True):
                 empty = [Partition() for _ in range(partitions)]
-                self.cluster.topics.setdefault(topic, Topic(empty, settings))
+                made = Topic(empty, settings_at_creation(base, factor))
+                self.cluster.topics.setdefault(topic, made)
         expect_partitions(self.partitions(), partitions, f"log {self.name!r}")
         self.check_settings()
         begin_log(self, self._end_of, partitions, domains, tables_root, 1.0)

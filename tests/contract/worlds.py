@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.memory_cluster import MemoryCluster, Partition, Topic
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import Log, Reader
+from commitlog.protocol import (
+    OUTCOMES_SETTINGS,
+    TRANSACTIONS_SETTINGS,
+    settings_at_creation,
+)
 from tests.waiting import WAIT_SECONDS
 
 Record = TypeVar("Record")
@@ -34,11 +41,21 @@ class World(Protocol):
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the beginning of a partition."""
 
+    def make_topic(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Make one of the log's topics, with one partition and some settings of its own."""
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
+
+
+def _with_own(topic: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return a topic's settings as the log makes it, and in their place its own."""
+    is_transactions = topic.endswith(".transactions")
+    base = TRANSACTIONS_SETTINGS if is_transactions else OUTCOMES_SETTINGS
+    return {**settings_at_creation(base, 1), **settings}
 
 
 class MemoryWorld:
@@ -61,6 +78,10 @@ class MemoryWorld:
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the beginning of a partition."""
         self.cluster.delete_before(topic, partition, offset)
+
+    def make_topic(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Make a topic."""
+        self.cluster.topics[topic] = Topic([Partition()], _with_own(topic, settings))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
@@ -111,6 +132,11 @@ class KafkaWorld:
             [TopicPartition(topic, partition, offset)]
         ).values():
             future.result(120)
+
+    def make_topic(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Make a topic."""
+        made = NewTopic(topic, 1, 1, config=_with_own(topic, settings))
+        self.admin.create_topics([made])[topic].result(120)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""

@@ -90,8 +90,9 @@ def transactions_only(found: list[Submitted]) -> list[Submitted]:
 
 def test_compaction_removes_what_a_tombstone_names_and_nothing_else(world: KafkaWorld) -> None:
     log = world.connect()
-    log.create(transactions_settings=QUICKLY_COMPACTED)
     topic = transactions_topic(world.log_name)
+    world.make_topic(topic, QUICKLY_COMPACTED)
+    log.create()
     resent = transaction(b"resent")
     written = [0]
     for batch in range(8):

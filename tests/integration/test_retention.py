@@ -56,7 +56,8 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
 ) -> None:
     root, log = tmp_path / "root", world.connect()
     together = with_archive(log, root)  # before there is an archive
-    log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
+    world.make_topic(transactions_topic(world.log_name), QUICKLY_COMPACTED)
+    log.create(tables_root=str(root / "tables"))
     with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
         client.create_table("t", SCHEMA)
         for number in range(20):
@@ -135,7 +136,8 @@ def test_rows_that_expired_are_gone_and_their_record_is_named(
     world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, log = tmp_path / "root", world.connect()
-    log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
+    world.make_topic(transactions_topic(world.log_name), QUICKLY_COMPACTED)
+    log.create(tables_root=str(root / "tables"))
     where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
     where += ["--root", str(root)]
     policy = {"rows": "log", "commitlog.maintain.expire-rows-days": "1e-9"}
