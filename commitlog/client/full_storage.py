@@ -46,11 +46,6 @@ def _reason(error: BaseException | None) -> int:
     return 0
 
 
-def is_full(error: BaseException) -> bool:
-    """Return True if an error, or what caused it, is of a disk without space."""
-    return _reason(error) in _FULL
-
-
 @contextmanager
 def naming_full_storage(table: str, location: str) -> Iterator[None]:
     """Raise StorageFull or StorageUnwritable if the body can't write a table's files."""
@@ -76,6 +71,22 @@ def storage_full(table: str, location: str) -> StorageFull:
         f"{disk_of(location)} is full: files of {table} could not be written there. Nothing was"
         " committed by this call. Free space, then make the same call again"
     )
+
+
+@contextmanager
+def naming_full_disk(place: str) -> Iterator[None]:
+    """Raise StorageFull, which names the disk or store of a place, if the body finds it full.
+
+    The system names the file that was to be written, or nothing. The body can be run again.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _reason(error) not in _FULL:
+            raise
+        raise StorageFull(
+            f"{disk_of(place)} is full. Free space, then run this again: it continues"
+        ) from error
 
 
 def names_full_storage(

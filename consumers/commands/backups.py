@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from commitlog.adapters.places import bound, is_misspelt_uri
 from commitlog.adapters.storage import store_for
-from commitlog.errors import StorageFull, UnsupportedFormat
+from commitlog.errors import UnsupportedFormat
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import (
@@ -46,6 +46,7 @@ def backup(
         Copy nothing; read the whole backup that is there and compare it with what was written.
         Needs no log. Exits with 1 if a file is missing or damaged.
     """
+    from commitlog.client.full_storage import naming_full_disk  # brings the log's records in
     from consumers.tools.backup.writer import back_up
 
     config = where.load()
@@ -54,7 +55,7 @@ def backup(
         return _check(where_to, as_json=as_json)
     with closing(connect_to_files(config)) as log:
         _check_apart(where_to, config.root, log.genesis().tables_root)
-        with output.counts() as bar, _naming_a_full_disk(where_to):
+        with output.counts() as bar, naming_full_disk(where_to):
             done = back_up(log, where_to, config.root, bar)
     if as_json:
         output.print_json(done)
@@ -66,21 +67,6 @@ def backup(
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} is not in the backup", "copy it yourself")
     return ExitCode.OK
-
-
-@contextmanager
-def _naming_a_full_disk(place: str) -> Iterator[None]:
-    """Have the error name the backup's disk; the system names the copied file, or nothing."""
-    from commitlog.client.full_storage import disk_of, is_full  # brings the log's records in
-
-    try:
-        yield
-    except Exception as error:
-        if not is_full(error):
-            raise
-        raise StorageFull(
-            f"{disk_of(place)} is full. Free space, then run this again: it continues"
-        ) from error
 
 
 def _check(place: str, *, as_json: bool) -> ExitCode:

@@ -22,13 +22,12 @@ from typing import Any
 
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import LocalStore, ObjectStore
-from commitlog.client.full_storage import disk_of, is_full
+from commitlog.client.full_storage import naming_full_disk
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import is_in, normalize_location
-from commitlog.errors import StorageFull
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
@@ -133,16 +132,10 @@ def replay(
 
     Raises CorruptLog if the log cannot be followed, naming the sequence; StorageFull.
     """
-    try:
+    with naming_full_disk(str(options.into)):
         run = _Replay(log, partition, options, on_progress or (lambda done, total: None))
         with closing(run):
             return run.run()
-    except Exception as error:
-        if not is_full(error):
-            raise
-        raise StorageFull(
-            f"{disk_of(str(options.into))} is full. Free space, then run this again: it continues"
-        ) from error
 
 
 class _Replay:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, StorageFull, StorageUnwritable
-from commitlog.client.full_storage import is_full, naming_full_storage
+from commitlog.client.full_storage import naming_full_disk, naming_full_storage
 from commitlog.errors import InvalidTransaction
 from tests.child import ended
 from tests.disks import small_disk
@@ -149,10 +149,18 @@ def test_a_small_file_that_lance_lost_to_a_full_disk_is_no_fault_of_its_writer(
     assert log.append("small", {"id": [1]}).version == 2
 
 
-def test_what_is_full_is_seen_in_what_others_made_of_it() -> None:
+def test_what_is_full_is_seen_in_what_others_made_of_it(tmp_path: Path) -> None:
     wrapped = InvalidTransaction("the merge cannot be executed")
     wrapped.__cause__ = OSError(LANCE)
-    assert is_full(wrapped)
-    assert is_full(OSError(28, "No space left on device"))
-    assert not is_full(InvalidTransaction("the predicate 'No space left on device' is no SQL"))
-    assert not is_full(OSError("LanceError(IO): Permission denied (os error 13)"))
+    for error in (wrapped, OSError(28, "No space left on device")):
+        full = pytest.raises(StorageFull, match="is full. Free space, then run this again")
+        with full as raised, naming_full_disk(str(tmp_path)):
+            raise error
+        assert raised.value.__cause__ is error
+    for other in (
+        InvalidTransaction("the predicate 'No space left on device' is no SQL"),
+        OSError("LanceError(IO): Permission denied (os error 13)"),
+    ):
+        with pytest.raises(type(other)) as same, naming_full_disk(str(tmp_path)):
+            raise other
+        assert same.value is other
