@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from commitlog.adapters.reading import read_on
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.avro import decode_log_record
 from commitlog.codecs.payloads import inline_rows
-from commitlog.errors import Unavailable
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Submitted, Transaction
 from commitlog.model.table import TableId
 from commitlog.ports import Log, Reader
 
-READ_SECONDS = 30.0
-SLICE_SECONDS = 0.2
 LATE_SECONDS = 0.005
 """How long a fetch waits for the next one: at once, each append of anybody's would end a fetch."""
 
@@ -122,16 +119,12 @@ class Tail:
             self._reader = self._log.read_transactions(
                 self._partition, min(missing), patient=LATE_SECONDS
             )
-        deadline = time.monotonic() + READ_SECONDS
         last = max(missing)
-        while self._reader.position() <= last:
-            for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
-                # What comes after the last one was appended and isn't decided yet: it is next.
-                is_due = submitted.offset in missing or submitted.offset > last
-                if is_due and isinstance(submitted.record, Transaction):
-                    self._known[submitted.offset] = submitted.record
-            if time.monotonic() > deadline:
-                raise Unavailable(f"Kafka did not return the transaction at offset {last} in time")
+        for submitted in read_on(self._reader, last + 1):
+            # What comes after the last one was appended and isn't decided yet: it is next.
+            is_due = submitted.offset in missing or submitted.offset > last
+            if is_due and isinstance(submitted.record, Transaction):
+                self._known[submitted.offset] = submitted.record
 
 
 def accepted(waiting: Waiting, known: dict[int, Transaction], location: str) -> list[AcceptedWrite]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from commitlog.adapters.reading import read_on
 from commitlog.codecs.avro_chain import DIGEST_BYTES
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
@@ -301,15 +302,10 @@ class Walk:
 
     def _read_the_rest(self) -> None:
         """Read the transactions to their end: what is left is undecided."""
-        heard = time.monotonic()
-        while self.problem is None and self._transactions.position() < self._transactions_end:
-            records = self._transactions.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
-            for submitted in records:
+        if self.problem is None:
+            end, most = self._transactions_end, RECORDS_PER_POLL
+            for submitted in read_on(self._transactions, end, records_max=most):
                 self.replica.receive_submitted(submitted)
-            if records:
-                heard = time.monotonic()
-            elif self._transactions.position() < self._transactions_end:
-                _expect_soon(heard)
 
 
 def new_replica() -> Replica:
