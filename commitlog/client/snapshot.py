@@ -20,7 +20,7 @@ from commitlog.client.arguments import checks_arguments
 from commitlog.client.feed import From, Subscription, starts
 from commitlog.client.feed_events import Selection
 from commitlog.client.folds import Folds, TableAt
-from commitlog.client.host import Host
+from commitlog.client.host import Host, TableName
 from commitlog.client.index_file import SETTINGS, attach
 from commitlog.client.names import like_known
 from commitlog.client.opening import is_there
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0
 """How long a committed Iceberg table's metadata file may still take to be written."""
-
-TableName = str | Sequence[str]
 
 
 @checks_arguments

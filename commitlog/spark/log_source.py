@@ -31,6 +31,7 @@ from commitlog.spark.changes import (
     read_part,
 )
 from commitlog.spark.connection import Answer, while_away
+from commitlog.spark.files import Connect
 from commitlog.spark.log_positions import (
     LogPosition,
     Stretch,
@@ -41,7 +42,7 @@ from commitlog.spark.log_positions import (
     walk,
 )
 from commitlog.spark.log_rows import LOG_SCHEMA, log_batches
-from commitlog.spark.options import LATEST, Connection, LogOptions
+from commitlog.spark.options import LATEST, LogOptions
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import (
     ReadAllAvailable,
@@ -53,7 +54,6 @@ from commitlog.spark.pyspark_api import (
 )
 from commitlog.spark.versions import TableVersions
 
-Connect = Callable[[Connection], Any]
 Offset = dict[str, dict[str, Any]]
 """Per partition, as text, a `LogPosition`."""
 

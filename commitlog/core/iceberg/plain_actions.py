@@ -12,12 +12,12 @@ from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.naming import check_place
 from commitlog.core.iceberg.reading import Node
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def read_uuid(node: Node) -> str:
     """Return a uuid as it was written."""
-    if not _UUID.fullmatch(node.string()):
+    if not UUID.fullmatch(node.string()):
         node.fail("iceberg_not_uuid", value=node.value)
     return str(node.value)
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from commitlog.core.iceberg.actions import last_added
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, Value
@@ -30,7 +31,6 @@ ASSERT_CREATE = "assert-view-create"
 """Ours: the document's way to make a view has no requirement, since it has no commit."""
 HISTORY_MAX = "version.history.num-entries"
 _HISTORY_MAX_DEFAULT = 10
-_LAST_ADDED = -1
 _ACTIONS = (
     *("assign-uuid", "upgrade-format-version", "set-location", "set-properties"),
     *("remove-properties", "add-schema", "add-view-version", "set-current-view-version"),
@@ -206,11 +206,7 @@ class _Draft:
         self.members["schemas"] = [*self.members["schemas"], {**schema, "schema-id": self.schema}]
 
     def _add_version(self, node: Node) -> None:
-        schema_id = node.member("schema-id").int32()
-        if schema_id == _LAST_ADDED:
-            if self.schema is None:
-                raise Invalid("iceberg_nothing_added", what="schema")
-            schema_id = self.schema
+        schema_id = last_added(node.member("schema-id").int32(), self.schema, "schema")
         if all(known["schema-id"] != schema_id for known in self.members["schemas"]):
             raise Invalid("iceberg_view_schema_unknown", schema=schema_id)
         dialects = set()
@@ -239,11 +235,7 @@ class _Draft:
         self.members["versions"] = [*self.members["versions"], added]
 
     def _set_current(self, node: Node) -> None:
-        wanted = node.int32()
-        if wanted == _LAST_ADDED:
-            if self.version is None:
-                raise Invalid("iceberg_nothing_added", what="view version")
-            wanted = self.version
+        wanted = last_added(node.int32(), self.version, "view version")
         found = [one for one in self.members["versions"] if one["version-id"] == wanted]
         if not found:
             raise Invalid("iceberg_view_version_unknown", version=wanted)

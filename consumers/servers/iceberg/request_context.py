@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import uuid_utils
 from starlette.requests import Request
 
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.plain_actions import UUID
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import Requester
 from consumers.servers.iceberg.namespaces import SEPARATOR
@@ -19,7 +19,6 @@ from consumers.servers.security.identity import ANYBODY, PRINCIPAL
 _KEY = "Idempotency-Key"
 KEY_LIFETIME = "P7D"
 """How long it is remembered, as ISO 8601 writes it."""
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def requester_of(request: Request) -> Requester:
@@ -27,7 +26,7 @@ def requester_of(request: Request) -> Requester:
     key, who = request.headers.get(_KEY), principal_of(request)
     if key is None:
         return Requester(str(uuid_utils.uuid7()), has_key=False, who=who)
-    if not _UUID.fullmatch(key):
+    if not UUID.fullmatch(key):
         raise Invalid("header_not_a_uuid", header=_KEY, value=key)
     return Requester(key.lower(), has_key=True, who=who)
 

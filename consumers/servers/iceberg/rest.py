@@ -24,7 +24,7 @@ from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, u
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings, Tell, tell_nothing
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import IcebergNamespaces
-from consumers.servers.iceberg.reach import IcebergReach
+from consumers.servers.iceberg.reach import Handler, IcebergReach
 from consumers.servers.iceberg.replies import Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.request_context import (
     KEY_LIFETIME,
@@ -76,8 +76,6 @@ _MOST = {
     "iceberg_updates_max": ICEBERG_UPDATES_MAX,
 }
 """The log's own limits, the same for all clients."""
-
-Handler = Callable[[Request, bytes], Response]
 
 
 def routes(
