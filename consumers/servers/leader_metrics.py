@@ -64,6 +64,20 @@ _SIZES = (
 )
 
 
+_STATES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
+    (
+        "commitlog_materializer_lag_outcomes",
+        "Outcomes whose files aren't written yet.",
+        lambda one: max(0, one.get("sequence", 0) - one.get("written_sequence", 0)),
+    ),
+    (
+        "commitlog_failing_tables",
+        "Tables whose manifests cannot be written.",
+        lambda one: len(one.get("failing_tables") or ()),
+    ),
+)
+
+
 class LeaderMetrics:
     """Says how the leaders are, when asked."""
 
@@ -79,62 +93,28 @@ class LeaderMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield what there is, with values by partition."""
         statuses = dict(sorted(self._statuses().items()))
-        yield _family(
-            CounterMetricFamily,
-            "commitlog_outcomes",
-            "Transactions decided, by kind.",
-            ["partition", "status"],
-            (
-                ([str(partition), kind], count)
-                for partition, status in statuses.items()
-                for kind, count in sorted(status.get("outcomes", {}).items())
-            ),
+        outcomes = (
+            ((str(partition), kind), count)
+            for partition, status in statuses.items()
+            for kind, count in sorted(status.get("outcomes", {}).items())
         )
-        heard = {partition: one for partition, one in statuses.items() if "sequence" in one}
+        text = "Transactions decided, by kind."
+        yield _counted("commitlog_outcomes", text, ("partition", "status"), outcomes)
+        heard = [(partition, one) for partition, one in statuses.items() if "sequence" in one]
         for fact, name, text in _GAUGES:
-            yield _by_partition(name, text, heard, lambda one, fact=fact: one.get(fact, 0))  # type: ignore[misc]
-        yield from _states(heard)
-        yield _by_partition(
-            "commitlog_leader_ready",
-            "1 if a leader decides.",
-            statuses,
-            lambda one: 1.0 if one.get("ready") else 0.0,
-        )
-        yield _family(
-            GaugeMetricFamily,
-            "commitlog_index_lag_outcomes",
-            "Outcomes that the published version index lacks.",
-            ["partition"],
-            (([str(partition)], lag) for partition, lag in self._index_lags().items()),
-        )
-        yield _family(
-            GaugeMetricFamily,
-            "commitlog_maintenance_silence_seconds",
-            "Seconds since maintenance last reported.",
-            ["partition"],
-            (
-                ([str(partition)], measures["maintained_seconds"])
-                for partition, one in statuses.items()
-                if "maintained_seconds" in (measures := one.get("measures") or {})
-            ),
-        )
-        measures = [one.get("measures") or {} for one in statuses.values()]
-        yield from _measures([*measures, self._index_steps()])
-
-
-def _states(statuses: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
-    yield _by_partition(
-        "commitlog_materializer_lag_outcomes",
-        "Outcomes whose files aren't written yet.",
-        statuses,
-        lambda one: max(0, one.get("sequence", 0) - one.get("written_sequence", 0)),
-    )
-    yield _by_partition(
-        "commitlog_failing_tables",
-        "Tables whose manifests cannot be written.",
-        statuses,
-        lambda one: len(one.get("failing_tables") or ()),
-    )
+            yield _gauged(name, text, "partition", ((at, one.get(fact, 0)) for at, one in heard))
+        for name, text, value in _STATES:
+            yield _gauged(name, text, "partition", ((at, value(one)) for at, one in heard))
+        ready = ((partition, bool(one.get("ready"))) for partition, one in statuses.items())
+        yield _gauged("commitlog_leader_ready", "1 if a leader decides.", "partition", ready)
+        lags, text = self._index_lags().items(), "Outcomes that the published version index lacks."
+        yield _gauged("commitlog_index_lag_outcomes", text, "partition", lags)
+        measures = {partition: one.get("measures") or {} for partition, one in statuses.items()}
+        name, text = "maintenance_silence_seconds", "Seconds since maintenance last reported."
+        said = ((at, one.get("maintained_seconds")) for at, one in measures.items())
+        silent = ((at, seconds) for at, seconds in said if seconds is not None)
+        yield _gauged(f"commitlog_{name}", text, "partition", silent)
+        yield from _measures([*measures.values(), self._index_steps()])
 
 
 def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
@@ -145,13 +125,7 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
             (f"{kind}_rules", "refusals", f"Attempts refused, by {kind} and rule or code.", "rule"),
         ):
             counts = _summed({(a, b): count for a, b, count in one.get(what, ())} for one in found)
-            yield _family(
-                CounterMetricFamily,
-                f"commitlog_{kind}_{name}",
-                text,
-                [kind, label],
-                ((list(key), count) for key, count in counts),
-            )
+            yield _counted(f"commitlog_{kind}_{name}", text, (kind, label), counts)
         yield _durations(
             found,
             f"{kind}_commits",
@@ -162,19 +136,15 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         yield _steps_by(kind, found)
         for fact, name, text in _BY_NAME:
             what = fact if kind == "table" else f"{kind}_{fact}"
-            pairs = (([key], count) for key, count in _summed(one.get(what, {}) for one in found))
-            yield _family(CounterMetricFamily, f"commitlog_{kind}_{name}", text, [kind], pairs)
-    yield _family(
-        CounterMetricFamily,
-        "commitlog_refusals",
-        "Attempts refused, by rule or code.",
-        ["rule"],
-        (([rule], count) for rule, count in _summed(one.get("rules", {}) for one in found)),
-    )
+            pairs = (((key,), count) for key, count in _summed(one.get(what, {}) for one in found))
+            yield _counted(f"commitlog_{kind}_{name}", text, (kind,), pairs)
+    rules = (((rule,), count) for rule, count in _summed(one.get("rules", {}) for one in found))
+    text = "Attempts refused, by rule or code."
+    yield _counted("commitlog_refusals", text, ("rule",), rules)
     sizes = {table: size for one in found for table, size in one.get("sizes", {}).items()}
     for fact, name, text in _SIZES:
-        pairs = (([table], size[fact]) for table, size in sorted(sizes.items()) if fact in size)
-        yield _family(GaugeMetricFamily, name, text, ["table"], pairs)
+        known = ((table, size[fact]) for table, size in sorted(sizes.items()) if fact in size)
+        yield _gauged(name, text, "table", known)
     yield _durations(
         found,
         "steps",
@@ -235,24 +205,17 @@ def _add_histograms(
         family.add_metric([key, *labels], buckets, sums[key])
 
 
-def _by_partition(
-    name: str,
-    text: str,
-    statuses: Mapping[int, Mapping[str, Any]],
-    value: Callable[[Mapping[str, Any]], float],
-) -> Metric:
-    pairs = (([str(partition)], value(status)) for partition, status in statuses.items())
-    return _family(GaugeMetricFamily, name, text, ["partition"], pairs)
+def _gauged(name: str, text: str, by: str, values: Iterable[tuple[object, float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[by])
+    for key, value in values:
+        family.add_metric([str(key)], float(value))
+    return family
 
 
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    labels: list[str],
-    values: Iterable[tuple[list[str], float]],
+def _counted(
+    name: str, text: str, by: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    family = kind(name, text, labels=labels)
-    for names, value in values:
-        family.add_metric(names, float(value))
+    family = CounterMetricFamily(name, text, labels=by)
+    for keys, value in values:
+        family.add_metric(keys, float(value))
     return family
