@@ -106,12 +106,10 @@ class Config:
         0, "the leader's port; 0 picks one. With several partitions, partition N gets port + N"
     )
     token: str = _setting("", "what writers must show at the leader's socket", is_secret=True)
-    maintain: bool = _setting(True, "keep tables fast unattended; see `commitlog maintain`")
-    quotas: str = _setting(
-        "", 'transactions per second by principal: NAME=RATE,... ("*": all others)'
-    )
-    iceberg_tables_max: int = _setting(100, "tables that one Iceberg transaction may have", least=1)
-    iceberg_updates_max: int = _setting(1000, "updates of one table in an Iceberg commit", least=1)
+    maintain: bool = _setting(True, "keep tables fast unattended: compaction, indices, manifests")
+    quotas: str = _setting("", "transactions per second by principal: NAME=RATE,...; * is others")
+    iceberg_tables_max: int = _setting(100, "tables of one Iceberg transaction", least=1)
+    iceberg_updates_max: int = _setting(1000, "updates of a table in an Iceberg commit", least=1)
     iceberg_timeout: int = _setting(30, "seconds that an Iceberg commit may take", least=1)
     access_file: str = _setting(
         "", "who may do what over HTTP, in TOML; without it everybody may do everything"
