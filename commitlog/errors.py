@@ -203,11 +203,15 @@ class LogClosed(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """The leader has too much work; try again after `retry_after_seconds`."""
+    """The leader has too much work; try again after `retry_after_seconds`.
 
-    def __init__(self, message: str, retry_after_seconds: float):
+    `table` names the table if it is only that one's store that is behind, and is empty otherwise.
+    """
+
+    def __init__(self, message: str, retry_after_seconds: float, table: str = ""):
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.table = table
 
 
 class StorageUnwritable(Unavailable):

@@ -164,6 +164,8 @@ def error_body(error: CommitLogError) -> dict[str, Any]:
     told: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, Overloaded):
         told["retry_after_seconds"] = error.retry_after_seconds
+        if error.table:
+            told["table"] = error.table
     if isinstance(error, NoSuchTable) and error.hint:
         told["hint"] = error.hint
     return told

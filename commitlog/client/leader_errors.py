@@ -16,7 +16,8 @@ def error_from(body: Mapping[str, Any]) -> CommitLogError:
     kind = getattr(errors, str(body.get("type", "")), None)
     message = str(body.get("message", "")) or "the leader refused without a reason"
     if kind is errors.Overloaded:
-        return errors.Overloaded(message, float(body.get("retry_after_seconds", 1)))
+        seconds = float(body.get("retry_after_seconds", 1))
+        return errors.Overloaded(message, seconds, str(body.get("table", "")))
     if kind is OutcomeUnknown:
         return OutcomeUnknown(message, str(body.get("transaction_id", "")))
     if isinstance(kind, type) and issubclass(kind, CommitLogError):

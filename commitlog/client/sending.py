@@ -44,6 +44,8 @@ CHECK_SECONDS = 60.0
 """How often a producer that is used asks whether its log is still the same one."""
 RESEND_FOR_SECONDS = 300.0
 """How long a transaction whose delivery failed is sent again under its id."""
+FULL_TABLE_SECONDS = 10.0
+"""The same while the leader takes no more for its table: the store may be away for hours."""
 GREETING_SECONDS = 1.0
 """How long the first record waits for a leader to greet, before a producer is opened for it."""
 SETTLE_SECONDS = 2.0
@@ -70,6 +72,8 @@ class Tries:
     until: float = 0.0
     """When to give up, by the monotonic clock; 0 before the first failure."""
     may_be_appended: bool = False
+    why: CommitLogError | None = None
+    """What the leader said the last time, if it takes no more for the moment."""
 
 
 FIRST = Tries()
@@ -224,13 +228,16 @@ class Sending:
     def _failed(self, ticket: Ticket, tries: Tries, error: Exception) -> None:
         """Have a record sent again that wasn't acknowledged."""
         ticket.delivery_error = str(error)
-        wait = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
+        why = error if isinstance(error, Overloaded) else None
+        wait = why.retry_after_seconds if why is not None else 0.0
         is_sure = bool(wait) or (isinstance(error, DeliveryFailed) and error.appended is False)
         now = time.monotonic()
+        is_full = why is not None and bool(why.table)
         again = Tries(
             delay=min(2 * tries.delay, _RESEND_DELAYS[1]),
-            until=tries.until or now + RESEND_FOR_SECONDS,
+            until=tries.until or now + (FULL_TABLE_SECONDS if is_full else RESEND_FOR_SECONDS),
             may_be_appended=tries.may_be_appended or not is_sure,
+            why=why,
         )
         resend = _Resend(now + max(tries.delay, wait), next(self._numbers), ticket, again)
         with self._lock:
@@ -263,9 +270,9 @@ class Sending:
             resend = self._resends[0]
             due = self._resend(resend)
             with self._lock:
-                # Kept until now, so that nothing that goes wrong on the way loses it.
-                self._resends.remove(resend)
-                heapq.heapify(self._resends)
+                # Kept until now, so that nothing that goes wrong on the way loses it. It is still
+                # the first one: what others added meanwhile is due later.
+                heapq.heappop(self._resends)
                 if due:
                     heapq.heappush(self._resends, replace(resend, due=due))
 
@@ -276,7 +283,8 @@ class Sending:
             return 0.0
         if resend.due > tries.until:
             if not tries.may_be_appended:
-                ticket.fail(Unavailable(f"Kafka did not take the record: {ticket.delivery_error}"))
+                why = f"Kafka did not take the record: {ticket.delivery_error}"
+                ticket.fail(tries.why or Unavailable(why))
                 self._forget(ticket)
             return 0.0
         try:

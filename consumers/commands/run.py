@@ -33,7 +33,13 @@ from consumers.commands.options import (
     setting,
 )
 from consumers.runtime import roots
-from consumers.runtime.config import PORT_MAX, ConfigurationError, read_endpoints, write_endpoints
+from consumers.runtime.config import (
+    PORT_MAX,
+    Config,
+    ConfigurationError,
+    read_endpoints,
+    write_endpoints,
+)
 from consumers.runtime.process import OnReady, left_by_signals, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
@@ -186,6 +192,8 @@ def committer(
     socket_host: Annotated[str | None, setting("socket_host")] = None,
     socket_port: Annotated[int | None, setting("socket_port")] = None,
     quotas: Annotated[str | None, setting("quotas")] = None,
+    unwritten_versions: Annotated[int | None, setting("unwritten_versions")] = None,
+    unwritten_memory: Annotated[int | None, setting("unwritten_memory")] = None,
     allowed_locations: str | None = None,
     fsync: Annotated[bool | None, setting("fsync")] = None,
 ) -> None:
@@ -200,43 +208,51 @@ def committer(
     from consumers.partition.checkpoint import Checkpoints
     from consumers.partition.quotas import Quotas
     from consumers.partition.table_places import check_all
+    from consumers.partition.unwritten import UnwrittenMax
     from consumers.servers.committer import Committer, CommitterOptions
 
     config = where.load(
         socket_host=socket_host,
         socket_port=socket_port,
         quotas=quotas,
+        unwritten_versions=unwritten_versions,
+        unwritten_memory=unwritten_memory,
         allowed_locations=allowed_locations,
         fsync=fsync,
     )
-    port = config.socket_port + partition if config.socket_port else 0
-    if port > PORT_MAX:
-        raise ConfigurationError(
-            f"the leader of partition {partition} would listen on port {port}, which is above"
-            f" {PORT_MAX}: choose a lower --socket-port"
-        )
+    port, allowed = _socket_port(config, partition), Quotas.parse(config.quotas)
     keep_on_disk(config.fsync)
-    allowed = Quotas.parse(config.quotas)
     root = roots.made(config.need_root())
+    options = CommitterOptions(
+        root=root,
+        partition=partition,
+        host=config.socket_host,
+        port=port,
+        token=config.token,
+        quotas=allowed,
+        unwritten_max=UnwrittenMax(config.unwritten_versions, config.unwritten_memory),
+        allowed_locations=config.allowed_prefixes,
+    )
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect_to_files(config)
         partitions_of(log, partition)
-        options = CommitterOptions(
-            root=root,
-            partition=partition,
-            host=config.socket_host,
-            port=port,
-            token=config.token,
-            quotas=allowed,
-            allowed_locations=config.allowed_prefixes,
-        )
         with closing(log):
             checkpoints = Checkpoints(root, log.identity(), log.genesis(partition))
             check_all(log, root, {partition: checkpoints})
             Committer(log, options, on_ready=on_ready, checkpoints=checkpoints).run(stop)
 
     run_part("committer" if partition == 0 else f"committer-{partition}", root, work)
+
+
+def _socket_port(config: Config, partition: int) -> int:
+    port = config.socket_port + partition if config.socket_port else 0
+    if port > PORT_MAX:
+        raise ConfigurationError(
+            f"the leader of partition {partition} would listen on port {port}, which is above"
+            f" {PORT_MAX}: choose a lower --socket-port"
+        )
+    return port
 
 
 def index(*, where: Where = HERE) -> None:

@@ -46,6 +46,7 @@ PASSED_ON = (
     *("access_file", "base_path", "allowed_locations", "tls_certificate"),
     *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
     *("http_hosts", "row_processes", "row_memory"),
+    *("unwritten_versions", "unwritten_memory"),
 )
 """Settings that the parts get as they are here."""
 HTTP_FD = "COMMITLOG_HTTP_FD"

@@ -91,6 +91,8 @@ class Appending:
         self._busy_since, self._busy_before = 0.0, 0
         self.away: Callable[[], int] = lambda: 0
         """Says how many of them can't send anything, since they wait for what comes of rows."""
+        self.why_not: Callable[[LogRecord], CommitLogError | None] = lambda record: None
+        """Says why a record isn't appended for now; None if it may be."""
         self._bytes = 0
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
@@ -153,6 +155,8 @@ class Appending:
                 field="record",
                 advice="Append a protocol version by yourself",
             )
+        elif content is not None:
+            problem = self.why_not(content)
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return

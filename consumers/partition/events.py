@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from commitlog.core.decisions import Change
 from commitlog.core.tables.lance_tables import VersionRanges
@@ -82,6 +82,14 @@ def versions_of(outcome: Outcome) -> tuple[Version, ...]:
     )
 
 
+class Filing(NamedTuple):
+    """How many changes of one table got their files, and the bytes that they held until then."""
+
+    incarnation: str
+    changes: int
+    bytes: int
+
+
 @dataclass(slots=True)
 class Filed:
     """What the materializer has done since it reported last."""
@@ -96,6 +104,7 @@ class Filed:
     """Tables whose files cannot be written at present."""
     strangers: tuple[tuple[TableId, int, str], ...] = ()
     """Versions written around the log that were in the way, and where they were moved."""
+    filings: tuple[Filing, ...] = ()
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.creation import empty_state
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
-from consumers.partition.events import Event, Filed
+from consumers.partition.events import Event, Filed, Filing
 from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.lance_branches import follow_branch
 from consumers.partition.mailbox import Displaced, Outside
@@ -96,6 +96,7 @@ class Materializer:
         self._strangers: list[tuple[TableId, int, str]] = []
         self._news: dict[str, int] = {}
         """The newest versions that were written and not reported yet."""
+        self._filings: list[Filing] = []
         self._reported_failing: tuple[str, ...] = ()
         self._outside = Outside()
         """Whether its thread is in a local store."""
@@ -263,8 +264,11 @@ class Materializer:
         strangers, self._strangers = tuple(self._strangers), []
         if readable or strangers or self._news or failing != self._reported_failing:
             news, self._news, self._reported_failing = list(self._news.items()), {}, failing
+            filings, self._filings = tuple(self._filings), []
             done = self.written_sequence
-            self._report(Filed(readable, news, done, failing=failing, strangers=strangers))
+            self._report(
+                Filed(readable, news, done, failing=failing, strangers=strangers, filings=filings)
+            )
 
     def _begin_write(self, files: TableFiles) -> None:
         files.heard_offset = self._heard_offset
@@ -311,12 +315,13 @@ class Materializer:
             self._failing.add(files.incarnation)
             return
         finally:
-            for event in files.done:
+            done, filings = files.take_done()
+            self._filings += filings
+            for event in done:
                 event.unwritten -= 1
                 if not event.unwritten:
                     del self._unwritten[event.outcome.sequence]
                     self._readable.append(event)
-            files.done.clear()
             self._strangers += [(files.table, *one) for one in files.strangers]
             files.strangers.clear()
             if files.written_version != files.reported_version:
@@ -383,8 +388,7 @@ class Materializer:
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1
-            if event is not None:
-                files.done.append(event)
+            files.note_done(change, event)
             if change.staged_path:
                 # A staged file that stays behind does no harm.
                 with contextlib.suppress(OSError):

@@ -49,6 +49,7 @@ from consumers.partition.others import only_retained
 from consumers.partition.past_outcomes import maker_of
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
+from consumers.partition.unwritten import USUAL, Unwritten, UnwrittenMax
 
 CATCH_UP_SECONDS = 600.0
 CAMPAIGN_SECONDS = 30.0
@@ -81,6 +82,7 @@ class Session:
         offset_folder: Folder | None = None,
         lanes: Lanes | None = None,
         open_store: Callable[[str], ObjectStore] = store_for,
+        unwritten_max: UnwrittenMax = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Recover from the newest checkpoint; refuse if the log isn't the one it was made from.
@@ -122,6 +124,7 @@ class Session:
             heard_offset=replica.outcomes_position,
         )
         self._adopt(machine)
+        self.unwritten = Unwritten(machine.tables, unwritten_max)
         self.materializer.written_sequence = self.published = replica.chain.sequence
         self._ahead_at = 0.0
         self.saving = Saving(checkpoints, self.lanes, lambda prepared: self.on_saved(prepared))
@@ -140,16 +143,11 @@ class Session:
 
     def _adopt(self, machine: Machine) -> None:
         """Take the tables' files as a checkpoint has them."""
-        for table in machine.tables.values():
-            self.readable.adopt(table.incarnation, table.version if table.manifest else 0)
-            if table.manifest is not None:
-                self.materializer.adopt(
-                    table.table_id,
-                    table.incarnation,
-                    table.location,
-                    table.policy,
-                    table.manifest.copy(),
-                )
+        for name, table in machine.tables.items():
+            made, place, state = table.incarnation, table.location, table.manifest
+            self.readable.adopt(made, table.version if state else 0)
+            if state is not None:
+                self.materializer.adopt(name, made, place, table.policy, state.copy())
 
     def now(self) -> float:
         """Return the time on which deadlines are based."""
@@ -158,14 +156,11 @@ class Session:
     def status(self) -> dict[str, Any]:
         """Return how far files and acknowledgements are."""
         lag = self._clock() - self._followed_at if self._behind() > 0 else 0.0
-        tables = self.failing_tables
-        if lag > SLOW_SECONDS and not tables:
-            heads = self.catalogue.heads()
-            late = (head.table for head, at in self.readable.beside(heads) if at < head.version)
-            tables = tuple(map(format_table_id, late))
+        late = self.unwritten.tables() if lag > SLOW_SECONDS else []
         return {
+            **self.unwritten.status(),
             "written_sequence": self.written_sequence,
-            "failing_tables": list(tables),
+            "failing_tables": list(self.failing_tables) or late,
             "files_lag_seconds": round(lag, 3),
             "acknowledge_lag_seconds": round(self.leader.silence_seconds if self.leader else 0, 3),
         }
@@ -281,6 +276,7 @@ class Session:
             meters=self.meters,
             clock=self._clock,
         )
+        self.leader.appending.why_not = self.unwritten.why_not
         return self.leader
 
     def checkpoint(self) -> bool:
@@ -313,6 +309,7 @@ class Session:
         if not self._behind():
             self._followed_at = self._clock()
         self.published = events[-1].outcome.sequence
+        self.unwritten.committed(events)
         self.materializer.put(events)
         self.on_committed(events)
 
@@ -343,6 +340,7 @@ class Session:
             self.on_stranger(format_table_id(table), version, target)
         for incarnation, version in filed.versions:
             self.readable.written(incarnation, version)
+        self.unwritten.filed(filed.filings)
         self.meters.filed(filed.events, self._clock())
         done = []
         for event in filed.events:

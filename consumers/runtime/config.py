@@ -108,6 +108,8 @@ class Config:
     token: str = _setting("", "what writers must show at the leader's socket", is_secret=True)
     maintain: bool = _setting(True, "keep tables fast unattended: compaction, indices, manifests")
     quotas: str = _setting("", "transactions per second by principal: NAME=RATE,...; * is others")
+    unwritten_versions: int = _setting(20_000, "versions of a table that may lack files", least=1)
+    unwritten_memory: int = _setting(512, "MiB that all that lacks files may take", least=1)
     iceberg_tables_max: int = _setting(100, "tables of one Iceberg transaction", least=1)
     iceberg_updates_max: int = _setting(1000, "updates of a table in an Iceberg commit", least=1)
     iceberg_timeout: int = _setting(30, "seconds that an Iceberg commit may take", least=1)

@@ -45,6 +45,7 @@ from consumers.partition.past_outcomes import maker_of
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_followed, settle_roots
+from consumers.partition.unwritten import USUAL, UnwrittenMax
 from consumers.runtime.places import RootMoved, is_marked, staying
 from consumers.runtime.roots import RootUnusable
 from consumers.runtime.steady_clock import SteadyClock
@@ -80,6 +81,7 @@ class CommitterOptions:
     token: str = field(default="", repr=False)
     checkpoint_seconds: float = 30.0
     quotas: Quotas | None = None
+    unwritten_max: UnwrittenMax = USUAL
     allowed_locations: tuple[str, ...] = ()
     """If there are some: base paths lie below one of these prefixes or the tables root."""
 
@@ -177,7 +179,13 @@ class Committer:
             )
         self._checks.await_settings(stop)
         offsets = DiskFolder(self._options.root / "past" / str(self._options.partition))
-        session = Session(self._log, self._genesis, self._checkpoints, offset_folder=offsets)
+        session = Session(
+            self._log,
+            self._genesis,
+            self._checkpoints,
+            offset_folder=offsets,
+            unwritten_max=self._options.unwritten_max,
+        )
         self._session = session
         self._old_versions.rules = lambda: session.follower.machine.rules
         session.materializer.start()

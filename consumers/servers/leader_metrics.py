@@ -33,6 +33,8 @@ _GAUGES = (
     ("voids", "commitlog_void_records", "Outcome records that are void."),
     ("bypasses_found", "commitlog_bypasses", "Versions found that were written around the log."),
     ("files_lag_seconds", "commitlog_materializer_lag_seconds", "How late files are."),
+    ("unwritten_versions", "commitlog_unwritten_versions", "Versions that wait for their files."),
+    ("unwritten_bytes", "commitlog_unwritten_bytes", "About the memory that these take."),
     ("decision_lag_seconds", "commitlog_decision_lag_seconds", "How late decisions are."),
     ("rows_lag_seconds", "commitlog_rows_lag_seconds", "How late writes of rows are applied."),
     (
@@ -74,6 +76,11 @@ _STATES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         "commitlog_failing_tables",
         "Tables whose manifests cannot be written.",
         lambda one: len(one.get("failing_tables") or ()),
+    ),
+    (
+        "commitlog_full_tables",
+        "Tables that get no more commits until their files follow.",
+        lambda one: len(one.get("full_tables") or ()),
     ),
 )
 

@@ -31,6 +31,7 @@ LAG_SECONDS_MAX = 30.0
 """A transaction that waits longer for its decision is waiting for somebody to look."""
 FILES_SECONDS_MAX = 30.0
 """Files that are later than this are waiting for somebody to look at their store."""
+NAMED_MAX = 10
 SILENCE_SECONDS_MAX = 10.0
 """The leader's deciding thread comes by at least every second; then it hangs."""
 SETTINGS_SECONDS = 3600.0
@@ -285,18 +286,17 @@ class Health:
             return Check(name, Level.FAIL, found, "see that Kafka takes what is appended")
         failing = status.get("failing_tables") or []
         files_lag = float(status.get("files_lag_seconds", 0))
+        full, advice = _named(status.get("full_tables") or []), "see the committer's log"
+        goes_on = f"{full} get no more until their files follow" if full else "commits go on"
+        behind = f"{status.get('unwritten_versions', 0):,} versions wait, {goes_on}"
         if files_lag > FILES_SECONDS_MAX:
-            tables = ", ".join(map(str, failing)) or "some tables"
+            tables = _named(failing) or "some tables"
             found = f"{where}; manifests of {tables} have not been written for {files_lag:.0f} s"
-            advice = "see the committer's log for what their stores say; commits go on"
+            advice = f"{advice} for what their stores say; {behind}"
             return Check(name, Level.FAIL, found, advice)
-        if failing:
-            return Check(
-                name,
-                Level.WARN,
-                f"{where}; manifests of {', '.join(map(str, failing))} cannot be written",
-                "see the committer's log; commits go on, files follow once they can be written",
-            )
+        if failing or full:
+            found = f"{where}; manifests of {_named(failing) or full} cannot be written"
+            return Check(name, Level.WARN, found, f"{advice}; {behind}")
         rows_lag = float(status.get("rows_lag_seconds", 0))
         if rows_lag > LAG_SECONDS_MAX:
             found = f"{where}; a write of rows has been waiting for {rows_lag:.0f} s"
@@ -365,6 +365,11 @@ def index_check(
         return f"{sum(has.values())} outcomes"
 
     return finding("index", look, advice)
+
+
+def _named(tables: list[str]) -> str:
+    more = len(tables) - NAMED_MAX
+    return ", ".join(map(str, tables[:NAMED_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _number(value: object) -> int:

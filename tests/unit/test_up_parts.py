@@ -497,6 +497,7 @@ def test_the_cluster_is_asked_only_when_its_leaders_do_not_show_that_it_answers(
         ({"decision_lag_seconds": health.LAG_SECONDS_MAX + 1}, Level.FAIL),
         ({"deciding_silence_seconds": health.SILENCE_SECONDS_MAX + 1}, Level.FAIL),
         ({"failing_tables": ["ns$t"]}, Level.WARN),
+        ({"full_tables": ["ns$t"], "unwritten_versions": 20_000}, Level.WARN),
         ({"rows_lag_seconds": health.LAG_SECONDS_MAX + 1}, Level.WARN),
     ],
 )

@@ -1,0 +1,136 @@
+"""What is committed and waits for its files, by table, and which tables wait for too many.
+
+A store may be slower than a table's writers, or away, and until a version has its files, it is in
+the memory of every committer. So the leader appends nothing more to such a table for writers: they
+wait for its store, and nobody else does. What is in the log all the same is decided as ever: this
+is about what is appended, never about a decision. A writer that appends by itself isn't stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.core.decisions import Change
+from commitlog.core.tables.lance_tables import Table
+from commitlog.errors import Overloaded
+from commitlog.model.operations import DeregisterTable, DropTable, WriteRows
+from commitlog.model.records import LogRecord, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.events import Event, Filing
+
+CHANGE_BYTES = 3_500
+"""What a small append takes until it has its file, in a committer's memory (measured)."""
+RETRY_SECONDS = 1.0
+MIB = 1 << 20
+_GO_ON = (DropTable, DeregisterTable, WriteRows)
+"""What ends a table frees memory; what only writes rows makes no version by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenMax:
+    """How much may wait for its files, in the memory of one committer."""
+
+    versions: int = 20_000
+    """Of one table."""
+    mib: int = 512
+    """Of all tables: with more, those that have more than an equal share get no more."""
+
+
+USUAL = UnwrittenMax()
+
+
+def held_bytes(change: Change, event: Event) -> int:
+    """Return about how many bytes a change takes until it has its files."""
+    delta, size = change.delta, CHANGE_BYTES + len(event.record) + 3 * len(change.message)
+    if delta is not None:
+        size += len(delta.header or b"") + len(delta.index_section or b"")
+        for _, fragment in delta.fragments:
+            size += len(fragment)
+    return size
+
+
+@dataclass(slots=True)
+class _Backlog:
+    table: TableId
+    changes: int = 0
+    bytes: int = 0
+
+
+class Unwritten:
+    """The backlog of each table whose files are behind. Owned by the loop."""
+
+    def __init__(self, tables: Mapping[TableId, Table], most: UnwrittenMax = USUAL) -> None:
+        """Know no backlog; `tables` says which incarnation has a name now."""
+        self._tables, self.most = tables, most
+        self._behind: dict[str, _Backlog] = {}
+        self._bytes = 0
+
+    def committed(self, events: Iterable[Event]) -> None:
+        """Count what Kafka acknowledged."""
+        for event in events:
+            for change in event.changes:
+                if change.iceberg is None:
+                    backlog = self._behind.get(change.incarnation)
+                    if backlog is None:
+                        backlog = self._behind[change.incarnation] = _Backlog(change.table)
+                    size = held_bytes(change, event)
+                    backlog.changes += 1
+                    backlog.bytes += size
+                    self._bytes += size
+
+    def filed(self, filings: Iterable[Filing]) -> None:
+        """Hear from the materializer what has its files."""
+        for incarnation, changes, size in filings:
+            backlog = self._behind[incarnation]
+            backlog.changes -= changes
+            backlog.bytes -= size
+            self._bytes -= size
+            if not backlog.changes:
+                del self._behind[incarnation]
+
+    def why_not(self, record: LogRecord) -> Overloaded | None:
+        """Say why no such record is appended for a writer now; None if it may be."""
+        if not self._behind or not isinstance(record, Transaction):
+            return None
+        for operation in record.operations:
+            table = self._tables.get(getattr(operation, "table", ()))
+            backlog = self._behind.get(table.incarnation) if table is not None else None
+            if backlog is None or isinstance(operation, _GO_ON) or not self._is_full(backlog):
+                continue
+            assert table is not None
+            name = format_table_id(table.table_id)
+            return Overloaded(
+                f"{name} has {backlog.changes:,} committed versions"
+                f" ({backlog.bytes / MIB:,.1f} MiB) whose files aren't written yet, since its"
+                f" store is slower than its writers, or away. {self._limit(backlog)} Repeat the"
+                " call later; `commitlog doctor` and the committer's log say what the store does",
+                RETRY_SECONDS,
+                name,
+            )
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """Return how much waits, and which tables get no more."""
+        full = (one for one in self._behind.values() if self._is_full(one))
+        return {
+            "unwritten_versions": sum(one.changes for one in self._behind.values()),
+            "unwritten_bytes": self._bytes,
+            "full_tables": [format_table_id(one.table) for one in full],
+        }
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables whose files are behind."""
+        return [format_table_id(one.table) for one in self._behind.values()]
+
+    def _is_full(self, backlog: _Backlog) -> bool:
+        if backlog.changes >= self.most.versions:
+            return True
+        room = self.most.mib * MIB
+        return self._bytes > room and backlog.bytes * len(self._behind) > room
+
+    def _limit(self, backlog: _Backlog) -> str:
+        if backlog.changes >= self.most.versions:
+            return f"At most {self.most.versions:,} of a table may be (unwritten_versions)."
+        return f"All tables' may take {self.most.mib:,} MiB of memory (unwritten_memory)."
