@@ -15,6 +15,7 @@ from consumers.partition.catalogue import Head
 from consumers.partition.events import Version
 from consumers.partition.mailbox import Reply
 
+TICK_SECONDS = 0.1
 _BEGINS = frozenset({ChangeKind.CREATED, ChangeKind.DECLARED, ChangeKind.REGISTERED})
 
 
@@ -32,6 +33,7 @@ class Readable:
         """Know no table."""
         self._written: dict[str, int] = {}
         self._by_incarnation: dict[str, list[_Waiter]] = {}
+        self._tick_at = 0.0
 
     def adopt(self, incarnation: str, version: int) -> None:
         """Take a table as a checkpoint has it."""
@@ -77,7 +79,10 @@ class Readable:
             self._by_incarnation.setdefault(incarnation, []).append(waiter)
 
     def tick(self, now: float) -> None:
-        """Refuse those who have waited for too long."""
+        """Refuse those who have waited for too long; called with each commit, it looks at times."""
+        if now < self._tick_at:
+            return
+        self._tick_at = now + TICK_SECONDS
         for incarnation, waiters in list(self._by_incarnation.items()):
             for waiter in waiters:
                 if waiter.deadline <= now:
@@ -98,9 +103,10 @@ class Readable:
         waiters = self._by_incarnation.get(incarnation)
         if not waiters:
             return
-        due = [waiter for waiter in waiters if self.has(waiter.versions)]
-        if due:
-            self._keep(incarnation, [w for w in waiters if w not in due])
+        due, left = [], []
+        for waiter in waiters:
+            (due if self.has(waiter.versions) else left).append(waiter)
+        self._keep(incarnation, left)
         for waiter in due:
             waiter.reply.give(None)
 
