@@ -29,9 +29,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from commitlog.adapters.storage import ObjectStore, is_local, store_for
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.tables.creation import empty_state
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
+from consumers.partition.agenda import Agenda
 from consumers.partition.events import Event, Filed, Filing
 from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.lance_branches import follow_branch
@@ -42,6 +42,7 @@ from consumers.partition.table_files import (
     TableFiles,
     apply_change,
     delete_versions,
+    files_of,
     retry_later,
     write_manifest,
 )
@@ -91,13 +92,14 @@ class Materializer:
         """Items from the queue that aren't due yet."""
         self._by_incarnation: dict[str, TableFiles] = {}
         self._deletions = Deletions()
-        self._dirty: dict[str, None] = {}
+        self._agenda = Agenda()
         self._failing: set[str] = set()
         self._strangers: list[tuple[TableId, int, str]] = []
         self._news: dict[str, int] = {}
         """The newest versions that were written and not reported yet."""
         self._filings: list[Filing] = []
-        self._reported_failing: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
+        self._has_failing_news = False
         self._outside = Outside()
         """Whether its thread is in a local store."""
         self.on_outside: Callable[[], None] = lambda: None
@@ -181,18 +183,16 @@ class Materializer:
                 pass
             self._await_writes()
         except Displaced:
-            self._queue.put((0.0, []))  # so that what it has written is looked at
+            return
         except BaseException as error:
             logger.exception("the materializer stopped; no more manifests are written")
             self._on_end(error)
 
     def _patience(self) -> float:
         """Return for how many seconds nothing is due unless something comes."""
-        if self._failing or self._waiting:
+        if self._waiting:
             return 0.05
-        dirty = (self._by_incarnation[incarnation] for incarnation in self._dirty)
-        due = min((files.gather_until for files in dirty if files.writing is None), default=None)
-        return 1.0 if due is None else max(0.0005, due - self._clock())
+        return min(1.0, max(0.0005, self._agenda.due_at - self._clock()))
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Empty the queue, waiting for its first item; return whether the end was in it."""
@@ -220,39 +220,33 @@ class Materializer:
             self._heard_offset = event.offset + 1
             for change in changes:
                 self._files_of(change).pending.append((change, event))
-                self._dirty[change.incarnation] = None
+            self._agenda.add(change.incarnation for change in changes)
 
     def _files_of(self, change: Change) -> TableFiles:
-        files = self._by_incarnation.get(change.incarnation)
-        if files is None:
-            store = open_or_fail_later(self._open_store, change.location)
-            files = TableFiles(
-                table=change.table,
-                incarnation=change.incarnation,
-                location=change.location,
-                policy=change.policy,
-                store=store,
-                state=empty_state(),
-            )
-            if change.kind is not ChangeKind.CREATED:
-                files.naming_scheme = ""
-            self._by_incarnation[change.incarnation] = files
+        files = self._by_incarnation.get(change.incarnation) or files_of(change, self._open_store)
+        self._by_incarnation[change.incarnation] = files
         return files
 
     def _write_all(self) -> None:
         now = self._clock()
-        for incarnation in list(self._dirty):
-            files = self._by_incarnation[incarnation]
-            if files.writing is not None:
+        is_stopped = self._stopped.is_set()
+        if is_stopped:
+            self._agenda.add(self._by_incarnation)
+        for incarnation in self._agenda.take(now):
+            files = self._by_incarnation.get(incarnation)
+            if files is not None and files.writing is not None:
                 if not files.writing.done():
-                    continue
+                    continue  # it will be told of
                 self._settle(files, files.writing.result)
-                # The next write begins at once: this loop may not come back to the table.
-                if files.failures or not files.pending:
+                if files.failures:
                     continue
-            if max(files.retry_at, files.gather_until) > now and not self._stopped.is_set():
+            if files is None or not files.pending:
                 continue
-            self._begin_write(files)
+            until = max(files.retry_at, files.gather_until)
+            if until > now and not is_stopped:
+                self._agenda.put_off(incarnation, until)
+            else:
+                self._begin_write(files)
         # A table that can't be written delays only its own answers.
         readable, self._readable = self._readable, []
         if readable:
@@ -260,15 +254,15 @@ class Materializer:
             self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
             missing = next(iter(self._unwritten), self._newest_written + 1)
             self.written_sequence = max(self.written_sequence, missing - 1)
-        failing = self.failing() if self._failing or self._reported_failing else ()
         strangers, self._strangers = tuple(self._strangers), []
-        if readable or strangers or self._news or failing != self._reported_failing:
-            news, self._news, self._reported_failing = list(self._news.items()), {}, failing
+        if readable or strangers or self._news or self._has_failing_news:
+            if self._has_failing_news:
+                self._has_failing_news, self._reported = False, self.failing()
+            news, self._news = list(self._news.items()), {}
             filings, self._filings = tuple(self._filings), []
-            done = self.written_sequence
-            self._report(
-                Filed(readable, news, done, failing=failing, strangers=strangers, filings=filings)
-            )
+            filed = Filed(readable, news, self.written_sequence, self._reported, strangers)
+            filed.filings = filings
+            self._report(filed)
 
     def _begin_write(self, files: TableFiles) -> None:
         files.heard_offset = self._heard_offset
@@ -279,8 +273,12 @@ class Materializer:
             self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
         # One version at a time, so that each is reported once it exists.
         files.writing = self._side_by_side.submit(self._write_timed, files, 1)
-        # An empty group, so that the end is looked at when it comes.
-        files.writing.add_done_callback(lambda _: self._queue.put((0.0, [])))
+        files.writing.add_done_callback(lambda _: self._tell(files))
+
+    def _tell(self, files: TableFiles) -> None:
+        # An empty group ends a wait.
+        self._agenda.tell(files.incarnation)
+        self._queue.put((0.0, []))
 
     def _write_here(self, files: TableFiles) -> None:
         """Write on this thread, which is cheaper than asking another one."""
@@ -295,6 +293,7 @@ class Materializer:
         else:
             written.set_result(None)
         if not self._outside.come_back():
+            self._tell(files)
             raise Displaced(None, None)
         self._settle(files, written.result)
 
@@ -312,6 +311,8 @@ class Materializer:
             write()
         except (OSError, CommitLogError) as error:
             retry_later(files, error, self._clock())
+            self._agenda.put_off(files.incarnation, files.retry_at)
+            self._has_failing_news |= files.incarnation not in self._failing
             self._failing.add(files.incarnation)
             return
         finally:
@@ -327,12 +328,11 @@ class Materializer:
             if files.written_version != files.reported_version:
                 files.reported_version = self._news[files.incarnation] = files.written_version
         files.succeeded(self._clock)
+        self._has_failing_news |= files.incarnation in self._failing
         self._failing.discard(files.incarnation)
-        if not files.pending:
-            del self._dirty[files.incarnation]
-            if files.dropped:
-                # What comes under this name again is another table's, or registered again.
-                del self._by_incarnation[files.incarnation]
+        if files.dropped and not files.pending:
+            # What comes under this name again is another table's, or registered again.
+            del self._by_incarnation[files.incarnation]
 
     def _await_writes(self) -> None:
         """Write the missing files in object stores, and report them, as far as there is time."""

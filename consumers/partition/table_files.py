@@ -35,6 +35,7 @@ from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event, Filing
+from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.trouble import Trouble
 from consumers.partition.unwritten import held_bytes
 
@@ -124,6 +125,19 @@ class TableFiles:
                 name = format_table_id(self.table)
                 self.trouble.over(f"table {name}: its manifests are written again", now())
             self.trouble = None
+
+
+def files_of(change: Change, open_store: Callable[[str], ObjectStore]) -> TableFiles:
+    """Begin with a table's first change."""
+    return TableFiles(
+        table=change.table,
+        incarnation=change.incarnation,
+        location=change.location,
+        policy=change.policy,
+        store=open_or_fail_later(open_store, change.location),
+        state=empty_state(),
+        naming_scheme="V2" if change.kind is ChangeKind.CREATED else "",
+    )
 
 
 def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:

@@ -1,0 +1,55 @@
+"""Which tables the materializer looks at next: those with news, and those whose time has come.
+
+A step costs what there is to do, however many tables wait for their stores.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from math import inf
+
+
+class Agenda:
+    """Incarnations to look at. Owned by the materializer's thread, but for `tell`."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._now: dict[str, None] = {}
+        self._later: list[tuple[float, str]] = []
+        """A heap; what isn't in `_times` with the same time is void."""
+        self._times: dict[str, float] = {}
+        self._told: deque[str] = deque()
+
+    def add(self, incarnations: Iterable[str]) -> None:
+        """Have these looked at in the next step."""
+        self._now.update(dict.fromkeys(incarnations))
+
+    def tell(self, incarnation: str) -> None:
+        """Do the same from any thread."""
+        self._told.append(incarnation)
+
+    def put_off(self, incarnation: str, until: float) -> None:
+        """Have a table looked at again at that time, or before, if that was said already."""
+        if until < self._times.get(incarnation, inf):
+            self._times[incarnation] = until
+            heapq.heappush(self._later, (until, incarnation))
+
+    @property
+    def due_at(self) -> float:
+        """When there is something to look at, if nobody tells of anything before."""
+        return 0.0 if self._now else self._later[0][0] if self._later else inf
+
+    def take(self, now: float) -> Iterator[str]:
+        """Yield what is due, each one as it is taken off: whoever stops leaves the rest."""
+        while self._told:
+            self._now[self._told.popleft()] = None
+        while self._later and self._later[0][0] <= now:
+            at, incarnation = heapq.heappop(self._later)
+            if self._times.get(incarnation) == at:
+                del self._times[incarnation]
+                self._now[incarnation] = None
+        for incarnation in list(self._now):
+            del self._now[incarnation]
+            yield incarnation
