@@ -48,7 +48,7 @@ from consumers.partition.table_files import (
 )
 
 SIDE_BY_SIDE = 16
-"""How many tables in object stores are written at once."""
+"""How many tables of one object store are written at once."""
 END_SECONDS = 5.0
 GIVEN_UP_AFTER = {Policy.EVERY: 100, Policy.LATEST: 3}
 """After so many failures in a row, minutes or a second, a dropped table is given up."""
@@ -106,7 +106,8 @@ class Materializer:
         """Called when its thread has just gone there."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._side_by_side: ThreadPoolExecutor | None = None
+        self._side_by_side: dict[str, ThreadPoolExecutor] = {}
+        """By store: one that hangs takes no threads of others."""
         self.written_sequence = 0
         """Up to this outcome, everything has its files."""
         self._unwritten: OrderedDict[int, None] = OrderedDict()
@@ -229,8 +230,7 @@ class Materializer:
 
     def _write_all(self) -> None:
         now = self._clock()
-        is_stopped = self._stopped.is_set()
-        if is_stopped:
+        if self._stopped.is_set():
             self._agenda.add(self._by_incarnation)
         for incarnation in self._agenda.take(now):
             files = self._by_incarnation.get(incarnation)
@@ -243,7 +243,7 @@ class Materializer:
             if files is None or not files.pending:
                 continue
             until = max(files.retry_at, files.gather_until)
-            if until > now and not is_stopped:
+            if until > now and not self._stopped.is_set():
                 self._agenda.put_off(incarnation, until)
             else:
                 self._begin_write(files)
@@ -269,16 +269,16 @@ class Materializer:
         if is_local(files.location) and (files.is_quick or self._thread is None):
             self._write_here(files)
             return
-        if self._side_by_side is None:
-            self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
+        store = "/".join(files.location.split("/")[:3])  # `s3://bucket`, or the top of a path
+        pool = self._side_by_side.get(store) or ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
+        self._side_by_side[store] = pool
         # One version at a time, so that each is reported once it exists.
-        files.writing = self._side_by_side.submit(self._write_timed, files, 1)
+        files.writing = pool.submit(self._write_timed, files, 1)
         files.writing.add_done_callback(lambda _: self._tell(files))
 
     def _tell(self, files: TableFiles) -> None:
-        # An empty group ends a wait.
         self._agenda.tell(files.incarnation)
-        self._queue.put((0.0, []))
+        self._queue.put((0.0, []))  # it ends a wait
 
     def _write_here(self, files: TableFiles) -> None:
         """Write on this thread, which is cheaper than asking another one."""
@@ -343,8 +343,8 @@ class Materializer:
                 break
             wait(writing, timeout=END_SECONDS, return_when=FIRST_COMPLETED)
             self._write_all()
-        if self._side_by_side is not None:
-            self._side_by_side.shutdown(wait=False, cancel_futures=True)
+        for pool in self._side_by_side.values():
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _write_table(self, files: TableFiles, versions_max: int) -> None:
         """Write a table's pending versions by its policy: under `every` only this many."""

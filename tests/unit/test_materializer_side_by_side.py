@@ -24,7 +24,8 @@ from tests.core_world import World, append
 from tests.waiting import wait_until
 
 WAIT_SECONDS = 180.0
-TABLES = ("a", "b", "c")
+PLACES = {"a": "s3://bucket/a", "b": "s3://bucket/b", "c": "s3://other/c"}
+TABLES = tuple(PLACES)
 
 
 class RemoteFolder(LocalStore):
@@ -61,7 +62,7 @@ class Running:
             world.ask(f"id-{name}", append(1, f"{name}.lance", table=(name,)))
         self.changes: dict[str, list[Change]] = {name: [] for name in TABLES}
         for change in world.changes:
-            location = f"s3://bucket/{change.table[0]}"
+            location = PLACES[change.table[0]]
             self.changes[change.table[0]].append(replace(change, location=location))
             if location not in self.stores:
                 self.stores[location] = RemoteFolder(root, location)
@@ -90,7 +91,7 @@ class Running:
 
     def store(self, name: str) -> RemoteFolder:
         """Return a table's store."""
-        return self.stores[f"s3://bucket/{name}"]
+        return self.stores[PLACES[name]]
 
 
 @pytest.fixture(params=list(Policy))
@@ -111,6 +112,21 @@ def test_a_store_that_hangs_holds_up_its_own_table_only(running: Running) -> Non
     later = running.put(running.changes["a"][1])
     running.store("a").may_write.set()
     running.await_told(hanging, *others, later)
+
+
+def test_a_store_with_many_tables_that_hangs_takes_no_other_store_s_threads(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIDE_BY_SIDE", 2)
+    for name in "ab":
+        running.store(name).may_write.clear()
+    hanging = [running.put(running.changes[name][0]) for name in "ab"]
+    assert all(running.store(name).asked.wait(WAIT_SECONDS) for name in "ab")
+    other = [running.put(change) for change in running.changes["c"]]
+    running.await_told(*other)
+    for name in "ab":
+        running.store(name).may_write.set()
+    running.await_told(*hanging, *other)
 
 
 def test_one_transaction_s_tables_are_written_at_once(running: Running) -> None:
