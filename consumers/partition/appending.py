@@ -27,7 +27,8 @@ from commitlog.errors import (
     Overloaded,
     Unavailable,
 )
-from commitlog.model.records import LogRecord, ProtocolVersion, Submitted
+from commitlog.model.records import LogRecord, ProtocolVersion, Submitted, Transaction
+from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
 from consumers.partition.brokers_clock import BrokersClock
@@ -45,7 +46,11 @@ up to six of them wait for nothing."""
 UNDECIDED_MAX = 5_000
 BYTES_MAX = 64 * 1024 * 1024
 """Of records that writers sent, so many may be undecided, or so much on its way; more are refused
-for the moment."""
+for the moment. Of what is undecided, tables that have an equal share, or more, get no more: so one
+whose store is away leaves room for others."""
+UNDECIDED_HARD_MAX = 3
+"""Times as many may be undecided in all: many tables may have less than their share."""
+SHARES_SECONDS = 0.1
 RETRY_SECONDS = 0.2
 REST_SECONDS = 60.0
 """After a record that Kafka didn't acknowledge, none is appended for others for so long."""
@@ -94,6 +99,9 @@ class Appending:
         self.why_not: Callable[[LogRecord], CommitLogError | None] = lambda record: None
         """Says why a record isn't appended for now; None if it may be."""
         self._bytes = 0
+        self._by_table: Counter[TableId] = Counter()
+        self._counted_until = 0.0
+        """How many records of each table are undecided, as counted a moment ago."""
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
         self._problem, self._rests_until = "", 0.0
@@ -156,7 +164,7 @@ class Appending:
                 advice="Append a protocol version by yourself",
             )
         elif content is not None:
-            problem = self.why_not(content)
+            problem = self._why_not_this(content, undecided) or self.why_not(content)
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
@@ -252,10 +260,30 @@ class Appending:
     def _why_not(self, undecided: int) -> CommitLogError | None:
         if self._clock() < self._rests_until:
             return Unavailable(self._problem)
-        if undecided + len(self._own) + len(self._landed) >= UNDECIDED_MAX:
+        if self._undecided(undecided) >= UNDECIDED_HARD_MAX * UNDECIDED_MAX:
             return Overloaded("too many transactions are undecided", RETRY_SECONDS)
         if self._bytes >= BYTES_MAX:
             return Overloaded("too much is on its way to Kafka", RETRY_SECONDS)
+        return None
+
+    def _undecided(self, decidable: int) -> int:
+        return decidable + len(self._own) + len(self._landed)
+
+    def _why_not_this(self, record: LogRecord, undecided: int) -> Overloaded | None:
+        if self._undecided(undecided) < UNDECIDED_MAX:
+            return None
+        now, counts = self._clock(), self._by_table
+        if now >= self._counted_until:
+            self._counted_until = now + SHARES_SECONDS
+            taken = (*self._replica.undecided.values(), *self._landed.values())
+            waiting = [one.record for one in taken] + [own.content for own in self._own.values()]
+            counts.clear()
+            counts.update(table for one in waiting for table in _tables_of(one))
+        for table in _tables_of(record):
+            if counts[table] * len(counts) >= UNDECIDED_MAX:
+                which = f"{counts[table]:,} of them of {format_table_id(table)}" if table else ""
+                text = f"too many transactions are undecided, {which or 'of no table'}"
+                return Overloaded(f"{text}; see the committer's log", RETRY_SECONDS)
         return None
 
     def _fail(self, sent: RecordSent, error: Exception) -> None:
@@ -268,3 +296,9 @@ class Appending:
         failed = error if isinstance(error, CommitLogError) else Unavailable(str(error))
         is_sure = isinstance(error, DeliveryFailed) and error.appended is False
         sent.refuse(failed, False if is_sure else None)
+
+
+def _tables_of(record: LogRecord) -> set[TableId]:
+    """Return the tables that a record names; one without a name, if there is none."""
+    operations = record.operations if isinstance(record, Transaction) else ()
+    return {getattr(operation, "table", ()) for operation in operations} or {()}

@@ -17,6 +17,7 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.client import sending
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.errors import Overloaded
+from consumers.partition import appending
 from consumers.partition.unwritten import UnwrittenMax
 from consumers.servers.committer import CommitterOptions
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -26,19 +27,26 @@ MOST = 20
 
 
 class Store:
-    """Holds the manifests of table `slow` back."""
+    """Holds what the leader asks of table `slow` back: its manifests, and looks at its files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = threading.Event()
         self.answers.set()
-        create = LocalStore.create
+        create, size = LocalStore.create, LocalStore.size
+        self.holds_looks = False
 
         def held(store: LocalStore, path: str, data: bytes) -> bool:
             if "/slow-" in store._root and path.startswith("_versions/"):
                 assert self.answers.wait(WAIT_SECONDS)
             return create(store, path, data)
 
+        def looked(store: LocalStore, path: str) -> int:
+            if "/slow-" in store._root and self.holds_looks:
+                assert self.answers.wait(WAIT_SECONDS)
+            return size(store, path)
+
         monkeypatch.setattr(LocalStore, "create", held)
+        monkeypatch.setattr(LocalStore, "size", looked)
 
 
 @pytest.fixture
@@ -131,3 +139,25 @@ def test_what_is_in_the_log_by_itself_is_decided(running: Service, store: Store)
     assert ticket.result(WAIT_SECONDS, wait="committed").version == MOST + 2
     assert unwritten(running) == MOST + 1
     by_itself.close()
+
+
+def test_transactions_that_wait_for_a_store_leave_room_for_other_tables(
+    running: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader looks for data files before it decides: without its store, nothing is decided."""
+    most = 30
+    monkeypatch.setattr(appending, "UNDECIDED_MAX", most)
+    store.answers.clear()
+    store.holds_looks = True
+    client, operation = running.client, an_append(running, "slow")
+    waiting = [client.submit("slow", operation, read_version=1) for _ in range(2 * most)]
+    wait_until(lambda: any(t.delivery_error for t in waiting), "a refusal")
+    undecided = client.runtime().request(0, "status")["undecided"]
+    assert most // 2 <= undecided <= most
+    for number in range(most):
+        assert client.append("quick", rows(number)).version == number + 2
+    [told] = {t.delivery_error for t in waiting if t.delivery_error}
+    assert "slow" in told
+    store.answers.set()
+    for ticket in waiting:
+        assert ticket.result(WAIT_SECONDS, wait="committed").status == "committed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.codecs.avro import encode_protocol_version
 from commitlog.core.log.replica import Replica
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Overloaded, Unavailable
-from commitlog.model.records import ProtocolVersion, Submitted
+from commitlog.model.records import ProtocolVersion, Submitted, Transaction
 from commitlog.ports import DeliveryFailed
 from commitlog.protocol import session_in_key
 from consumers.partition import appending
@@ -26,6 +27,7 @@ from consumers.partition.appending import (
 )
 from consumers.partition.events import RecordLanded, RecordSent
 from tests.contract.worlds import append_all, transaction, transactions_of
+from tests.core_world import append
 
 
 class World:
@@ -354,3 +356,30 @@ def test_a_leader_without_a_writer_for_others_says_so(world: World) -> None:
     refused: list[bool | None] = []
     closed.append(RecordSent("id", b"", "", lambda error, appended: refused.append(appended)), 0)
     assert refused == [False]
+
+
+def test_what_is_undecided_is_shared_by_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending, "UNDECIDED_MAX", 7)
+    world = World()
+    assert len(world.taken) == 1, "the first record is of no table"
+
+    def send(table: str, count: int) -> int:
+        before = len(world.refused)
+        for _ in range(count):
+            asked = Transaction(str(uuid.uuid4()), (append(1, "x.lance", table=(table,)),))
+            world.send_raw(asked.transaction_id, encode_to_append(asked))
+        world.land()
+        return len(world.refused) - before
+
+    assert send("a", 10) == 4
+    assert "6 of them of a" in str(world.refused[0][0])
+    world.now += appending.SHARES_SECONDS
+    assert send("b", 1) == 0, "it has none there"
+    world.now += appending.SHARES_SECONDS
+    assert send("b", 1) == 0, "it has less than a third"
+    assert send("a", 1) == 1
+    world.now += appending.SHARES_SECONDS
+    for name in "cdefghijklmnopq":
+        send(name, 1)
+    assert len(world.taken) == 7 * appending.UNDECIDED_HARD_MAX
+    assert send("z", 1) == 1, "so many in all"
