@@ -45,6 +45,7 @@ from consumers.partition.table_files import (
     files_of,
     retry_later,
     write_manifest,
+    written_by_others,
 )
 
 SIDE_BY_SIDE = 16
@@ -191,9 +192,7 @@ class Materializer:
 
     def _patience(self) -> float:
         """Return for how many seconds nothing is due unless something comes."""
-        if self._waiting:
-            return 0.05
-        return min(1.0, max(0.0005, self._agenda.due_at - self._clock()))
+        return 0.05 if self._waiting else min(1.0, max(0.0005, self._agenda.due_at - self._clock()))
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Empty the queue, waiting for its first item; return whether the end was in it."""
@@ -259,9 +258,8 @@ class Materializer:
             if self._has_failing_news:
                 self._has_failing_news, self._reported = False, self.failing()
             news, self._news = list(self._news.items()), {}
-            filings, self._filings = tuple(self._filings), []
-            filed = Filed(readable, news, self.written_sequence, self._reported, strangers)
-            filed.filings = filings
+            filed = Filed(readable, news, self.written_sequence, self._reported)
+            filed.strangers, filed.filings, self._filings = strangers, tuple(self._filings), []
             self._report(filed)
 
     def _begin_write(self, files: TableFiles) -> None:
@@ -350,7 +348,8 @@ class Materializer:
         """Write a table's pending versions by its policy: under `every` only this many."""
         if files.policy is Policy.EVERY:
             while files.pending and versions_max:
-                self._write_next(files, 1)
+                written = written_by_others(files) if self._delay_seconds else 0
+                self._write_next(files, max(1, written, files.applied))
                 versions_max -= 1
         else:
             work_clock = self._work_clock if is_local(files.location) else self._clock

@@ -103,7 +103,8 @@ class Readable:
         waiters = self._by_incarnation.get(incarnation)
         if not waiters:
             return
-        due, left = [], []
+        due: list[_Waiter] = []
+        left: list[_Waiter] = []
         for waiter in waiters:
             (due if self.has(waiter.versions) else left).append(waiter)
         self._keep(incarnation, left)

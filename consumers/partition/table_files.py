@@ -49,6 +49,8 @@ millisecond takes ten, and nobody should wait five times that."""
 GATHERING_SECONDS_MAX = 0.1
 """The limit of that wait: a slow store takes none of the leader's time, and writers wait."""
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
+AHEAD_MIN, AHEAD_MAX = 4, 1_000
+"""How many versions at least, and at most, a standby takes at once that a leader has written."""
 UNHINTED_MAX = 8
 """A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
 
@@ -202,6 +204,40 @@ def delete_versions(files: TableFiles, change: Change) -> None:
     for version, path in manifests_in(files.store):
         if is_in(version, change.deleted):
             files.store.delete(path)
+
+
+def written_by_others(files: TableFiles) -> int:
+    """Return how many pending changes a leader has written, 0 if they are few; raise OSError.
+
+    It writes them in order, so the newest one that is there says it of those before, if it is the
+    log's. A standby that looked at each would need two requests where the leader needs one, and
+    fall behind for as long as somebody writes.
+    """
+    count = min(len(files.pending), AHEAD_MAX)
+    changes = [files.pending[position][0] for position in range(count)]
+    made = list(takewhile(lambda one: one.kind is ChangeKind.VERSION, changes))
+
+    def path_of(number: int) -> str:
+        name = manifest_name(made[number - 1].version, files.naming_scheme)
+        return f"{VERSIONS_DIRECTORY}/{name}"
+
+    there, beyond = 0, AHEAD_MIN
+    while files.naming_scheme and beyond <= len(made) and files.store.size(path_of(beyond)) >= 0:
+        there, beyond = beyond, 2 * beyond
+    beyond = min(beyond, len(made) + 1)
+    while there and beyond - there > 1:
+        middle = (there + beyond) // 2
+        is_there = files.store.size(path_of(middle)) >= 0
+        there, beyond = (middle, beyond) if is_there else (there, middle)
+    if not there:
+        return 0
+    delta = made[there - 1].delta
+    try:
+        state, _ = decode_manifest(files.store.read(path_of(there)))
+    except (CommitLogError, DecodeError, FileNotFoundError):
+        return 0
+    is_ours = delta is not None and delta.transaction_file == state.transaction_file != ""
+    return there if is_ours else 0
 
 
 NewestInLog = Callable[[str, int], int]
