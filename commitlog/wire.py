@@ -188,8 +188,10 @@ def parse_outcome(body: bytes) -> tuple[bool, int, bytes]:
 class FrameBuffer:
     """Cuts a stream of bytes into frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """Refuse a first frame that is larger: whoever sends it isn't known yet."""
         self._buffer = bytearray()
+        self._bytes_max = first_bytes_max
 
     def feed(self, data: bytes) -> list[tuple[FrameKind, bytes]]:
         """Add received bytes; return the frames that are complete now."""
@@ -201,7 +203,7 @@ class FrameBuffer:
         start, size = 0, len(source)
         while size - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(source, start)
-            if not 1 <= length <= FRAME_BYTES_MAX:
+            if not 1 <= length <= self._bytes_max:
                 raise CorruptLog(f"a frame of {length} bytes: this is not our protocol")
             end = start + _LENGTH.size + length
             if end > size:
@@ -211,7 +213,7 @@ class FrameBuffer:
             if kind is None:
                 raise CorruptLog(f"a frame of unknown kind {number}")
             frames.append((kind, bytes(source[start + _LENGTH.size + 1 : end])))
-            start = end
+            start, self._bytes_max = end, FRAME_BYTES_MAX
         if held:
             del held[:start]
         elif start < size:

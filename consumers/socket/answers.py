@@ -216,6 +216,7 @@ class Answers:
         self._loop.remove_reader(self._connections.fileno())
         if not self._is_attended and polls == self._polls:
             self._loop.add_reader(self._connections.fileno(), self._stand_in)
+        self._connections.drop_silent()
         self._connections.accept_again()
         if self.is_over():
             self.wake()

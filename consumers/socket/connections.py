@@ -13,8 +13,11 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.wire import FrameBuffer, FrameKind
@@ -23,6 +26,9 @@ from consumers.runtime.loopback import is_loopback
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""
 RECEIVE_BYTES = 1 << 16
+HELLO_BYTES_MAX = 1 << 16
+HELLO_SECONDS = 30.0
+"""Whoever connects may be anybody until it has said hello: it gets so much memory, for so long."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +53,7 @@ class WriterConnection:
     """One writer."""
 
     socket: socket.socket
-    buffer: FrameBuffer = field(default_factory=FrameBuffer)
+    buffer: FrameBuffer = field(default_factory=partial(FrameBuffer, HELLO_BYTES_MAX))
     unsent: bytearray = field(default_factory=bytearray)
     is_closing: bool = False
     """Nothing more is read, and it ends once everything is sent."""
@@ -78,6 +84,8 @@ class Connections:
         self._on_closed = on_closed
         self._selector = selectors.DefaultSelector()
         self._all: dict[int, WriterConnection] = {}
+        self._new: dict[WriterConnection, float] = {}
+        """Those that were accepted of late, and when: some haven't said hello."""
         self._listening: socket.socket | None = None
         self._is_full = False
         """Whether no more files may be open: no connection is accepted until `accept_again`."""
@@ -114,6 +122,16 @@ class Connections:
             if self._is_full and self._listening is not None:
                 self._is_full = False
                 self._selector.register(self._listening, selectors.EVENT_READ)
+
+    def drop_silent(self) -> None:
+        """Close connections that haven't said hello in time; called several times a second."""
+        with self.turn:
+            late = time.monotonic() - HELLO_SECONDS
+            silent = list(takewhile(lambda one: self._new[one] <= late, self._new))
+            for connection in silent:
+                del self._new[connection]
+                if not connection.welcome:
+                    self.abort(connection)
 
     def wake(self) -> None:
         """End the wait of the thread in `poll`; callable from any thread."""
@@ -166,6 +184,7 @@ class Connections:
         """Close a connection now."""
         connection.is_closing = True
         connection.unsent.clear()
+        self._new.pop(connection, None)
         if self._all.pop(connection.socket.fileno(), None) is None:
             return
         self._selector.unregister(connection.socket)
@@ -221,7 +240,8 @@ class Connections:
                 self._selector.unregister(listening)
                 self._is_full = True
                 return
-            self._all[accepted.fileno()] = WriterConnection(accepted)
+            connection = self._all[accepted.fileno()] = WriterConnection(accepted)
+            self._new[connection] = time.monotonic()
             self._selector.register(accepted, selectors.EVENT_READ)
 
     def _receive(self, connection: WriterConnection) -> None:

@@ -18,6 +18,7 @@ from commitlog.errors import InvalidSettings, NoSuchTable
 from commitlog.model.records import Outcome, Status
 from commitlog.wire import FrameBuffer, FrameKind
 from consumers.partition.mailbox import Mailbox
+from consumers.socket import connections
 from consumers.socket.answers import Answers
 from consumers.socket.connections import check_address
 from tests.waiting import wait_until
@@ -143,6 +144,38 @@ def test_what_is_to_come_is_answered_by_the_thread_that_hears_of_it(answers: Ans
     kind, body = writer.next()
     assert (kind, wire.parse_json(body)) == (FrameKind.REPLY, {"request": 3, "result": {"at": 8}})
     writer.socket.close()
+
+
+def test_who_has_not_said_hello_gets_no_memory_for_a_large_frame(answers: Answers) -> None:
+    """No token is asked for until then: anybody could fill the leader's memory."""
+    stranger = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
+    stranger.sendall(wire.frame(FrameKind.HELLO, bytes(1 << 20))[: 1 << 10])
+    said, buffer = list[tuple[FrameKind, bytes]](), FrameBuffer()
+    while data := stranger.recv(1 << 16):
+        said += buffer.feed(data)
+    assert [kind for kind, _ in said] == [FrameKind.ERROR], "and the connection was closed"
+    stranger.close()
+    writer = Writer(answers)
+    writer.send(
+        FrameKind.REQUEST, {"request": 1, "method": "ping", "params": {"large": "x" * LARGE}}
+    )
+    assert [writer.next()[0] for _ in range(2)] == [FrameKind.WELCOME, FrameKind.REPLY]
+    writer.socket.close()
+
+
+def test_who_says_no_hello_is_disconnected_after_a_while(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(answers)
+    assert writer.next()[0] is FrameKind.WELCOME
+    silent = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
+    wait_until(lambda: len(answers._connections.all()) == 2, "both connections")
+    monkeypatch.setattr(connections, "HELLO_SECONDS", 0.0)
+    assert silent.recv(1) == b""
+    writer.send(FrameKind.REQUEST, {"request": 7, "method": "ping"})
+    assert writer.next()[0] is FrameKind.REPLY, "who said it stays"
+    for one in (silent, writer.socket):
+        one.close()
 
 
 def test_a_loop_that_waits_for_sockets_wakes_for_events_too(answers: Answers) -> None:
