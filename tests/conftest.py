@@ -13,7 +13,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -158,7 +158,19 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect without looking for garbage: what is made now stays, and is never looked at later."""
+    gc.disable()
+    try:
+        _compile_a_part(session)
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _compile_a_part(session: pytest.Session) -> None:
     """Have each worker import a part of the modules first, so that it alone compiles them.
 
     In a fresh clone all would come to a module at the same time, and each would compile it.
