@@ -52,6 +52,7 @@ EXCEPTIONS = (
     "multiprocessing.forkserver",
     "LanceDBBackgroundEventLoop",
     " tests.forked ",
+    " tests.spark_workers ",
 )
 """Parts of the names of what may stay."""
 

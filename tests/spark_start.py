@@ -4,12 +4,16 @@ An archive of classes fits one Java, its flags, and one class path. So sessions 
 where each has one in a folder of its own otherwise. Both are kept in this Python's environment, and
 go with it; the archive is written by a session of `tests/spark_classes.py`. Where there is none,
 and with a Java that it isn't of, sessions start as they always do.
+
+Their Python workers are forked from one process (`tests/spark_workers.py`).
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,9 +23,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_python import sitecustomize
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 MAKE_SECONDS = 300.0
-AS_USERS_DO = {"SPARK_HOME": "", "SPARK_SUBMIT_OPTS": ""}
+AS_USERS_DO = {"SPARK_HOME": "", "SPARK_SUBMIT_OPTS": "", sitecustomize.SERVER: ""}
 """The environment of a process whose sessions start without any of this."""
 
 
@@ -57,6 +63,35 @@ def _prepare() -> None:
                 _archive(Path(scratch), classes)
     if classes.exists():
         os.environ["SPARK_SUBMIT_OPTS"] = f"-Xlog:disable -XX:SharedArchiveFile={classes}"
+    _serve_workers()
+
+
+def python_path(*places: str | Path) -> str:
+    """Return the PYTHONPATH of a program with a session whose Python also finds what is here."""
+    return os.pathsep.join(map(str, [Path(sitecustomize.__file__).parent, *places]))
+
+
+def _serve_workers() -> None:
+    """Run the server of workers until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="commitlog-workers-"))
+    path = str(folder / "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark_workers", path],
+        # Spark's own daemons hash strings as it tells them to, which is so.
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,  # ends with this process, however that ends
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.environ[sitecustomize.SERVER] = path
+    os.environ["PYTHONPATH"] = python_path(*filter(None, [os.environ.get("PYTHONPATH")]))
+
+    @atexit.register
+    def end() -> None:
+        server.terminate()
+        server.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _archive(scratch: Path, classes: Path) -> None:

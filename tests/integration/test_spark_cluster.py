@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.child import lines_of
+from tests.spark_start import python_path
 
 pytestmark = [
     pytest.mark.broker,
@@ -26,7 +27,8 @@ def test_a_log_is_audited_and_its_tables_compacted_by_a_cluster(
     command = [sys.executable, "-m", "tests.spark_audit", "--transactions", "1500", "--compact"]
     command += ["--master", "local-cluster[2,1,1024]", "--into", str(tmp_path / "audit")]
     command += ["--bootstrap-servers", broker.bootstrap_servers]
-    lines = lines_of(command, cwd=REPOSITORY, env={"PYTHONPATH": str(REPOSITORY)}, seconds=SECONDS)
+    env = {"PYTHONPATH": python_path(REPOSITORY)}
+    lines = lines_of(command, cwd=REPOSITORY, env=env, seconds=SECONDS)
     filled, *progress, found, seconds, rebuilt = lines[:-4]
     assert "'committed': " in filled
     assert "'incompatible': " in filled

@@ -6,7 +6,6 @@ What its client needs beside PySpark is pinned in `infra/spark-connect.txt`, and
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from commitlog.spark.session import java_home
 from consumers.broker import JarsUnavailable
 from infra import environments
 from tests.child import lines_of
+from tests.spark_start import python_path
 from tests.spark_world import log_world
 
 pytestmark = [
@@ -42,7 +42,7 @@ def test_a_client_of_spark_connect_writes_reads_and_audits(broker: Any, tmp_path
     with log_world(tmp_path, broker.bootstrap_servers) as world:
         world.create("s$log", SCHEMA)
         world.create("s$t", SCHEMA, primary_key="id")
-        path = os.pathsep.join([str(environments.packages(PINS)), str(REPOSITORY)])
+        path = python_path(environments.packages(PINS), REPOSITORY)
         command = [sys.executable, str(CHILD), broker.bootstrap_servers, world.log, str(tmp_path)]
         # The machine's Java, or where it has none, the packaged one.
         java = str(java_home(find_java(), tmp_path))

@@ -102,7 +102,7 @@ def run(
 ) -> dict[str, Any]:
     done = ended(
         [sys.executable, "-c", START + program, str(world.root), json.dumps(world.options)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        env={**os.environ, "PYTHONPATH": spark_start.python_path(REPOSITORY), **environment},
         cwd=REPOSITORY,
     )
     assert (done.returncode != 0) == killed, done.stderr[-3000:]

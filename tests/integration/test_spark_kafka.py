@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from infra import spark_kafka
 from tests.child import lines_of
+from tests.spark_start import python_path
 from tests.spark_world import log_world
 
 pytestmark = [
@@ -61,11 +61,11 @@ def test_the_connector_reads_the_logs_topics_and_feeds_tables(broker: Any, tmp_p
             world.client.append("s$visits", pa.table({"id": [number]}, schema=SCHEMA))
         world.create("shop$readings", _readings())
         arguments = [broker.bootstrap_servers, world.log, jars, str(tmp_path)]
-        places = [str(REPOSITORY), str(REPOSITORY / "infra" / "examples")]
+        path = python_path(REPOSITORY, REPOSITORY / "infra" / "examples")
         lines = lines_of(
             [sys.executable, "-c", PROGRAM, *arguments],
             cwd=tmp_path,
-            env={"PYTHONPATH": os.pathsep.join(places)},
+            env={"PYTHONPATH": path},
             seconds=SECONDS,
         )
     found = json.loads(lines[-1])
