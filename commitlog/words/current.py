@@ -305,7 +305,7 @@ WORDS: dict[str, str] = {
         "{table} is a second name of a table, which is read only; commit to the table by its first"
         " name, or deregister {table}"
     ),
-    "field_twice": "the {what} has the field {name!r} twice; give it once",
+    "json_field_twice": "the {what} has the field {name!r} twice; give it once",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }
 """Templates by the name of the reason, as in `FROZEN`; those in short need no library's words."""

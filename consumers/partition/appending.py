@@ -153,7 +153,8 @@ class Appending:
         return found + Counter(session_in_key(one.key) for one in self._landed.values())
 
     def append(self, sent: RecordSent, undecided: int) -> None:
-        """Append a record for a writer, or say why not; so many others are undecided."""
+        """Append a record for a writer, or say why not; so many that were read are undecided."""
+        undecided += len(self._own) + len(self._landed)
         problem = self._why_not(undecided)
         key = transaction_key(sent.transaction_id, sent.session)
         content = None if problem else decode_log_record(key, sent.record)
@@ -164,7 +165,9 @@ class Appending:
                 advice="Append a protocol version by yourself",
             )
         elif content is not None:
-            problem = self._why_not_this(content, undecided) or self.why_not(content)
+            if undecided >= UNDECIDED_MAX:
+                problem = self._why_not_this(content)
+            problem = problem or self.why_not(content)
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
@@ -260,18 +263,13 @@ class Appending:
     def _why_not(self, undecided: int) -> CommitLogError | None:
         if self._clock() < self._rests_until:
             return Unavailable(self._problem)
-        if self._undecided(undecided) >= UNDECIDED_HARD_MAX * UNDECIDED_MAX:
+        if undecided >= UNDECIDED_HARD_MAX * UNDECIDED_MAX:
             return Overloaded("too many transactions are undecided", RETRY_SECONDS)
         if self._bytes >= BYTES_MAX:
             return Overloaded("too much is on its way to Kafka", RETRY_SECONDS)
         return None
 
-    def _undecided(self, decidable: int) -> int:
-        return decidable + len(self._own) + len(self._landed)
-
-    def _why_not_this(self, record: LogRecord, undecided: int) -> Overloaded | None:
-        if self._undecided(undecided) < UNDECIDED_MAX:
-            return None
+    def _why_not_this(self, record: LogRecord) -> Overloaded | None:
         now, counts = self._clock(), self._by_table
         if now >= self._counted_until:
             self._counted_until = now + SHARES_SECONDS

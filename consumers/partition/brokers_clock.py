@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from consumers.runtime.steady_clock import uptime_ms, wall_ms
 
-DIFFERENCE_MS_MAX = 60_000
+DIFFERENCE_MS_MAX, COMPARE_MS = 60_000, 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +23,18 @@ class BrokersClock:
         self._least: int | None = None
         self._most = 0
         """By how much the brokers' clock is beyond the uptime, at least and at most."""
-        self._is_told = False
+        self._is_told, self._compared_ms = False, -COMPARE_MS
 
     def acknowledged(self, append_time_ms: int, took_seconds: float) -> None:
         """Take the time that a record got, which was on its way until now for so long."""
-        self._least = append_time_ms - self._uptime()
+        now_ms = self._uptime()
+        self._least = append_time_ms - now_ms
         self._most = self._least + round(took_seconds * 1000)
+        if now_ms >= self._compared_ms + COMPARE_MS:
+            self._compared_ms = now_ms
+            self._tell()
+
+    def _tell(self) -> None:
         ahead_ms = self.ahead_of(self._wall()) or 0
         was_told, self._is_told = self._is_told, abs(ahead_ms) > DIFFERENCE_MS_MAX
         if self._is_told and not was_told:

@@ -83,11 +83,10 @@ def versions_of(outcome: Outcome) -> tuple[Version, ...]:
 
 
 class Filing(NamedTuple):
-    """How many changes of one table got their files, and the bytes that they held until then."""
+    """How many changes of one table got their files."""
 
     incarnation: str
     changes: int
-    bytes: int
 
 
 @dataclass(slots=True)

@@ -209,6 +209,7 @@ class Materializer:
             return ended
 
     def _accept(self, events: Iterable[Event]) -> None:
+        touched: dict[str, None] = {}
         for event in events:
             # An Iceberg table's metadata was written before the outcome.
             changes = [change for change in event.changes if change.iceberg is None]
@@ -220,7 +221,8 @@ class Materializer:
             self._heard_offset = event.offset + 1
             for change in changes:
                 self._files_of(change).pending.append((change, event))
-            self._agenda.add(change.incarnation for change in changes)
+                touched[change.incarnation] = None
+        self._agenda.add(touched)
 
     def _files_of(self, change: Change) -> TableFiles:
         files = self._by_incarnation.get(change.incarnation) or files_of(change, self._open_store)
@@ -314,13 +316,14 @@ class Materializer:
             self._failing.add(files.incarnation)
             return
         finally:
-            done, filings = files.take_done()
-            self._filings += filings
-            for event in done:
+            if files.done:
+                self._filings.append(Filing(files.incarnation, len(files.done)))
+            for event in files.done:
                 event.unwritten -= 1
                 if not event.unwritten:
                     del self._unwritten[event.outcome.sequence]
                     self._readable.append(event)
+            files.done.clear()
             self._strangers += [(files.table, *one) for one in files.strangers]
             files.strangers.clear()
             if files.written_version != files.reported_version:
@@ -387,7 +390,7 @@ class Materializer:
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1
-            files.note_done(change, event)
+            files.done.append(event)
             if change.staged_path:
                 # A staged file that stays behind does no harm.
                 with contextlib.suppress(OSError):

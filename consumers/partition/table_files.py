@@ -34,10 +34,9 @@ from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
-from consumers.partition.events import Event, Filing
+from consumers.partition.events import Event
 from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.trouble import Trouble
-from consumers.partition.unwritten import held_bytes
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
@@ -77,8 +76,6 @@ class TableFiles:
     pending: deque[tuple[Change, Event]] = field(default_factory=deque)
     done: list[Event] = field(default_factory=list)
     """Of whose changes one was written since the last write came to its end."""
-    done_bytes: int = 0
-    """What these changes held in memory."""
     applied: int = 0
     """How many of `pending` are in `state` already (a write failed after them)."""
     failures: int = 0
@@ -100,16 +97,6 @@ class TableFiles:
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
-
-    def note_done(self, change: Change, event: Event) -> None:
-        """Note that a change has its files."""
-        self.done.append(event)
-        self.done_bytes += held_bytes(change, event)
-
-    def take_done(self) -> tuple[list[Event], list[Filing]]:
-        """Return what has got its files since the last call."""
-        done, size, self.done, self.done_bytes = self.done, self.done_bytes, [], 0
-        return done, [Filing(self.incarnation, len(done), size)] if done else []
 
     def gather(self, count: int, took_seconds: float, now: Callable[[], float]) -> None:
         """Have the next manifest under `latest` wait for more, after one of `count` changes."""

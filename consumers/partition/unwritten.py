@@ -8,8 +8,9 @@ is about what is appended, never about a decision. A writer that appends by itse
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog.core.decisions import Change
@@ -54,7 +55,8 @@ def held_bytes(change: Change, event: Event) -> int:
 @dataclass(slots=True)
 class _Backlog:
     table: TableId
-    changes: int = 0
+    sizes: deque[int] = field(default_factory=deque)
+    """What each of its changes holds, in their order, in which they get their files too."""
     bytes: int = 0
 
 
@@ -65,7 +67,9 @@ class Unwritten:
         """Know no backlog; `tables` says which incarnation has a name now."""
         self._tables, self.most = tables, most
         self._behind: dict[str, _Backlog] = {}
-        self._bytes = 0
+        self._long: set[str] = set()
+        """Those of them that have as many changes as a table may."""
+        self._bytes, self._room = 0, most.mib * MIB
 
     def committed(self, events: Iterable[Event]) -> None:
         """Count what Kafka acknowledged."""
@@ -76,23 +80,30 @@ class Unwritten:
                     if backlog is None:
                         backlog = self._behind[change.incarnation] = _Backlog(change.table)
                     size = held_bytes(change, event)
-                    backlog.changes += 1
+                    backlog.sizes.append(size)
                     backlog.bytes += size
                     self._bytes += size
+                    if len(backlog.sizes) >= self.most.versions:
+                        self._long.add(change.incarnation)
 
     def filed(self, filings: Iterable[Filing]) -> None:
         """Hear from the materializer what has its files."""
-        for incarnation, changes, size in filings:
+        for incarnation, count in filings:
             backlog = self._behind[incarnation]
-            backlog.changes -= changes
-            backlog.bytes -= size
-            self._bytes -= size
-            if not backlog.changes:
+            for _ in range(count):
+                size = backlog.sizes.popleft()
+                backlog.bytes -= size
+                self._bytes -= size
+            if len(backlog.sizes) < self.most.versions:
+                self._long.discard(incarnation)
+            if not backlog.sizes:
                 del self._behind[incarnation]
 
     def why_not(self, record: LogRecord) -> Overloaded | None:
         """Say why no such record is appended for a writer now; None if it may be."""
-        if not self._behind or not isinstance(record, Transaction):
+        if not self._long and self._bytes <= self._room:
+            return None
+        if not isinstance(record, Transaction):
             return None
         for operation in record.operations:
             table = self._tables.get(getattr(operation, "table", ()))
@@ -102,7 +113,7 @@ class Unwritten:
             assert table is not None
             name = format_table_id(table.table_id)
             return Overloaded(
-                f"{name} has {backlog.changes:,} committed versions"
+                f"{name} has {len(backlog.sizes):,} committed versions"
                 f" ({backlog.bytes / MIB:,.1f} MiB) whose files aren't written yet, since its"
                 f" store is slower than its writers, or away. {self._limit(backlog)} Repeat the"
                 " call later; `commitlog doctor` and the committer's log say what the store does",
@@ -115,7 +126,7 @@ class Unwritten:
         """Return how much waits, and which tables get no more."""
         full = (one for one in self._behind.values() if self._is_full(one))
         return {
-            "unwritten_versions": sum(one.changes for one in self._behind.values()),
+            "unwritten_versions": sum(len(one.sizes) for one in self._behind.values()),
             "unwritten_bytes": self._bytes,
             "full_tables": [format_table_id(one.table) for one in full],
         }
@@ -125,12 +136,11 @@ class Unwritten:
         return [format_table_id(one.table) for one in self._behind.values()]
 
     def _is_full(self, backlog: _Backlog) -> bool:
-        if backlog.changes >= self.most.versions:
+        if len(backlog.sizes) >= self.most.versions:
             return True
-        room = self.most.mib * MIB
-        return self._bytes > room and backlog.bytes * len(self._behind) > room
+        return self._bytes > self._room and backlog.bytes * len(self._behind) > self._room
 
     def _limit(self, backlog: _Backlog) -> str:
-        if backlog.changes >= self.most.versions:
+        if len(backlog.sizes) >= self.most.versions:
             return f"At most {self.most.versions:,} of a table may be (unwritten_versions)."
         return f"All tables' may take {self.most.mib:,} MiB of memory (unwritten_memory)."

@@ -10,7 +10,7 @@ from commitlog.core.decisions import Change
 from commitlog.model.operations import DropTable, LanceCommit
 from commitlog.model.records import LogRecord, Outcome, Status, Submitted, Transaction
 from consumers.partition.events import Event, Filing
-from consumers.partition.unwritten import CHANGE_BYTES, MIB, Unwritten, UnwrittenMax, held_bytes
+from consumers.partition.unwritten import CHANGE_BYTES, MIB, Unwritten, UnwrittenMax
 from tests.core_world import World, append
 
 NAMES = ("a", "b", "c")
@@ -32,10 +32,8 @@ class Tables:
         for _ in range(times):
             self.unwritten.committed([event_of(*changes)])
 
-    def file(self, name: str, *, size: int = 0, times: int = 1) -> None:
-        change = replace(self.changes[name], message=bytes(size))
-        each = held_bytes(change, event_of(change))
-        self.unwritten.filed([Filing(change.incarnation, times, times * each)])
+    def file(self, name: str, *, times: int = 1) -> None:
+        self.unwritten.filed([Filing(self.changes[name].incarnation, times)])
 
     def refused(self, *names: str) -> str:
         why = self.unwritten.why_not(transaction(*names))
@@ -96,7 +94,7 @@ def test_with_too_much_in_all_those_with_more_than_their_share_get_no_more() -> 
     assert not tables.refused("c"), "a table that has nothing there"
     assert "512" not in tables.refused("a")
     assert "may take 1 MiB" in tables.refused("a")
-    tables.file("a", size=big)
+    tables.file("a")
     assert not tables.refused("a")
 
 
@@ -110,7 +108,7 @@ def test_what_is_counted_is_given_back(size: int) -> None:
     assert found["unwritten_bytes"] >= 15 * (CHANGE_BYTES + size)
     assert tables.unwritten.tables() == list(NAMES)
     for name in NAMES:
-        tables.file(name, size=size, times=5)
+        tables.file(name, times=5)
     assert tables.unwritten.status() == {
         "unwritten_versions": 0,
         "unwritten_bytes": 0,

@@ -36,7 +36,7 @@ def load_json(text: str | bytes, what: str, *, is_sent: bool = False) -> Any:
     try:
         value = (_STRICT_DECODER if is_sent else _DECODER).decode(text)
     except FieldTwice as error:
-        raise Invalid("field_twice", what=what, name=str(error)) from None
+        raise Invalid("json_field_twice", what=what, name=str(error)) from None
     except (ValueError, RecursionError) as error:
         # Some releases of Python give up before they come to what isn't JSON.
         at = getattr(error, "pos", len(text))
