@@ -24,6 +24,7 @@ import pytest
 
 import commitlog
 import consumers
+from commitlog.adapters.places import use_places
 from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.codecs.manifest_file import encode_manifest
@@ -56,6 +57,12 @@ turns are more; 252 in company, 278 without machine code."""
 NEW_FILES_MAX = 200
 """So many fragments at most are taken out of a manifest one by one; the others by 64."""
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
+
+
+@pytest.fixture(autouse=True)
+def _no_place_is_bound() -> None:
+    """Have files where they were recorded: what another test bound costs two calls a place."""
+    use_places("")
 
 
 class Counted:
