@@ -16,7 +16,8 @@ class Agenda:
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._now: dict[str, None] = {}
+        self.now: dict[str, None] = {}
+        """What is looked at in the next step; more may be put in."""
         self._later: list[tuple[float, str]] = []
         """A heap; what isn't in `_times` with the same time is void."""
         self._times: dict[str, float] = {}
@@ -24,7 +25,7 @@ class Agenda:
 
     def add(self, incarnations: Iterable[str]) -> None:
         """Have these looked at in the next step."""
-        self._now.update(dict.fromkeys(incarnations))
+        self.now.update(dict.fromkeys(incarnations))
 
     def tell(self, incarnation: str) -> None:
         """Do the same from any thread."""
@@ -39,17 +40,17 @@ class Agenda:
     @property
     def due_at(self) -> float:
         """When there is something to look at, if nobody tells of anything before."""
-        return 0.0 if self._now else self._later[0][0] if self._later else inf
+        return 0.0 if self.now else self._later[0][0] if self._later else inf
 
     def take(self, now: float) -> Iterator[str]:
         """Yield what is due, each one as it is taken off: whoever stops leaves the rest."""
         while self._told:
-            self._now[self._told.popleft()] = None
+            self.now[self._told.popleft()] = None
         while self._later and self._later[0][0] <= now:
             at, incarnation = heapq.heappop(self._later)
             if self._times.get(incarnation) == at:
                 del self._times[incarnation]
-                self._now[incarnation] = None
-        for incarnation in list(self._now):
-            del self._now[incarnation]
+                self.now[incarnation] = None
+        for incarnation in list(self.now):
+            del self.now[incarnation]
             yield incarnation

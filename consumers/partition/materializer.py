@@ -209,7 +209,6 @@ class Materializer:
             return ended
 
     def _accept(self, events: Iterable[Event]) -> None:
-        touched: dict[str, None] = {}
         for event in events:
             # An Iceberg table's metadata was written before the outcome.
             changes = [change for change in event.changes if change.iceberg is None]
@@ -221,8 +220,7 @@ class Materializer:
             self._heard_offset = event.offset + 1
             for change in changes:
                 self._files_of(change).pending.append((change, event))
-                touched[change.incarnation] = None
-        self._agenda.add(touched)
+                self._agenda.now[change.incarnation] = None
 
     def _files_of(self, change: Change) -> TableFiles:
         files = self._by_incarnation.get(change.incarnation) or files_of(change, self._open_store)
