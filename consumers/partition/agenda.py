@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import inf
 
 
@@ -23,12 +23,8 @@ class Agenda:
         self._times: dict[str, float] = {}
         self._told: deque[str] = deque()
 
-    def add(self, incarnations: Iterable[str]) -> None:
-        """Have these looked at in the next step."""
-        self.now.update(dict.fromkeys(incarnations))
-
     def tell(self, incarnation: str) -> None:
-        """Do the same from any thread."""
+        """Have a table looked at in the next step; callable from any thread."""
         self._told.append(incarnation)
 
     def put_off(self, incarnation: str, until: float) -> None:

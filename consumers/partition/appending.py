@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -32,7 +32,7 @@ from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
 from consumers.partition.brokers_clock import BrokersClock
-from consumers.partition.events import RecordLanded, RecordSent
+from consumers.partition.events import RecordLanded, RecordSent, tables_of
 
 READ_ON_SECONDS = 1.0
 """For so long the topic is read after a record that another appended: more may come."""
@@ -276,8 +276,8 @@ class Appending:
             taken = (*self._replica.undecided.values(), *self._landed.values())
             waiting = [one.record for one in taken] + [own.content for own in self._own.values()]
             counts.clear()
-            counts.update(table for one in waiting for table in _tables_of(one))
-        for table in _tables_of(record):
+            counts.update(table for one in waiting for table in _shares_of(one))
+        for table in _shares_of(record):
             if counts[table] * len(counts) >= UNDECIDED_MAX:
                 which = f"{counts[table]:,} of them of {format_table_id(table)}" if table else ""
                 text = f"too many transactions are undecided, {which or 'of no table'}"
@@ -296,7 +296,6 @@ class Appending:
         sent.refuse(failed, False if is_sure else None)
 
 
-def _tables_of(record: LogRecord) -> set[TableId]:
-    """Return the tables that a record names; one without a name, if there is none."""
-    operations = record.operations if isinstance(record, Transaction) else ()
-    return {getattr(operation, "table", ()) for operation in operations} or {()}
+def _shares_of(record: LogRecord) -> Iterable[TableId]:
+    """Return the tables of whose shares a record takes; one without a name, if it has none."""
+    return (tables_of(record) if isinstance(record, Transaction) else ()) or ((),)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from commitlog.core.decisions import Change
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
-from commitlog.model.records import Outcome, Status, Submitted
+from commitlog.model.operations import target
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId
 
 
@@ -80,6 +81,11 @@ def versions_of(outcome: Outcome) -> tuple[Version, ...]:
         # An Iceberg table's metadata file was written before the outcome.
         if result.incarnation and result.version and not result.metadata_location
     )
+
+
+def tables_of(record: Transaction) -> dict[TableId, None]:
+    """Return what a record is about, but for the log itself, whose tags and places it may set."""
+    return dict.fromkeys(filter(None, map(target, record.operations)))
 
 
 class Filing(NamedTuple):

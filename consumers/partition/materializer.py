@@ -230,7 +230,7 @@ class Materializer:
     def _write_all(self) -> None:
         now = self._clock()
         if self._stopped.is_set():
-            self._agenda.add(self._by_incarnation)
+            self._agenda.now.update(dict.fromkeys(self._by_incarnation))
         for incarnation in self._agenda.take(now):
             files = self._by_incarnation.get(incarnation)
             if files is not None and files.writing is not None:

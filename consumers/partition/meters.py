@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import IcebergChange, LanceCommit, target
 from commitlog.model.records import Outcome, Status, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
-from consumers.partition.events import Event
+from consumers.partition.events import Event, tables_of
 from consumers.partition.histograms import BOUNDS, COARSE_BOUNDS, Durations
 
 NAMES_MAX = 100
@@ -174,7 +174,7 @@ class Meters:
         kind = "repeated" if outcome.answers is not None else str(outcome.status)
         principal = self._principals.names.of(record.principal, is_new=is_committed)
         self._principals.outcomes[principal, kind] += 1
-        tables = _tables_of(record)
+        tables = tables_of(record)
         for table in tables:
             name = self._own(table, is_new=is_committed)
             self._tables.outcomes[name, kind] += 1
@@ -269,7 +269,7 @@ class Meters:
         found = self._series.get(key)
         if found is None:
             principal = self._principals.names.of(record.principal, is_new=True)
-            tables = [self._own(one) for one in _tables_of(record)]
+            tables = [self._own(one) for one in tables_of(record)]
             if len(self._series) >= SERIES_MAX:
                 self._close_series()
             found = self._series[key] = Series(principal, tables)
@@ -358,11 +358,6 @@ class Meters:
             "principal_bytes": dict(principals.bytes),
             "principal_rows": dict(principals.rows),
         }
-
-
-def _tables_of(record: Transaction) -> dict[TableId, None]:
-    """Return what a record is about, but for the log itself, whose tags and places it may set."""
-    return dict.fromkeys(filter(None, map(target, record.operations)))
 
 
 def _rule(outcome: Outcome) -> str:

@@ -108,9 +108,10 @@ class Unwritten:
         for operation in record.operations:
             table = self._tables.get(getattr(operation, "table", ()))
             backlog = self._behind.get(table.incarnation) if table is not None else None
-            if backlog is None or isinstance(operation, _GO_ON) or not self._is_full(backlog):
+            if table is None or backlog is None or not self._is_full(backlog):
                 continue
-            assert table is not None
+            if isinstance(operation, _GO_ON):
+                continue
             name = format_table_id(table.table_id)
             return Overloaded(
                 f"{name} has {len(backlog.sizes):,} committed versions"

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from commitlog.adapters import disk
+
 JUMP_MS = 60_000
 HELD_MS = 6 * 3_600_000
 """A jump is believed once the clock has gone on from there for so long."""
@@ -128,4 +130,4 @@ class SteadyClock:
             self._kept.parent.mkdir(parents=True, exist_ok=True)
             partial = self._kept.with_suffix(f".{os.getpid()}")
             partial.write_bytes(json.dumps(found).encode())
-            partial.replace(self._kept)
+            disk.replace(str(partial), str(self._kept))

@@ -48,7 +48,7 @@ from consumers.partition.table_places import check_followed, settle_roots
 from consumers.partition.unwritten import USUAL, UnwrittenMax
 from consumers.runtime.places import RootMoved, is_marked, staying
 from consumers.runtime.roots import RootUnusable
-from consumers.runtime.steady_clock import SteadyClock
+from consumers.runtime.steady_clock import SteadyClock, wall_ms
 from consumers.socket.answers import Answers
 from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
@@ -226,7 +226,7 @@ class Committer:
     @staticmethod
     def _doubt_clock(before_ms: int) -> None:
         """Say that the log stood still for long, or that this machine's clock is wrong."""
-        idle_ms = time.time_ns() // 1_000_000 - before_ms
+        idle_ms = wall_ms() - before_ms
         if before_ms and idle_ms > IDLE_DAYS * 86_400_000:
             logger.warning(
                 "this machine's clock is %s days beyond the log's newest outcome; if it is wrong, "

@@ -60,7 +60,7 @@ def leader_clock(status: Mapping[str, Any], now_ms: int) -> Check:
     ahead = leader_ahead(status, now_ms)
     if ahead is None:
         return Check("leader's clock", Level.OK, "the leader is too old to say its time")
-    return _compared("leader's clock", "leader's", "this machine's", ahead, _BY_NTP)
+    return _compared("leader's clock", "leader's", "this machine's", ahead)
 
 
 def brokers_clock(status: Mapping[str, Any]) -> Check:
@@ -72,7 +72,7 @@ def brokers_clock(status: Mapping[str, Any]) -> Check:
     if ahead_ms is None:
         return Check("brokers' clock", Level.OK, "the leader is too old to say it")
     ahead = int(ahead_ms) / 1000
-    return _compared("brokers' clock", "Kafka brokers'", "the leader's", ahead, _BY_NTP)
+    return _compared("brokers' clock", "Kafka brokers'", "the leader's", ahead)
 
 
 def ids(status: Mapping[str, Any]) -> Check:
@@ -119,7 +119,7 @@ def log_clock(log: Log, now_ms: int) -> Check:
         for appended_ms, told_ms in seen:
             if appended_ms > now_ms + CLOCK_SECONDS_MAX * 1000:
                 ahead = (appended_ms - now_ms) / 1000
-                return _compared("clock", "Kafka brokers'", "this machine's", ahead, _BY_NTP)
+                return _compared("clock", "Kafka brokers'", "this machine's", ahead)
             if told_ms > appended_ms + CLOCK_SECONDS_MAX * 1000:
                 return Check(
                     "clock",
@@ -141,9 +141,9 @@ def log_clock(log: Log, now_ms: int) -> Check:
     return Check("clock", Level.OK, "the log's time is that of the brokers")
 
 
-def _compared(name: str, whose: str, other: str, ahead: float, advice: str) -> Check:
+def _compared(name: str, whose: str, other: str, ahead: float) -> Check:
     if abs(ahead) <= CLOCK_SECONDS_MAX:
         return Check(name, Level.OK, f"the {whose} clock and {other} agree")
     side = "ahead of" if ahead > 0 else "behind"
     message = f"the {whose} clock is {abs(ahead):,.0f} s {side} {other}"
-    return Check(name, Level.WARN, message, advice)
+    return Check(name, Level.WARN, message, _BY_NTP)

@@ -10,7 +10,7 @@ from consumers.partition.agenda import Agenda
 def test_what_is_added_or_told_of_is_taken_once() -> None:
     agenda = Agenda()
     assert agenda.due_at == inf
-    agenda.add(["a", "b", "a"])
+    agenda.now.update(dict.fromkeys(["a", "b", "a"]))
     agenda.tell("c")
     assert agenda.due_at == 0.0
     assert list(agenda.take(0)) == ["a", "b", "c"]
@@ -34,7 +34,7 @@ def test_what_is_put_off_is_due_at_its_first_time() -> None:
 
 def test_whoever_stops_in_the_middle_leaves_the_rest() -> None:
     agenda = Agenda()
-    agenda.add("abc")
+    agenda.now.update(dict.fromkeys("abc"))
     assert next(agenda.take(0)) == "a"
-    agenda.add("d")
+    agenda.now["d"] = None
     assert list(agenda.take(0)) == ["b", "c", "d"]

@@ -93,20 +93,28 @@ def test_a_transfer_coding_that_is_not_undone_is_refused(
     assert world.send("GET", f"/v1/namespaces/{name}")[0] == 404
 
 
+def send_creation(connection: socket.socket, name: str, rest: str = "") -> None:
+    """Ask for a namespace, and send what doesn't belong to the request."""
+    body = f'{{"namespace": ["{name}"]}}'
+    head = f"POST /v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(f"{head}{body}{rest}".encode())
+
+
+def expect_creation(connection: socket.socket, name: str) -> None:
+    """See that it was made, and that the connection ends with the answer."""
+    response = HTTPResponse(connection)
+    response.begin()
+    assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
+    assert connection.recv(1) == b""
+
+
 def test_a_client_that_sends_no_more_gets_its_answer(
     world: World, connection: socket.socket
 ) -> None:
     name = world.fresh_name()
-    body = f'{{"namespace": ["{name}"]}}'
-    connection.sendall(
-        "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
+    send_creation(connection, name)
     connection.shutdown(socket.SHUT_WR)
-    response = HTTPResponse(connection)
-    response.begin()
-    assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
-    assert connection.recv(1) == b""  # and the connection ends with it
+    expect_creation(connection, name)
 
 
 def test_a_reader_that_leaves_its_feed_is_gone_at_once(
@@ -209,15 +217,8 @@ def test_what_makes_no_sense_after_a_request_does_not_take_its_answer(
 ) -> None:
     """A client that counts its body wrongly would hear 400 for what was carried out."""
     name = world.fresh_name()
-    body = f'{{"namespace": ["{name}"]}}'
-    connection.sendall(
-        "POST /v1/namespaces HTTP/1.1\r\nHost: x\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}}}}}more\r\n\r\n".encode()
-    )
-    response = HTTPResponse(connection)
-    response.begin()
-    assert (response.status, json.loads(response.read())["namespace"]) == (200, [name])
-    assert connection.recv(1) == b""
+    send_creation(connection, name, "}}more\r\n\r\n")
+    expect_creation(connection, name)
 
 
 def test_who_is_answered_before_its_body_was_asked_for_sends_no_more_here(
