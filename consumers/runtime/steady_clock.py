@@ -112,12 +112,13 @@ class SteadyClock:
         is_held = uptime_ms < self._since_ms + HELD_MS
         if abs(seen_ms - self._ahead_ms) <= JUMP_MS or not is_held:
             self._ahead_ms = self._seen_ms = seen_ms
-        if (self._ahead_ms // JUMP_MS, self._since_ms) != self._written:
+        ahead_ms, since_ms = self._written
+        if abs(self._ahead_ms - ahead_ms) > JUMP_MS or self._since_ms != since_ms:
             self._keep()
         return uptime_ms + self._ahead_ms
 
     def _keep(self) -> None:
-        self._written = (self._ahead_ms // JUMP_MS, self._since_ms)
+        self._written = (self._ahead_ms, self._since_ms)
         if self._kept is None or not self._boot:
             return
         found = {

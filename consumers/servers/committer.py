@@ -113,6 +113,7 @@ class Committer:
         root, allowed = self._genesis.tables_root, options.allowed_locations
         self._allowed = AllowedPlaces(root, allowed) if allowed else None
         places = _Places(lambda: self._session)
+        clock = SteadyClock(kept=options.root / "clock.json")  # if it fails, nothing is open yet
         self._old_versions = OldVersions(log, options.partition, Recordings(root), places)
         self._answers = Answers(
             identity={
@@ -143,7 +144,7 @@ class Committer:
             lambda: self._session,
             self._answers.found,
             self._answers.programs,
-            SteadyClock(kept=options.root / "clock.json"),
+            clock,
         )
         self.node = ""
 

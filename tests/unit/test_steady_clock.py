@@ -90,6 +90,19 @@ def test_a_process_that_is_started_again_after_a_jump_does_not_believe_it_either
     assert started().now_ms() == machine.wall_ms
 
 
+def test_a_clock_that_drifts_around_a_full_minute_is_not_written_again_and_again(
+    tmp_path: Path,
+) -> None:
+    machine, kept = Machine(), tmp_path / "clock.json"
+    machine.wall_ms = machine.uptime_ms + 1_000 * JUMP_MS
+    clock = SteadyClock(lambda: machine.wall_ms, lambda: machine.uptime_ms, kept=kept)
+    kept.unlink()
+    for drift in (-1, 1, -1, 1):
+        machine.goes_on(1_000, drift)
+        assert clock.now_ms() == machine.wall_ms
+    assert not kept.exists()
+
+
 @pytest.mark.parametrize(
     ("jump_ms", "is_told"), [(-HOUR_MS, True), (-9_000, False), (HOUR_MS, False)]
 )
