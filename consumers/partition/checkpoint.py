@@ -6,10 +6,10 @@
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
 one; what gets full on the way, or is left alone, is written before, some parts at a time. Who owns
-the state makes bytes of it, a tenth of a millisecond for a table; another thread puts them on the
-disk, where thousands of files take a minute. It is a convenience: deleting it means reading the log
-from its beginning. Whatever in it doesn't fit the log it is opened with is refused by name, never
-repaired by guessing.
+the state makes bytes of it, a tenth of a millisecond for a table that changed; another thread makes
+the head, which names the parts of all tables, and puts it all on the disk, where thousands of files
+take a minute. It is a convenience: deleting it means reading the log from its beginning. Whatever
+in it doesn't fit the log it is opened with is refused by name, never repaired by guessing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,18 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.core.partition.snapshot import MACHINE, digest_of
+from commitlog.core.partition.snapshot import MACHINE, Piece
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity
 from consumers.partition.chain_json import chain_from_json, chain_to_json
-from consumers.partition.folders import SEAL, DiskFolder, Folder, break_seal, sealed
+from consumers.partition.folders import SEAL, DiskFolder, Folder, break_seal, encode_sealed
+from consumers.partition.prepared_checkpoint import (
+    NamedPiece,
+    PartEntry,
+    PreparedCheckpoint,
+    encoded,
+)
 from consumers.runtime.places import another_log
 
 FORMAT = 3
@@ -96,23 +102,6 @@ class Checkpoint:
         )
 
 
-PartEntry = tuple[int, str, int]
-"""A saved part: its counter, the SHA-256 that names its file, and its size in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCheckpoint:
-    """A checkpoint, or a part ahead of it, as bytes that nothing changes any more."""
-
-    term: int
-    parts: Mapping[str, PartEntry]
-    hints: Mapping[str, tuple[str, int]]
-    files: Mapping[str, bytes]
-    """Those that are to be put."""
-    head: bytes = b""
-    """Empty: it is a part ahead."""
-
-
 class Checkpoints:
     """The checkpoints of one partition in a folder.
 
@@ -144,6 +133,7 @@ class Checkpoints:
     def _forget(self) -> None:
         self._saved: dict[str, PartEntry] = {}
         self._hints: dict[str, tuple[str, int]] = {}
+        self._named: Mapping[Hashable, NamedPiece] = {}
         self._ahead: set[str] = set()
         """What was written ahead since the last one was saved."""
         self._ahead_to = 0
@@ -233,7 +223,7 @@ class Checkpoints:
         """Put the head of a copy of this log's checkpoint, whose files are here already."""
         kept = {name: value for name, value in head.items() if name != SEAL}
         kept["identity"] = self._identity
-        self._folder.replace(HEAD, json.dumps(sealed(kept)).encode())
+        self._folder.replace(HEAD, encode_sealed(kept))
 
     def prepare_ahead(self, machine: Machine) -> PreparedCheckpoint | None:
         """Return parts that get nothing new, for a checkpoint to come, some at each call.
@@ -253,7 +243,7 @@ class Checkpoints:
         for looked_at, (name, part) in enumerate(self._settled, 1):
             if name not in self._ahead and not self._is_saved(name, part):
                 self._ahead.add(name)
-                parts[name], hint = _encoded(part, files)
+                parts[name], hint = encoded(part, files)
                 if hint is not None:
                     hints[name] = hint
             if looked_at >= AHEAD_PARTS or sum(map(len, files.values())) >= AHEAD_BYTES:
@@ -269,18 +259,17 @@ class Checkpoints:
         return saved is not None and part.is_as(saved[0], bytes.fromhex(saved[1]))
 
     def prepare(self, checkpoint: Checkpoint) -> PreparedCheckpoint:
-        """Return what is to be written: what changed, and the head that names it all."""
-        parts: dict[str, PartEntry] = {}
-        hints: dict[str, tuple[str, int]] = {}
+        """Return what is to be written: what changed, and how it is all named."""
         files: dict[str, bytes] = {}
-        for name, part in checkpoint.machine.to_parts().items():
+        pieces: dict[Hashable, NamedPiece] = {}
+        for piece in checkpoint.machine.pieces():
+            named = self._named.get(piece.key)
             # The machine's own part tells of more than its outcomes (what was dropped).
-            if name == MACHINE or not self._is_saved(name, part):
-                parts[name], hint = _encoded(part, files)
-            else:
-                parts[name], hint = self._saved[name], self._hints.get(name)
-            if hint is not None:
-                hints[name] = hint
+            if named is None or named.changed_at != piece.changed_at or piece.key == MACHINE:
+                named = self._name(piece, files)
+            pieces[piece.key] = named
+        parts = {name: entry for named in pieces.values() for name, entry in named.parts}
+        hints = {name: hint for named in pieces.values() for name, hint in named.hints}
         head = {
             "format": FORMAT,
             "identity": self._identity,
@@ -289,19 +278,23 @@ class Checkpoints:
             "decided_beyond": list(checkpoint.decided_beyond),
             "outcomes_position": checkpoint.outcomes_position,
             "outcome_offset": checkpoint.outcome_offset,
-            "state_digest": digest_of(
-                {name: bytes.fromhex(sha256) for name, (_, sha256, _) in parts.items()}
-            ).hex(),
-            "parts": parts,
-            "hints": hints,
         }
         return PreparedCheckpoint(
-            term=self._term,
-            parts=parts,
-            hints=hints,
-            files=files,
-            head=json.dumps(sealed(head)).encode(),
+            term=self._term, parts=parts, hints=hints, files=files, head=head, named=pieces
         )
+
+    def _name(self, piece: Piece, files: dict[str, bytes]) -> NamedPiece:
+        """Return how a head names a piece's parts; add the files that aren't there yet."""
+        named = NamedPiece(piece.changed_at, [], [])
+        for name, part in piece.parts():
+            if name != MACHINE and self._is_saved(name, part):
+                entry, hint = self._saved[name], self._hints.get(name)
+            else:
+                entry, hint = encoded(part, files)
+            named.parts.append((name, entry))
+            if hint is not None:
+                named.hints.append((name, hint))
+        return named
 
     def write(self, prepared: PreparedCheckpoint) -> None:
         """Put what was prepared on the disk; nothing of a term that is over."""
@@ -318,7 +311,7 @@ class Checkpoints:
                 # Somebody removed what was saved before: a head that names it would be damaged.
                 gone = f"files of it are gone from {self._folder}; the next checkpoint is written"
                 raise FileNotFoundError(errno.ENOENT, f"{gone} whole")
-            self._folder.replace(HEAD, prepared.head)
+            self._folder.replace(HEAD, prepared.encoded_head())
             for name in names:
                 if name not in keep and name != HEAD:
                     self._folder.remove(name)
@@ -329,6 +322,7 @@ class Checkpoints:
             return
         if prepared.head:
             self._saved, self._hints, self._ahead = {}, {}, set()
+            self._named = prepared.named
         for name in prepared.parts:
             self._hints.pop(name, None)
         self._saved.update(prepared.parts)
@@ -368,14 +362,3 @@ class Checkpoints:
             f"checkpoint {self._folder}: {what}. Delete this folder; the committer then reads "
             "the log from its beginning"
         )
-
-
-def _encoded(part: Part, files: dict[str, bytes]) -> tuple[PartEntry, tuple[str, int] | None]:
-    """Add a part's files; return how a head names the part, and its hint if it has one."""
-    counter, data, digest, hint = part.saved()
-    name = digest.hex()
-    files[f"{name}.part"] = data
-    if hint is None:
-        return (counter, name, len(data)), None
-    files[f"{name}.hint"] = hint
-    return (counter, name, len(data)), (sha256_of(hint), len(hint))

@@ -83,6 +83,12 @@ def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, SEAL: _hash_of(body)}
 
 
+def encode_sealed(body: Mapping[str, Any]) -> bytes:
+    """Return a sealed JSON object as text, which is made once."""
+    text = json.dumps(body, sort_keys=True)
+    return f'{text[:-1]}, "{SEAL}": "{sha256_of(text.encode())}"}}'.encode()
+
+
 def break_seal(body: dict[str, Any]) -> bool:
     """Take the hash out of a JSON object; return True if it is that of all else in it."""
     return bool(body.pop(SEAL, "") == _hash_of(body))

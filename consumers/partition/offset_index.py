@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from commitlog.adapters.disk import with_advice
 from commitlog.core.log.chain import BEGINNING, ChainPlace
-from consumers.partition.folders import Folder, break_seal, sealed
+from consumers.partition.folders import Folder, break_seal, encode_sealed
 
 EVERY = 1_000
 """Outcomes between two places."""
@@ -109,7 +109,7 @@ class OffsetIndex:
             ]
             body = {"log_id": self._log_id, "places": rows}
             if rows:
-                files[f"{number}.json"] = json.dumps(sealed(body)).encode()
+                files[f"{number}.json"] = encode_sealed(body)
             else:
                 empty.append(f"{number}.json")
         return partial(_write, self._folder, files, empty)

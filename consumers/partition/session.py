@@ -32,7 +32,7 @@ from commitlog.ports import Log
 from commitlog.protocol import leader_key
 from commitlog.wire import program
 from consumers.partition.catalogue import Head, PartitionHeads
-from consumers.partition.checkpoint import Checkpoint, Checkpoints, PreparedCheckpoint
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.partition.events import Ended, Event, Filed, Version, versions_of
 from consumers.partition.folders import Folder
@@ -47,6 +47,7 @@ from consumers.partition.observer import Observer
 from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
 from consumers.partition.others import only_retained
 from consumers.partition.past_outcomes import maker_of
+from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
 from consumers.partition.unwritten import USUAL, Unwritten, UnwrittenMax

@@ -19,11 +19,12 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
-from consumers.partition.checkpoint import Checkpoints, PreparedCheckpoint
+from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import RECORDS_PER_POLL, Leader
 from consumers.partition.observer import StoreObserver
+from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from consumers.partition.session import Session
 from consumers.socket.answers import Answers
 from consumers.socket.requests import Requests
@@ -346,7 +347,7 @@ class Node:
 
     def _saved(self, prepared: PreparedCheckpoint) -> None:
         self.world.count("checkpoints")
-        head = json.loads(prepared.head)
+        head = json.loads(prepared.encoded_head())
         sequence, digest = head["chain"]["sequence"], bytes.fromhex(head["state_digest"])
         self.world.auditor.digest(sequence, digest, self.process.name)
         if self.world.versions is not None:

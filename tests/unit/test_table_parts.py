@@ -5,27 +5,31 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commitlog.core.conflicts import history
 from commitlog.core.log import deduplication
+from commitlog.core.log.parts import Part
 from commitlog.core.log.replica import Replica
 from commitlog.core.manifest import fragments
-from commitlog.core.partition import table_parts
+from commitlog.core.partition import snapshot, table_parts
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE
+from commitlog.core.tables.lance_tables import Table
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, TABLES_IN_CHUNKS_SINCE, Rules
-from commitlog.model.operations import AlterProperties, LanceCommit
+from commitlog.model.operations import AlterProperties, DropTable, LanceCommit, RenameTable
 from commitlog.model.records import ProtocolVersion, Status
 from commitlog.ports import LogIdentity
 from consumers.partition import checkpoint
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.folders import DiskFolder
+from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from tests.core_world import (
     DAY_MS,
     World,
@@ -308,6 +312,37 @@ def test_tables_that_are_left_alone_are_written_before_their_checkpoint(
     kept.write(prepared)
     loaded = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis).load()
     assert loaded is not None
+    assert loaded.machine.digest() == world.machine.digest()
+
+
+def test_a_checkpoint_looks_only_at_tables_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is prepared nothing is decided, and another thread makes the head of all tables."""
+    world = World(rules=Rules(PROTOCOL_SUPPORTED))
+    kept = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis)
+    for number in range(20):
+        world.create(f"t{number}")
+    kept.save(Checkpoint.of(world.machine, Replica()))
+    looked_at = list[str]()
+
+    def noted(table: Table, protocol: int) -> Iterator[tuple[str, Part]]:
+        looked_at.append(table.table_id[0])
+        return table_parts.table_parts(table, protocol)
+
+    world.create("new")
+    world.ask("moved", RenameTable(("t3",), ("moved",)))
+    world.ask("gone", DropTable(("t5",), world.machine.tables["t5",].incarnation))
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "table_parts", noted)
+        patched.setattr(PreparedCheckpoint, "encoded_head", None)
+        prepared = kept.prepare(Checkpoint.of(world.machine, Replica()))
+    assert sorted(looked_at) == ["moved", "new"]
+    kept.write(prepared)
+    kept.written(prepared)
+    loaded = Checkpoints(tmp_path, LogIdentity("c", "t", "o", "log"), world.genesis).load()
+    assert loaded is not None
+    assert loaded.machine.tables.keys() == world.machine.tables.keys()
     assert loaded.machine.digest() == world.machine.digest()
 
 

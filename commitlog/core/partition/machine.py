@@ -208,6 +208,10 @@ class Machine(PartitionState):
         """Return the state in parts; only those with a new counter need to be written again."""
         return snapshot.to_parts(self)
 
+    def pieces(self) -> Iterator[snapshot.Piece]:
+        """Yield what the state consists of; who knows a piece needn't ask for its parts."""
+        return snapshot.pieces(self)
+
     def settled_parts(self, since: int, until: int) -> Iterator[tuple[str, Part]]:
         """Yield the parts changed after outcome `since` that won't change again.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from commitlog.core.iceberg.domain import encode_state
 from commitlog.core.iceberg.errors import Invalid
@@ -31,6 +31,15 @@ FORMAT = 1
 MACHINE = "machine"
 IDS = "ids/"
 ICEBERG = "iceberg/"
+
+
+class Piece(NamedTuple):
+    """What changes as one, such as a table, with the parts that hold it."""
+
+    key: Hashable
+    changed_at: int
+    """As long as this stays, so do its parts; only the machine's own may change all the same."""
+    parts: Callable[[], Iterable[tuple[str, Part]]]
 
 
 class Digests:
@@ -65,16 +74,22 @@ def digest_of(parts: Mapping[str, bytes]) -> bytes:
 
 def to_parts(machine: PartitionState) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
-    parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
-    ids = machine.deduplication
-    parts.update(_of_ids(ids, chunk, changed) for chunk, changed in ids.chunks())
+    return {name: part for piece in pieces(machine) for name, part in piece.parts()}
+
+
+def pieces(machine: PartitionState) -> Iterator[Piece]:
+    """Yield the pieces of a machine's state. What their parts are is found out when asked for."""
+    own = Part(machine.sequence, lambda: _machine(machine))
+    yield Piece(MACHINE, machine.sequence, lambda: [(MACHINE, own)])
+    ids, protocol = machine.deduplication, machine.rules.protocol
+    for chunk, changed in ids.chunks():
+        yield Piece((IDS, chunk), changed, partial(_of_ids, ids, chunk, changed))
     for table in machine.tables.values():
-        parts.update(table_parts(table, machine.rules.protocol))
+        # What a table's parts are depends on the protocol, too.
+        key = protocol, table.incarnation
+        yield Piece(key, table.changed_at, partial(table_parts, table, protocol))
     for name, changed in machine.iceberg.changed_at.items():
-        part = Part(changed, partial(_iceberg, machine, name))
-        # A uuid doesn't tell Iceberg tables apart: one metadata file may be registered twice.
-        parts[f"{ICEBERG}{hashlib.sha256(to_json(list(name))).hexdigest()[:32]}"] = part
-    return parts
+        yield Piece((ICEBERG, name), changed, partial(_of_iceberg, machine, name, changed))
 
 
 def settled_parts(machine: PartitionState, since: int, until: int) -> Iterator[tuple[str, Part]]:
@@ -87,16 +102,22 @@ def settled_parts(machine: PartitionState, since: int, until: int) -> Iterator[t
     ids = machine.deduplication
     for chunk in [chunk for chunk, changed in ids.chunks() if changed > since][:-1]:
         if (changed := ids.changed_at(chunk)) is not None:
-            yield _of_ids(ids, chunk, changed)
+            yield from _of_ids(ids, chunk, changed)
     for table in [table for table in machine.tables.values() if table.changed_at > since]:
         for name, part in table_parts(table, machine.rules.protocol):
             if part.digests is not None or table.changed_at <= until:
                 yield name, part
 
 
-def _of_ids(ids: Deduplication, chunk: int, changed: int) -> tuple[str, Part]:
+def _of_ids(ids: Deduplication, chunk: int, changed: int) -> list[tuple[str, Part]]:
     encode, with_hint = partial(ids.encode_chunk, chunk), partial(ids.encode_with_hint, chunk)
-    return f"{IDS}{chunk}", Part(changed, encode, with_hint)
+    return [(f"{IDS}{chunk}", Part(changed, encode, with_hint))]
+
+
+def _of_iceberg(machine: PartitionState, name: TableId, changed: int) -> list[tuple[str, Part]]:
+    # A uuid doesn't tell Iceberg tables apart: one metadata file may be registered twice.
+    known_as = f"{ICEBERG}{hashlib.sha256(to_json(list(name))).hexdigest()[:32]}"
+    return [(known_as, Part(changed, partial(_iceberg, machine, name)))]
 
 
 def restore(machine: PartitionState, parts: Mapping[str, Saved]) -> None:
