@@ -24,7 +24,7 @@ from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.client.upkeep import RewriteGroups
 from commitlog.core.tables.lance_tables import VersionRanges
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.ports import Log
 from consumers.tools.guard_tag import keep_guard
 from consumers.tools.maintenance_policy import Policies
@@ -85,6 +85,8 @@ class Maintenance:
         """By table: the version that was looked at last, and the bytes of its data files."""
         self._tried: dict[str, int] = {}
         """By table: its version as of the last look, even if that failed: that isn't busy."""
+        self._rested_at: list[int] | None = None
+        """By partition: what was decided as of the last look that left nothing to do."""
         self._turns: Turns | None = None
         """Where it runs on: a single look has nothing to do beside a table that takes long."""
 
@@ -99,7 +101,10 @@ class Maintenance:
             removing.start()
         while not stop.is_set():
             try:
-                self.look_at_tables(stop)
+                if self._is_at_rest():
+                    self._tell()
+                else:
+                    self.look_at_tables(stop)
             except CommitLogError as error:
                 logger.warning("the tables cannot be looked at: %s", error)
             deadline = time.monotonic() + interval_seconds
@@ -134,23 +139,18 @@ class Maintenance:
         """Look at each table that changed, or at some, and do what is due; return the acts."""
         acts: list[Act] = []
         stop = stop or threading.Event()
-        tables = self._log.tables()
+        before = self._decided()
+        tables = self._log.tables() if only is None else self._named(only)
         if self._policies.refresh():
             self._seen.clear()
-        standing = {info.incarnation for info in tables}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
-        self._due = {name: due for name, due in self._due.items() if name in standing}
-        self._acts.bytes = {n: size for n, size in self._acts.bytes.items() if n in standing}
-        self._acts.unripe &= standing
-        covered = self._acts.optimized
-        self._acts.optimized = {key: rows for key, rows in covered.items() if key[0] in standing}
         looked = {} if only is None else dict(self._looked)
         if only is None:
+            self._forget_others({info.incarnation for info in tables})
             self._tried.clear()
         for info in tables:
             if stop.is_set():
                 break
-            if info.version < 1 or (only is not None and info.name not in only):
+            if info.version < 1:
                 continue
             self._tried[info.name] = info.version
             try:
@@ -169,8 +169,39 @@ class Maintenance:
                 looked[info.name] = info.version, self._acts.bytes.get(info.incarnation, 0)
         if not dry_run and not stop.is_set():
             self._looked = looked
+            if only is None:
+                is_done = all(one.incarnation in self._seen for one in tables if one.version)
+                self._rested_at = before if is_done else None
             self._tell()
         return acts
+
+    def _is_at_rest(self) -> bool:
+        """Return True if nothing was decided since nothing was left to do, and no time is over."""
+        if self._rested_at != self._decided():
+            return False
+        return min(self._due.values(), default=math.inf) > time.monotonic()
+
+    def _decided(self) -> list[int]:
+        """Return by partition how many outcomes its leader has."""
+        runtime = self._log.runtime()
+        return [runtime.request(one, "status")["sequence"] for one in range(runtime.partitions)]
+
+    def _named(self, names: Iterable[str]) -> list[TableInfo]:
+        """Describe some tables: to describe thousands takes a busy leader a third of a second."""
+        found = []
+        for name in sorted(names):
+            with contextlib.suppress(NoSuchTable):
+                found.append(self._log.table(name))
+        return found
+
+    def _forget_others(self, standing: Collection[str]) -> None:
+        """Forget what is known of tables that were dropped."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
+        self._due = {name: due for name, due in self._due.items() if name in standing}
+        self._acts.bytes = {n: size for n, size in self._acts.bytes.items() if n in standing}
+        self._acts.unripe.intersection_update(standing)
+        covered = self._acts.optimized
+        self._acts.optimized = {key: rows for key, rows in covered.items() if key[0] in standing}
 
     def _busy(self) -> set[str]:
         """Return the tables that took many commits since they were looked at."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from consumers.tools import maintenance as maintenance_module
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from tests.service import SCHEMA, Service, rows, service
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -136,3 +138,45 @@ def test_a_table_that_cannot_be_looked_at_is_not_busy(
     for number in range(3):
         made.client.append("t", rows(number))
     assert maintenance._busy() == {"t"}
+
+
+def test_tables_at_rest_are_not_described_again(
+    made: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To describe thousands takes a leader a third of a second, in which its writers wait."""
+    monkeypatch.setattr(maintenance_module, "BUSY_VERSIONS", 3)
+    monkeypatch.setattr(maintenance_module, "GLANCE_SECONDS", 0.02)
+    asked = list[tuple[str, ...]]()
+    ask = made.client.runtime().request
+
+    def noted(partition: int, method: str, **params: Any) -> Any:
+        asked.append((method, *params.get("table", ())))
+        return ask(partition, method, **params)
+
+    for table in ("a", "b"):
+        made.client.create_table(table, SCHEMA)
+        made.client.append(table, rows(1))
+    monkeypatch.setattr(made.client.runtime(), "request", noted)
+    maintenance, stop = Maintenance(made.client), threading.Event()
+
+    def looks_end(count: int) -> bool:
+        return [method for method, *_ in asked].count("maintained") >= count
+
+    def ends_of(table: str) -> int:
+        return maintenance._looked.get(table, (0, 0))[0]
+
+    thread = threading.Thread(target=maintenance.run, args=(stop, 0.2))
+    thread.start()
+    try:
+        wait_until(lambda: looks_end(4), "several regular looks")
+        assert asked.count(("tables",)) == 1, "all were at rest since the first look"
+        for number in range(3):
+            made.client.append("a", rows(number))
+        newest = made.client.table("a").version
+        wait_until(lambda: ends_of("a") >= newest, "a look at what has changed")
+    finally:
+        stop.set()
+        thread.join(60)
+    asked.clear()
+    maintenance.look_at_tables(only=("b", "gone"))
+    assert ("tables",) not in asked
