@@ -43,24 +43,46 @@ if TYPE_CHECKING:
     from commitlog.model.records import Outcome
 
 
-_BUILD_PATH = re.compile(
-    r"""
-    ,?[ ]?(?:location:[ ])?Location[ ]?\{[^{}]*\.rs[^{}]*\}
-    | (?:,?[ ](?:at[ ]|location:[ ])?)?[^\s,;'"()\[\]{}/]*/[^\s,;'"()\[\]{}]*\.rs:\d+(?::\d+)?
-    """,
-    re.VERBOSE,
+_WORD = re.compile(r"""[^\s,;'"()\[\]{}]+""")
+_SOURCE = re.compile(r"[^/]*/.*\.rs:\d+(?::\d+)?")
+"""Within a word: where it names a line of a source file."""
+_BEFORE_SOURCE = re.compile(r",?[ ](?:at[ ]|location:[ ])?\Z")
+_BEFORE_SOURCE_LENGTH = len(", location: ")
+_LOCATION = re.compile(r",?[ ]?(?:location:[ ])?Location[ ]?\{[^{}]*+\}")
+_DUMPS = (
+    (re.compile(r"does not support logical expression \w+(?=\()"), ("})", "))")),
+    (re.compile(r"in (?:dataset )?schema(?=:\s+Schema \{)"), ("}",)),
 )
-_DUMP = re.compile(
-    r"(does not support logical expression \w+)\(.*[})]\)"
-    r"|(in (?:dataset )?schema):\s+Schema \{.*\}",
-    re.DOTALL,
-)
-"""How pylance names what it can't compute, or doesn't have: with all that it knows of it."""
+"""How pylance names what it can't compute, or doesn't have, before all that it knows of it; and how
+that ends."""
 
 
 def without_build_paths(text: str) -> str:
-    """Remove the places in pylance's own sources, and its own values, that its errors end with."""
-    return _DUMP.sub(r"\1\2", _BUILD_PATH.sub("", text) if ".rs" in text else text)
+    """Remove the places in pylance's own sources, and its own values, that its errors end with.
+
+    A text may hold whatever a client sent, so this takes time in proportion to its length.
+    """
+    if ".rs" in text:
+        text = _LOCATION.sub(lambda found: "" if ".rs" in found[0] else found[0], text)
+        text = _without_sources(text)
+    for begins, ends in _DUMPS:
+        if found := begins.search(text):
+            last = max(text.rfind(end, found.end()) + len(end) for end in ends)
+            if last > found.end():
+                text = text[: found.end()] + text[last:]
+    return text
+
+
+def _without_sources(text: str) -> str:
+    kept, at = [], 0
+    for word in _WORD.finditer(text):
+        source = _SOURCE.match(word[0]) if ".rs:" in word[0] else None
+        if source is not None:
+            before = max(at, word.start() - _BEFORE_SOURCE_LENGTH)
+            found = _BEFORE_SOURCE.search(text, before, word.start())
+            kept.append(text[at : found.start() if found else word.start()])
+            at = word.start() + source.end()
+    return "".join((*kept, text[at:]))
 
 
 class CommitLogError(Exception):

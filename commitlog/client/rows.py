@@ -54,7 +54,7 @@ _WRONG_ROWS = (
     "Not supported",
 )
 """How pylance begins what is wrong with rows, and not with storage."""
-_BRACKETS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[()]""", re.DOTALL)
+_BRACKETS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?(?:\*/|\Z)|[()]""", re.DOTALL)
 """Brackets in SQL, and what may hold others that mean nothing."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32

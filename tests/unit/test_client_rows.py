@@ -1,5 +1,6 @@
 """Operations on rows: what they carry, what they leave, when they are done again."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from commitlog import (
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_writes import made_write
+from commitlog.client.rows import whole
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, DropTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
@@ -553,3 +555,10 @@ def test_a_merges_condition_with_something_behind_it_is_refused(
     with pytest.raises(InvalidTransaction, match="closes a bracket") as refused:
         client.scan(table, "id = 2) OR (true")
     assert refused.value.field == "filter", "as the argument is called"
+
+
+def test_sql_full_of_comments_that_do_not_end_takes_no_longer_than_its_length() -> None:
+    """A predicate of 3 MB held one of the server's processes for rows until its deadline."""
+    began = time.process_time()
+    assert whole("/* " * 10_000).startswith("(/*")
+    assert time.process_time() - began < 1

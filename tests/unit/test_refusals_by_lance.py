@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,6 +66,20 @@ def test_no_error_holds_a_path_of_the_machine_where_lance_was_built(
     assert {str(error) for error in ours} == {wanted}
     assert {message_of(error) for error in (*ours, TableNotFoundError(text))} == {wanted}
     assert str(Failure(400, "BadRequestException", text)) == wanted
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("x.rs:", "x/", "src/x.rs:", "Location {.rs", "in schema: Schema {"),
+        "does not support logical expression x(",
+    ],
+)
+def test_a_long_text_of_a_client_takes_no_longer_than_its_length(piece: str) -> None:
+    """An error quotes what was sent: an address of 60 kB held the whole server up for minutes."""
+    began = time.process_time()
+    InvalidTransaction(f"{piece * (30_000 // len(piece))}.rs")
+    assert time.process_time() - began < 1
 
 
 def test_sql_that_fails_is_named(tmp_path: Path) -> None:
