@@ -40,6 +40,8 @@ and drop the body. Java's own client asks for HTTP/2 with each request. No proto
 _UNSURE = re.compile(rb"(\r\n)?\r(\n(u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
 """At the end of a packet: what follows may make this such a line, or the end of a head."""
 _UNSURE_BYTES_MAX = len("\r\n\r\nupgrade")
+_VERSIONS = ("1.0", "1.1")
+_HOST = re.compile(rb"(?:\[[\w.:%~-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?")
 _TOO_LONG = 414, "the address of the request is too long; nothing was done"
 _CLOSES = {"Connection": "close"}
 _SHOWN_CHARACTERS = 200
@@ -157,7 +159,8 @@ class LimitedHeads(HttpToolsProtocol):
         status, message = self._problem
         path = unquote(self.url.partition(b"?")[0].decode("latin-1"))
         answer = refusal(path[:_SHOWN_CHARACTERS], "GET", status, message, _CLOSES, self.base_path)
-        lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % one for one in answer.raw_headers), b"\r\n"]
+        headers = (*self.server_state.default_headers, *answer.raw_headers)
+        lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % one for one in headers), b"\r\n"]
         self.transport.write(b"".join((*lines, bytes(answer.body))))
         self.transport.close()
 
@@ -199,6 +202,12 @@ class LimitedHeads(HttpToolsProtocol):
         if len(self.url) >= HEAD_BYTES_MAX:
             self._problem = _TOO_LONG
             raise _Refused
+        version = self.parser.get_http_version()
+        if problem := self._problem_of(version):
+            self._problem = problem
+            raise _Refused
+        is_old = version == "1.0"
+        self.expect_100_continue = self.expect_100_continue and not is_old
         self._is_in_head, self._head_bytes = False, 0
         self._stop_timer()
         self._kept[REQUESTS] += 1
@@ -207,6 +216,22 @@ class LimitedHeads(HttpToolsProtocol):
         super().on_headers_complete()
         if self.expect_100_continue:
             self._close_if_not_asked(self.cycle)
+        if is_old:
+            _end_with_connection(self.cycle)
+
+    def _problem_of(self, version: str) -> tuple[int, str] | None:
+        if version not in _VERSIONS:
+            return 505, f"HTTP/{version} is not served here; use HTTP/1.1"
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and version == "1.1"):
+            return 400, f"there are {len(hosts)} Host headers; send one"
+        if hosts and not _HOST.fullmatch(hosts[0]):
+            return 400, "the Host header names no host; send a name or an address, and its port"
+        if (
+            self.parser.should_upgrade()
+        ):  # what was changed in a head changes the connection's first
+            return 400, "it asks for another protocol behind another request; nothing was done"
+        return None
 
     def _close_if_not_asked(self, cycle: RequestResponseCycle) -> None:
         """Close after an answer that comes before the body was asked for: it may never come."""
@@ -237,3 +262,21 @@ class LimitedHeads(HttpToolsProtocol):
         super().on_message_complete()
         self._is_in_head = self._began_now = True
         self._outgoing.body_came()
+
+
+def _end_with_connection(cycle: RequestResponseCycle) -> None:
+    """Have an answer of unknown length end with its connection: HTTP/1.0 has no chunks."""
+    plain = cycle.send
+    is_open_ended = False
+
+    async def send(message: Any) -> None:
+        nonlocal is_open_ended
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            is_open_ended = b"content-length" not in names
+            cycle.chunked_encoding = False if is_open_ended else None
+        elif is_open_ended:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await plain(message)
+
+    cycle.send = send  # type: ignore[method-assign]

@@ -449,9 +449,14 @@ def raw(world: World, sent: bytes) -> bytes:
 def test_requests_in_a_row_are_few(world: World) -> None:
     """Each is twenty bytes, and kilobytes once it is parsed; they wait for the first one."""
     first = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-    ends = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
-    assert raw(world, first + b"GET /healthz HTTP/1.1\r\n\r\n" * 20 + ends).count(b" 200 OK") == 22
-    flood = raw(world, first + b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+    ends = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (
+        raw(world, first + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 20 + ends).count(
+            b" 200 OK"
+        )
+        == 22
+    )
+    flood = raw(world, first + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
     assert flood.count(b"HTTP/1.1") < 100
     assert b"connection: close" in flood
 
@@ -469,13 +474,19 @@ def test_idle_connections_make_room(world: World, monkeypatch: pytest.MonkeyPatc
         ]
         for one in crowd[10:]:  # those beyond the limit at once, the others soon
             assert one.recv(1) == b""
-        served = raw(world, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+        served = raw(world, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in served
 
 
 def test_headers_and_parameters_are_few(world: World) -> None:
-    assert b" 431 " in raw(world, b"GET /healthz HTTP/1.1\r\n" + b"a:b\r\n" * 10_000 + b"\r\n")
-    line = b"POST /v1/table/b$t/describe?" + b"a&" * 20_000 + b" HTTP/1.1\r\nConnection: close\r\n"
+    assert b" 431 " in raw(
+        world, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 10_000 + b"\r\n"
+    )
+    line = (
+        b"POST /v1/table/b$t/describe?"
+        + b"a&" * 20_000
+        + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    )
     answer = raw(world, line + b"Content-Length: 2\r\n\r\n{}")
     assert b" 400 " in answer
     assert b"parameters" in answer
@@ -483,7 +494,9 @@ def test_headers_and_parameters_are_few(world: World) -> None:
 
 def test_headers_that_follow_a_body_are_bounded(world: World) -> None:
     """The parser keeps such a header until it ends."""
-    head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     sent = head + b"2\r\n{}\r\n0\r\nX-After: " + b"a" * 1_000_000
     assert b" 431 " in raw(world, sent)
     fine = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -494,7 +507,7 @@ def test_headers_that_follow_a_body_are_bounded(world: World) -> None:
 @pytest.mark.slow
 def test_a_body_of_small_pieces_arrives(world: World) -> None:
     body = json.dumps({"predicate": "id > 2" + " " * 300_000}).encode()
-    head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nConnection: close\r\n"
+    head = b"POST /v1/table/b$t/count_rows HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     pieces = b"".join(b"1\r\n%c\r\n" % one for one in body)
     sent = head + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n"
     assert raw(world, sent).endswith(b"\r\n2")

@@ -185,8 +185,8 @@ def test_who_sends_all_of_a_body_gets_the_answer_that_came_before_it(
     [
         ("GET /v1/namespaces/", "n" * 70_000, 414, "URITooLongException"),
         ("GET /v1/table/x?q=", "n" * 70_000, 414, 13),
-        ("GET /v1/namespaces HTTP/1.1\r\nx: ", "n" * 70_000, 431, "RequestHeaderFields"),
-        ("GET /v1/table/x HTTP/1.1\r\n", "x: y\r\n" * 600, 431, 13),
+        ("GET /v1/namespaces HTTP/1.1\r\nHost: x\r\nx: ", "n" * 70_000, 431, "RequestHeaderFields"),
+        ("GET /v1/table/x HTTP/1.1\r\nHost: x\r\n", "x: y\r\n" * 600, 431, 13),
         ("no such thing\r\n", "\r\n", 400, 13),
         ("\r\n", "\r\n" * 40_000, 431, 13),
     ],
@@ -296,3 +296,67 @@ def test_names_count_only_where_a_browser_of_this_machine_may_ask() -> None:
         assert not is_foreign((address, 2333), "evil.com", frozenset({"*"}))
     for server in (("10.1.2.3", 2333), ("/run/socket", None), None):
         assert not is_foreign(server, "evil.com", frozenset())
+
+
+def exchange(connection: socket.socket, sent: bytes) -> bytes:
+    """Send this and no more; return all that comes until the connection ends."""
+    connection.sendall(sent)
+    connection.shutdown(socket.SHUT_WR)
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(connection: socket.socket) -> None:
+    """It would take their lengths for what it asked for."""
+    answer = exchange(connection, b"GET /v1/log/feed?seconds=0.01 HTTP/1.0\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"chunked" not in head.lower()
+    assert body.startswith(b"retry: ")
+    assert body.endswith(b"\n\n")
+
+
+def test_a_client_of_http_1_0_is_not_told_to_continue(connection: socket.socket) -> None:
+    asked = b"POST /v1/namespace/$/describe HTTP/1.0\r\nExpect: 100-continue\r\n"
+    answer = exchange(connection, asked + b"Content-Length: 2\r\n\r\n{}")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "says"),
+    [
+        (b"GET /v1/config HTTP/1.1\r\n", 400, b"0 Host headers"),
+        (b"GET /v1/config HTTP/1.1\r\nHost: a\r\nhost: a\r\n", 400, b"2 Host headers"),
+        (b"GET /v1/config HTTP/1.0\r\nHost: a\r\nHost: b\r\n", 400, b"2 Host headers"),
+        (b"GET /v1/config HTTP/1.1\r\nHost: a, b\r\n", 400, b"names no host"),
+        (b"GET /v1/config HTTP/1.1\r\nHost: user@a\r\n", 400, b"names no host"),
+        (b"GET /v1/config HTTP/1.1\r\nHost: a/b\r\n", 400, b"names no host"),
+        (b"GET /v1/config HTTP/2.0\r\nHost: a\r\n", 505, b"use HTTP/1.1"),
+        (b"GET /v1/config\r\n", 505, b"use HTTP/1.1"),
+        *(
+            (b"GET /v1/config HTTP/1.1\r\nHost: " + host + b"\r\n", 200, b"endpoints")
+            for host in (b"", b"a_b:80", b"[::1]:80", b"[fe80::1%eth0]", b"127.0.0.1:", b"x")
+        ),
+    ],
+)
+def test_a_request_names_one_host_and_a_version_that_is_served(
+    connection: socket.socket, head: bytes, status: int, says: bytes
+) -> None:
+    """Else what stands in front of the server may take it for another one's."""
+    answer = exchange(connection, head + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert says in answer
+    assert b"\r\ndate: " in answer
+
+
+def test_an_upgrade_behind_another_request_does_not_take_its_body_away(
+    world: World, connection: socket.socket
+) -> None:
+    """Its body was dropped, and what came after it was taken for the next request."""
+    name = world.fresh_name()
+    asked = (
+        b"GET /v1/config HTTP/1.1\r\nHost: x\r\n\r\n"
+        b"POST /v1/namespace/%s/create HTTP/1.1\r\nHost: x\r\n" % name.encode()
+    )
+    answer = exchange(connection, asked + H2C.encode() + b"Content-Length: 2\r\n\r\n{}")
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == 1
+    assert world.send("GET", f"/v1/namespaces/{name}")[0] == 404
