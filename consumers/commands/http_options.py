@@ -120,8 +120,9 @@ def _security(config: Config) -> Security:
 def server_settings(config: Config, health: Health) -> ServerSettings:
     """Return what stands around the APIs; ConfigurationError names what is wrong."""
     from consumers.servers.metrics import Metrics
+    from consumers.servers.security.certificates import Tls
     from consumers.servers.security.limits import LimitSettings
-    from consumers.servers.server import ServerSettings, Tls
+    from consumers.servers.server import ServerSettings
 
     _check(config)
     hosts = frozenset(filter(None, (one.strip().lower() for one in config.http_hosts.split(","))))

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import resource
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from consumers.servers.namespace.status import error_response
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
 from consumers.servers.security.answers import allowed_methods, refusal
+from consumers.servers.security.certificates import Certificates, Tls
 from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
@@ -53,16 +53,6 @@ _STARTUP_SECONDS = 20.0
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the event loop, which needs it again
 after each of a request's calls to the system: a tenth of what is usual."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """What the server shows, and whom of the clients it believes."""
-
-    certificate: str
-    key: str
-    client_ca: str = ""
-    """A file of authorities: clients must show a certificate that one of them signed."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +239,5 @@ class _Server(uvicorn.Server):
 def _tls_of(tls: Tls | None) -> dict[str, Any]:
     if tls is None:
         return {}
-    found: dict[str, Any] = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
-    if tls.client_ca:
-        found |= {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
-    return found
+    context = Certificates(tls).context
+    return {"ssl_context_factory": lambda config, default: context}

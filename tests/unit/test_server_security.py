@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import shutil
 import socket
 import ssl
 import threading
@@ -25,11 +26,13 @@ from commitlog.model.operations import RenameTable
 from consumers.servers import server
 from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
+from consumers.servers.security import certificates
 from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.certificates import Tls
 from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import LimitSettings
-from consumers.servers.server import ServerSettings, Tls, serve
+from consumers.servers.server import ServerSettings, serve
 from consumers.servers.server_heads import HEAD_BYTES_MAX
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 from tests.waiting import wait_until
@@ -450,6 +453,47 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
             assert response.status == 200
         with pytest.raises((http.client.HTTPException, OSError)):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=120)
+
+
+def test_a_certificate_that_is_renewed_is_shown_to_who_connects_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An issuer's are valid for weeks: the server showed the one of its start until a restart."""
+    pytest.importorskip("cryptography")
+    from tests.certificates import make_certificate
+
+    monkeypatch.setattr(certificates, "LOOK_SECONDS", -1.0)
+    made = []
+    for name in ("first", "second", "clients", "others"):
+        (tmp_path / name).mkdir()
+        made.append(make_certificate(tmp_path / name))
+    (first, key), (second, its_key), client, other = made
+    authority = tmp_path / "authority.pem"
+    shutil.copy(client[0], authority)
+
+    def is_served(shown: Path, as_client: tuple[Path, Path]) -> bool:
+        context = ssl.create_default_context(cafile=str(shown))
+        context.load_cert_chain(*as_client)
+        url = f"https://127.0.0.1:{port}/healthz"
+        try:
+            with urllib.request.urlopen(url, context=context, timeout=120) as response:
+                return bool(response.status == 200)
+        except OSError:
+            return False
+
+    with _served(ServerSettings(tls=Tls(*map(str, (first, key, authority))))) as port:
+        assert is_served(first, client)
+        assert not is_served(first, other)
+        shutil.copy(first, tmp_path / "old.pem")
+        shutil.copy(second, first)  # its key isn't there yet
+        assert is_served(tmp_path / "old.pem", client)
+        assert "the previous one stays" in caplog.text
+        shutil.copy(its_key, key)
+        assert is_served(second, client)
+        assert not is_served(tmp_path / "old.pem", client)
+        shutil.copy(other[0], authority)
+        assert is_served(second, other)
+        assert not is_served(second, client)
 
 
 def test_a_connection_that_never_speaks_tls_ends(

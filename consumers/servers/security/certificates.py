@@ -1,0 +1,79 @@
+"""The server's certificate, read again when it is renewed.
+
+Certificates are valid for weeks, so something replaces their files while the server runs. Open
+connections keep what they began with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+from dataclasses import dataclass
+
+LOOK_SECONDS = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What the server shows, and whom of the clients it believes."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    """A file of authorities: clients must show a certificate that one of them signed."""
+
+
+class Certificates:
+    """What connections use that begin now: the files as of at most half a second ago."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Read the files; OSError or ValueError if they can't be used."""
+        self._tls = tls
+        self._seen = self._state()
+        self._newest = _context(tls)
+        self._looked_at = time.monotonic()
+        self._problem = ""
+        """What the last look at the files ended with, as it was logged."""
+        self.context = _context(tls)
+        """What the server listens with. OpenSSL asks for each connection, with or without a name,
+        whether to go on with another one."""
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._looked_at = now
+            self._look()
+        connection.context = self._newest
+
+    def _look(self) -> None:
+        before, self._problem = self._problem, ""
+        try:
+            if (seen := self._state()) != self._seen:
+                self._newest = _context(self._tls)
+                self._seen = seen
+                logger.info("%s was read again", self._tls.certificate)
+        except (OSError, ValueError) as error:  # one of two files may be there already
+            self._problem = str(error)
+            if self._problem != before:
+                name = self._tls.certificate
+                logger.error("%s cannot be used, the previous one stays: %s", name, error)
+
+    def _state(self) -> list[tuple[int, int, int]]:
+        tls = self._tls
+        found = [os.stat(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # A key with a password would have OpenSSL ask for it on the terminal.
+    found.load_cert_chain(tls.certificate, tls.key, password="")
+    if tls.client_ca:
+        found.verify_mode = ssl.CERT_REQUIRED
+        found.load_verify_locations(tls.client_ca)
+    return found
