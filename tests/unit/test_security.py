@@ -1,6 +1,5 @@
 """Do credentials prove who asks, and do grants say what they may do?"""
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -18,14 +17,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
-from starlette.responses import JSONResponse
 
 from consumers.runtime.config import ConfigurationError
 from consumers.servers.security import access_file as access_file_module
 from consumers.servers.security import tokens as tokens_module
 from consumers.servers.security.access_file import AccessFile, read_rules
 from consumers.servers.security.grants import Access, Grant, Grants, Principal
-from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Credentials, Security, credentials_of_headers
 from consumers.servers.security.tokens import Issuer, Tokens, read_keys
 from tests.waiting import wait_until
@@ -443,29 +440,3 @@ def test_names_of_keys_and_of_tokens_do_not_meet(tmp_path: Path) -> None:
         security.identify(Credentials(KEY, token(sub="alice")))
     with pytest.raises(UnauthenticatedError, match="cannot be recorded"):
         security.identify(Credentials("", token(sub="bob\n")))
-
-
-@pytest.mark.slow
-def test_a_list_of_many_tables_is_filtered_and_not_emptied(tmp_path: Path) -> None:
-    """It may have more values than a request: those are counted because anybody sends them."""
-    lines = ["[keys]", f'alice = "{hashed(KEY)}"', "[[grants]]", 'to = "alice"', 'on = "n$odd"']
-    (tmp_path / "access.toml").write_text("\n".join([*lines, 'can = "read"']))
-    names = [*(f"t{number}" for number in range(130_000)), "odd"]
-    listed = {"identifiers": [{"namespace": ["n"], "name": name} for name in names]}
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await JSONResponse(listed)(scope, receive, send)
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    guard = Guard(app, Security(AccessFile(tmp_path / "access.toml")))
-    scope = {"type": "http", "method": "GET", "path": "/v1/namespaces/n/tables"}
-    headers = [(b"x-api-key", KEY.encode())]
-    asyncio.run(guard({**scope, "headers": headers}, receive, send))
-    assert json.loads(sent[-1]["body"]) == {"identifiers": [{"namespace": ["n"], "name": "odd"}]}

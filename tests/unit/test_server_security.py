@@ -130,6 +130,25 @@ def test_lists_show_what_may_be_seen(world: World) -> None:
     assert denied(*world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("stranger")))
 
 
+def test_pages_of_lists_name_nothing_that_may_not_be_seen(world: World) -> None:
+    """A page's token is the last name on it, and what may not be seen was left out after that."""
+
+    def listed(path: str, name: str) -> tuple[int, Any]:
+        return world.send("GET", f"/v1/namespaces{path}", b"", key(name))
+
+    made = json.dumps({"namespace": [HOME, "inner"]}).encode()
+    world.send("POST", "/v1/namespaces", made, key("owner"))
+    page = "pageToken=&pageSize=1"
+    for name, space in (("stranger", "elsewhere"), ("reader", HOME)):
+        first = {"namespaces": [[space]], "next-page-token": None}
+        assert listed(f"?{page}", name) == (200, first)
+    for path in ("/{}/tables", "/{}/views", "?parent={}", "?parent={}%1Finner"):
+        answers = [listed(path.format(name), "stranger") for name in (HOME, "nothing")]
+        assert [status for status, _ in answers] == [403, 403], answers
+    assert listed(f"?parent={HOME}", "reader")[1]["namespaces"] == [[HOME, "inner"]]
+    assert listed(f"?parent={HOME}%1Fnothing", "reader")[0] == 404
+
+
 def test_a_refusal_names_no_tables_that_its_reader_may_not_see(world: World) -> None:
     made = world.post(f"/v1/table/{HOME}$payroll/declare", {}, headers=key("owner"))
     assert made[0] == 200, made

@@ -62,7 +62,7 @@ from consumers.servers.iceberg.replies import (
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.iceberg.shown import ALL, REFS, ShownFiles
 from consumers.servers.iceberg.time_travel import IcebergService
-from consumers.servers.security.grants import Principal
+from consumers.servers.security.grants import Principal, Viewer
 from consumers.servers.security.identity import ANYBODY
 from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
@@ -308,13 +308,14 @@ class IcebergCatalog:
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
-    def list_tables(self, namespace: TableId, query: Mapping[str, str]) -> Response:
+    def list_tables(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
         """List a namespace's Iceberg tables."""
+        viewer.need(namespace)
         view = self.view(namespace)
         if namespace not in view.namespaces:
             raise no_such_namespace(namespace)
-        names = sorted(table for table in view.tables if table[:-1] == namespace)
-        page, token = paginate([name[-1] for name in names], query)
+        names = [table for table in view.tables if table[:-1] == namespace]
+        page, token = paginate(names, query, viewer)
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 

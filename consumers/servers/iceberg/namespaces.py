@@ -24,6 +24,7 @@ from consumers.servers.iceberg.replies import (
     paginate,
 )
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
+from consumers.servers.security.grants import Viewer
 
 SEPARATOR = "\x1f"
 """Between the levels of a namespace in an address."""
@@ -54,20 +55,21 @@ class IcebergNamespaces:
             raise failure_of_refusal(answer)
         return json_reply({"namespace": list(namespace), "properties": properties})
 
-    def children(self, query: Mapping[str, str]) -> Response:
+    def children(self, query: Mapping[str, str], viewer: Viewer) -> Response:
         """List the namespaces directly in `parent`, or the first level."""
         sent = query.get("parent", "")
         # pyiceberg encodes it twice.
         for text in dict.fromkeys((sent, unquote(sent))):
             parent = tuple(part for part in text.split(SEPARATOR) if part)
             view = self._catalog.view(parent or None)
-            if not parent or parent in view.namespaces:
+            if not parent or (parent in view.namespaces and viewer.sees(parent)):
                 break
         else:
+            viewer.need(parent)
             raise no_such_namespace(tuple(sent.split(SEPARATOR)))
         level = len(parent) + 1
-        names = sorted(n for n in view.namespaces if len(n) == level and n[:-1] == parent)
-        page, token = paginate([name[-1] for name in names], query)
+        names = [n for n in view.namespaces if len(n) == level and n[:-1] == parent]
+        page, token = paginate(names, query, viewer)
         found = [[*parent, name] for name in page]
         return json_reply({"namespaces": found, "next-page-token": token})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,7 @@ from commitlog.model.table import TableId
 from consumers.partition.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 from consumers.servers.iceberg.shown import ALL
+from consumers.servers.security.grants import Viewer
 
 logger = logging.getLogger(__name__)
 
@@ -296,13 +297,15 @@ def unsupported(what: str) -> Failure:
     return Failure(406, "UnsupportedOperationException", message)
 
 
-def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:
-    """Return one page of sorted names and the token of the next one.
+def paginate(
+    found: Iterable[TableId], query: Mapping[str, str], viewer: Viewer
+) -> tuple[Sequence[str], str | None]:
+    """Return one page of the last parts of names that may be seen, and the token of the next one.
 
     All names, if the request has no token, not even an empty one: its client may not know of pages.
     """
     after = query.get("pageToken", "")
-    rest = [name for name in names if name > after] if after else list(names)
+    rest = sorted(name[-1] for name in found if name[-1] > after and viewer.sees(name))
     size = query.get("pageSize")
     if size is not None and not (size.isdecimal() and len(size) < 11 and 0 < int(size) < 2**31):
         raise Failure(

@@ -13,8 +13,8 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import Requester
 from consumers.servers.iceberg.namespaces import SEPARATOR
 from consumers.servers.iceberg.replies import Failure
-from consumers.servers.security.grants import Principal
-from consumers.servers.security.identity import ANYBODY, PRINCIPAL
+from consumers.servers.security.grants import Principal, Viewer
+from consumers.servers.security.identity import ANYBODY, PRINCIPAL, SEES
 
 _KEY = "Idempotency-Key"
 KEY_LIFETIME = "P7D"
@@ -36,6 +36,12 @@ def principal_of(request: Request) -> Principal:
     found = request.scope.get(PRINCIPAL, ANYBODY)
     assert isinstance(found, Principal)
     return found
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who asks for a list, as the guard found out."""
+    sees = request.scope.get(SEES)
+    return Viewer(principal_of(request), *(() if sees is None else (sees,)))
 
 
 def boolean_of(name: str, said: Mapping[str, str]) -> bool:

@@ -34,6 +34,7 @@ from consumers.servers.iceberg.request_context import (
     requester_of,
     table_of,
     view_of,
+    viewer_of,
 )
 from consumers.servers.iceberg.shown import ALL
 from consumers.servers.iceberg.time_travel import (
@@ -237,7 +238,7 @@ class _Routes:
         return self._catalog.commit_transaction(requester_of(request), body)
 
     def list_namespaces(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.children(request.query_params)
+        return self._namespaces.children(request.query_params, viewer_of(request))
 
     def create_namespace(self, request: Request, body: bytes) -> Response:
         return self._namespaces.create(requester_of(request), body)
@@ -255,7 +256,9 @@ class _Routes:
         return self._namespaces.update(requester_of(request), namespace_of(request), body)
 
     def list_tables(self, request: Request, body: bytes) -> Response:
-        return self._catalog.list_tables(namespace_of(request), request.query_params)
+        return self._catalog.list_tables(
+            namespace_of(request), request.query_params, viewer_of(request)
+        )
 
     def create_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.create_table(
@@ -323,7 +326,7 @@ class _Routes:
         raise unsupported(f"{request.method} {request.url.path}")
 
     def list_views(self, request: Request, body: bytes) -> Response:
-        return self._views.children(namespace_of(request), request.query_params)
+        return self._views.children(namespace_of(request), request.query_params, viewer_of(request))
 
     def create_view(self, request: Request, body: bytes) -> Response:
         return self._views.create(requester_of(request), namespace_of(request), body)

@@ -35,6 +35,7 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.service import RefusedChanges
+from consumers.servers.security.grants import Viewer
 
 
 class IcebergViews:
@@ -135,13 +136,14 @@ class IcebergViews:
             raise _failure(answer, source)
         return Response(status_code=204)
 
-    def children(self, namespace: TableId, query: Mapping[str, str]) -> Response:
+    def children(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
         """List a namespace's views."""
+        viewer.need(namespace)
         view = self._catalog.view(namespace)
         if namespace not in view.namespaces:
             raise no_such_namespace(namespace)
-        names = sorted(name[-1] for name in view.views if name[:-1] == namespace)
-        page, token = paginate(names, query)
+        names = [name for name in view.views if name[:-1] == namespace]
+        page, token = paginate(names, query, viewer)
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 

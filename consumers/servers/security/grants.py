@@ -6,7 +6,7 @@ write, and write includes read. Nothing is allowed that no grant allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -51,6 +51,19 @@ class Grant:
         if self.to.startswith(GROUP):
             return self.to.removeprefix(GROUP) in principal.groups
         return self.to in (EVERYBODY, principal.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who asks for a list, and whether they may know of a namespace or table."""
+
+    principal: Principal
+    sees: Callable[[TableId], bool] = lambda what: True
+
+    def need(self, namespace: TableId) -> None:
+        """Refuse to list a namespace of which they may not know, whether it exists or not."""
+        if namespace and not self.sees(namespace):
+            raise denied(self.principal, Access.READ, namespace)
 
 
 class Grants:

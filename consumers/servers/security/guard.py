@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from lance_namespace.errors import LanceNamespaceError, PermissionDeniedError, UnauthenticatedError
@@ -27,6 +28,7 @@ from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
     CHECK_AGAIN,
     PRINCIPAL,
+    SEES,
     Security,
     credentials_of_headers,
 )
@@ -83,8 +85,6 @@ class Guard:
             receive = await self._check(principal, path, scope, receive)
         except (LanceNamespaceError, CommitLogError) as error:
             return await _refused(path, scope["method"], error)(scope, receive, send)
-        if scope["method"] == "GET" and _lists(path):
-            send = _Filter(send, lambda what: self._security.sees(principal, what)).send
 
         async def check_again() -> None:
             known = await self._security.identified(shown)
@@ -92,7 +92,8 @@ class Guard:
                 self._security.check(known, access, what)
 
         with acting_for(Caller(principal.name)):
-            admitted = {**scope, PRINCIPAL: principal, CHECK_AGAIN: check_again}
+            sees = partial(self._security.sees, principal)
+            admitted = {**scope, PRINCIPAL: principal, SEES: sees, CHECK_AGAIN: check_again}
             return await self._app(admitted, receive, send)
 
     async def _check(
@@ -136,7 +137,7 @@ def _needs_of_path(path: str, method: str) -> Iterator[Need]:
     table, namespace = _TABLE.fullmatch(path), _NAMESPACE.fullmatch(path)
     is_reading = method in ("GET", "HEAD")
     if path == "/v1/config" or (is_reading and _lists(path)):
-        return  # any known principal may; lists show what it may see
+        return  # any known principal may; who lists leaves out what it may not see
     if table is not None:
         reads = is_reading or table[3] is not None
         access = READ if reads else ADMIN if method == "DELETE" else WRITE
@@ -227,40 +228,3 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return first.pop() if first else await receive()
 
     return again
-
-
-class _Filter:
-    """Leaves out of a list what who asks may not see."""
-
-    def __init__(self, send: Send, sees: Callable[[TableId], bool]) -> None:
-        self._send = send
-        self._sees = sees
-        self._start: Message | None = None
-        self._body = b""
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._start = message
-            return
-        self._body += message.get("body", b"")
-        if message.get("more_body", False):
-            return
-        start = self._start
-        assert start is not None
-        body = self._body
-        if start["status"] == 200:  # on a thread, since there may be many names
-            body = await run_in_threadpool(self._filtered, body)
-        headers = [(k, v) for k, v in start["headers"] if k.lower() != b"content-length"]
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self._send({**start, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-
-    def _filtered(self, body: bytes) -> bytes:
-        found = json.loads(body)  # our own: as long as there are names
-        if "namespaces" in found:
-            found["namespaces"] = [n for n in found["namespaces"] if self._sees(tuple(n))]
-        if "identifiers" in found:
-            found["identifiers"] = [
-                one for one in found["identifiers"] if self._sees(_identifier(one))
-            ]
-        return json.dumps(found).encode()

@@ -33,6 +33,9 @@ IDENTITY_THREADS = 4
 PRINCIPAL = "principal"
 """Under which name the guard leaves in a request's scope who asks."""
 
+SEES = "commitlog.sees"
+"""Under which name it leaves there what tells whether they may know of a namespace or table."""
+
 CHECK_AGAIN = "commitlog.check_again"
 """Under which name it leaves there, for an answer that goes on, what raises once the credentials or
 the grants end on which the request was admitted; awaited without arguments."""
