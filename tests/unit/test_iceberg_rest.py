@@ -349,6 +349,16 @@ def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, ta
     assert (after.status, after.headers["etag"]) == (200, changed.headers["etag"])
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/config", "/v1/namespaces", _TABLES, "/v1/namespaces/no/tables"]
+)
+def test_what_can_be_read_can_be_asked_for_its_head(server: IcebergServer, path: str) -> None:
+    """HTTP asks it of every server, and what watches one does so."""
+    read, head = server.ask("GET", path), server.ask("HEAD", path)
+    assert (head.status, head.data) == (read.status, b"")
+    assert head.headers["content-length"] in ("0", read.headers["content-length"])
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 def test_of_snapshots_those_that_refs_name_are_shown(
     service: LogIcebergService, server: IcebergServer, table: str, is_old: bool
@@ -398,7 +408,7 @@ def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path
     [
         ("GET", _COMMIT, 405, "POST"),
         ("PUT", f"{_TABLES}/t", 405, "DELETE, GET, HEAD, POST"),
-        ("OPTIONS", "/v1/namespaces", 405, "GET, POST"),
+        ("OPTIONS", "/v1/namespaces", 405, "GET, HEAD, POST"),
         ("POST", f"{_TABLES}/t/c", 404, None),
         ("GET", "/v1/transactions", 404, None),
         ("GET", "/v1/at-5/namespaces", 404, None),

@@ -187,8 +187,8 @@ def _route(
             return failure_of(error).response(has_body=request.method != "HEAD")
 
     route = Route(path, endpoint, methods=sorted(methods))
-    # Starlette adds HEAD to GET; here HEAD has handlers of its own.
-    route.methods = methods
+    # Starlette adds HEAD to GET; here a single object's has a handler of its own.
+    route.methods = methods if path.endswith("}") else route.methods
     return route
 
 
