@@ -193,7 +193,7 @@ class LimitedHeads(HttpToolsProtocol):
         if len(self.headers) >= HEADERS_MAX:
             self._problem = 431, f"there are more than {HEADERS_MAX} headers; send fewer"
             raise _Refused
-        super().on_header(name, value)
+        super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Note that the body comes next."""

@@ -17,7 +17,7 @@ from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-KEYS = ("0190a0a0-0000-7000-8000-00000000be01", "0190a0a0-0000-7000-8000-00000000be02")
+KEYS = tuple(f"0190a0a0-0000-7000-8000-00000000be0{number}" for number in (1, 2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,14 @@ def test_a_transfer_coding_that_is_not_undone_is_refused(
     assert world.send("GET", f"/v1/namespaces/{name}")[0] == 404
 
 
+def test_spaces_around_a_field_are_no_part_of_it(world: World, connection: socket.socket) -> None:
+    """A proxy may add them; the parser leaves those behind it."""
+    fields = f"Idempotency-Key: \t {KEYS[2]} \t\r\nx-lance-ctx-by:  me \t \r\n"
+    status, answer = create(connection, world.fresh_name(), fields)
+    assert (status, json.loads(answer).get("transaction_id")) == (200, KEYS[2]), answer
+    assert dict(world.record(KEYS[2]).properties)["context.by"] == "me"
+
+
 def send_creation(connection: socket.socket, name: str, rest: str = "") -> None:
     """Ask for a namespace, and send what doesn't belong to the request."""
     body = f'{{"namespace": ["{name}"]}}'
@@ -147,7 +155,7 @@ def test_trailers_are_no_headers(world: World, connection: socket.socket) -> Non
 def test_of_a_field_that_is_there_twice_the_first_counts(
     world: World, connection: socket.socket
 ) -> None:
-    twice = "".join(f"Idempotency-Key: {key}\r\n" for key in KEYS)
+    twice = "".join(f"Idempotency-Key: {key}\r\n" for key in KEYS[:2])
     status, answer = create(connection, world.fresh_name(), twice)
     assert (status, json.loads(answer)["transaction_id"]) == (200, KEYS[0])
     asked = json.dumps({"namespace": [world.fresh_name()]})
@@ -334,7 +342,7 @@ def test_a_client_of_http_1_0_is_not_told_to_continue(connection: socket.socket)
         (b"GET /v1/config\r\n", 505, b"use HTTP/1.1"),
         *(
             (b"GET /v1/config HTTP/1.1\r\nHost: " + host + b"\r\n", 200, b"endpoints")
-            for host in (b"", b"a_b:80", b"[::1]:80", b"[fe80::1%eth0]", b"127.0.0.1:", b"x")
+            for host in (b"", b"a_b:80 ", b"[::1]:80", b"[fe80::1%eth0]", b"127.0.0.1:", b"x")
         ),
     ],
 )
