@@ -178,6 +178,15 @@ def test_a_token_of_the_issuer_says_who_it_is(checker: Tokens) -> None:
     assert checker.principal(token(groups="a b")).groups == {"a", "b"}
 
 
+def test_a_token_from_a_clock_that_is_ahead_says_what_to_look_at(checker: Tokens) -> None:
+    """Another one of that issuer's would be refused as well."""
+    assert checker.principal(token(iat=time.time() + 20)).name == "bob"
+    with pytest.raises(
+        UnauthenticatedError, match=r"compare this server's clock with that of http"
+    ):
+        checker.principal(token(iat=time.time() + 60))
+
+
 @pytest.mark.parametrize(
     "make",
     [

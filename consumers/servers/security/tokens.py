@@ -91,9 +91,10 @@ class Tokens:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             # A token's contents are private: only the kind of its fault is told.
+            is_early = isinstance(error, jwt.ImmatureSignatureError)
+            todo = "compare this server's clock with that of" if is_early else "get a new one from"
             raise UnauthenticatedError(
-                f"the bearer token is not valid ({type(error).__name__}); get a new one from"
-                f" {issuer.issuer}"
+                f"the bearer token is not valid ({type(error).__name__}); {todo} {issuer.issuer}"
             ) from error
         name = claims.get(issuer.principal_claim)
         if not isinstance(name, str) or not name:
