@@ -16,7 +16,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import parse_table_id
 
-_MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9.]{200}")
+_MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{3}|(?<![0-9.])[0-9.]{200}")
 """How JSON may write a number that is more than a 64-bit float holds; few texts have that."""
 _SHOWN_CHARACTERS = 40
 
