@@ -227,9 +227,8 @@ class LimitedHeads(HttpToolsProtocol):
             return 400, f"there are {len(hosts)} Host headers; send one"
         if hosts and not _HOST.fullmatch(hosts[0]):
             return 400, "the Host header names no host; send a name or an address, and its port"
-        if (
-            self.parser.should_upgrade()
-        ):  # what was changed in a head changes the connection's first
+        # An upgrade is taken out of a connection's first head, but found only here in a later one.
+        if self.parser.should_upgrade():
             return 400, "it asks for another protocol behind another request; nothing was done"
         return None
 
