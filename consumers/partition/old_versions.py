@@ -36,7 +36,7 @@ from commitlog.core.log.known_ids import KnownId
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
-from commitlog.errors import CommitLogError, CorruptLog, NoSuchVersion
+from commitlog.errors import CommitLogError, CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
     CreateTable,
@@ -55,6 +55,7 @@ from consumers.partition.table_files import quarantined
 
 BLAME_SECONDS = 3.0
 OURS_MAX = 10_000
+REACHED_MAX = 4
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class OldVersions:
         self._open_store, self._clock = open_store, clock
         self._ours: Newest[Version, None] = Newest(OURS_MAX)
         """Versions under `latest` whose files were seen to be the log's."""
+        self._reached: Newest[str, Table] = Newest(REACHED_MAX)
+        """By incarnation: where making versions again took too long. Asked again, it goes on."""
         self._log = log
         self._partition = partition
         self._recordings = recordings
@@ -165,17 +168,19 @@ class OldVersions:
         assert scheme is not None
         state = decode_manifest(store.read(there[base]))[0] if base else None
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        reached = self._reached.pop(head.incarnation, table)
+        if base < reached.version < min(wanted):
+            table, base, state = reached, reached.version, reached.manifest
         began: int | None = None
-        for outcome, submitted in self._past.decided(head, base, last, state):
-            began = _registered_at(outcome, head) if began is None else began
-            for change, now in self._made_by(table, outcome, submitted, last):
-                if change.version not in wanted:
-                    continue
-                if change.message and (beside := transaction_path(now)):
-                    store.write_ahead(beside, change.message)
-                path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme.scheme)}"
-                _put(store, path, encode_manifest(now, change.message or None))
-                made[change.version] = path
+        try:
+            for outcome, submitted in self._past.decided(head, base, last, state):
+                began = _registered_at(outcome, head) if began is None else began
+                for change, now in self._made_by(table, outcome, submitted, last):
+                    if change.version in wanted:
+                        made[change.version] = _put_again(store, change, now, scheme.scheme)
+        except Unavailable:
+            self._reached[head.incarnation] = table
+            raise
         # Before the version that was registered, there are those whose files Lance has left.
         if 0 < table.version < last and (began or 0) <= last:
             raise CorruptLog(
@@ -291,6 +296,15 @@ def _may_have_made(
             name = parse(operation).transaction.uuid
         return name in state.transaction_file
     return True
+
+
+def _put_again(store: ObjectStore, change: Change, now: ManifestState, scheme: NamingScheme) -> str:
+    """Write a version's manifest, and its transaction if that has a file; return its path."""
+    if change.message and (beside := transaction_path(now)):
+        store.write_ahead(beside, change.message)
+    path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme)}"
+    _put(store, path, encode_manifest(now, change.message or None))
+    return path
 
 
 def _put(store: ObjectStore, path: str, data: bytes) -> None:

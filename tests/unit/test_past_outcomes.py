@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.errors import Unavailable
 from consumers.partition import past_outcomes
 from consumers.partition.past_outcomes import SEARCH_SECONDS, PastOutcomes
-from tests.service import SCHEMA, rows, service
+from tests.service import SCHEMA, ids_of, rows, service
 
 
 class OneByOne(ValidOutcomes):
@@ -59,3 +61,30 @@ def test_asked_again_a_search_for_versions_continues_where_it_stopped(
         assert found == [2, 3, 4]
         assert len(told) > 1
         assert all("continues where it stopped" in one for one in told)
+
+
+def test_asked_again_making_a_version_continues_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `latest` a million versions may be missing, which takes longer than a search may."""
+    monkeypatch.setattr(past_outcomes, "ValidOutcomes", OneByOne)
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA, policy="latest")
+        for number in range(20):
+            running.client.append("t", rows(number))
+        for path in versions_with_files(str(running.location("t"))).values():
+            (running.location("t") / path).unlink()
+        committer = running.running[-1].committer
+        assert committer._session is not None
+        head = committer._session.catalogue.head(("t",))
+        old, ticks = committer._old_versions, count(0, int(SEARCH_SECONDS) // 5)
+        monkeypatch.setattr(old._past, "_clock", lambda: float(next(ticks)))
+        asked, made = 0, ""
+        while not made:
+            assert (asked := asked + 1) < 20, "it begins again"
+            with suppress(Unavailable):
+                made = old.materialize(head, 19)
+        assert asked > 2
+        assert list(versions_with_files(str(running.location("t")))) == [19], "and no other"
+        assert ids_of(running.client.open("t", 19)) == list(range(18))
+        assert not old._reached
