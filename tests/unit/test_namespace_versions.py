@@ -10,6 +10,7 @@ import lance
 import pytest
 
 from consumers.servers.namespace import reach
+from consumers.servers.namespace.version_facts import KnownVersions
 from tests.namespace_world import World, numbers
 
 
@@ -318,3 +319,30 @@ def test_a_table_that_was_made_again_is_not_taken_for_the_old_one(world: World) 
         assert status == 200, body
         assert world.open(table).count_rows() == 4
         world.log.drop_table(table)
+
+
+def test_a_version_whose_manifest_goes_while_it_is_described_is_made_again_or_left_out(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance thins out the manifests of tables under `latest` at any time."""
+    world.log.append("$".join(table), numbers(20, 25))
+    newest = world.log.table("$".join(table)).version
+    learn, gone = KnownVersions.learn, list[str]()
+
+    def thinned_before(
+        known: KnownVersions, location: str, key: tuple[str, int], path: str, *said: Any
+    ) -> Any:
+        if key[1] == 1 and not gone:
+            gone.append(path)
+            os.unlink(os.path.join(location, path))
+        return learn(known, location, key, path, *said)
+
+    monkeypatch.setattr(KnownVersions, "learn", thinned_before)
+    monkeypatch.setattr(KnownVersions, "get", lambda *asked: None)
+    status, listed = world.post(path(table, "list"))
+    assert status == 200, listed
+    assert [one["version"] for one in listed["versions"]] == list(range(2, newest + 1))
+    gone.clear()
+    status, described = world.post(path(table, "describe"), {"version": 1})
+    assert (status, described["version"]["version"]) == (200, 1)
+    assert gone

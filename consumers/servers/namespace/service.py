@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
@@ -317,8 +318,11 @@ class Service:
         return facts.transaction_id if facts is not None else ""
 
     def version_entry(self, info: TableInfo, version: int) -> dict[str, Any]:
-        """Describe a version whose manifest can be read."""
-        return self.version_entries(info, {version: self.readable(info, version)})[0]
+        """Describe a version whose manifest can be read, or can be made again."""
+        found: list[dict[str, Any]] = []
+        while not found:
+            found = self.version_entries(info, {version: self.readable(info, version)})
+        return found[0]
 
     def made_entry(
         self, location: str, made: CreateTableVersion, outcome: Outcome
@@ -340,15 +344,15 @@ class Service:
         return facts.entry(location, made.version, path) if facts is not None else None
 
     def version_entries(self, info: TableInfo, paths: Mapping[int, str]) -> list[dict[str, Any]]:
-        """Describe versions whose manifests can be read at these paths, in this order."""
+        """Describe versions by their manifests, in this order, but for those removed meanwhile."""
         known = {v: self.versions.get(info.incarnation, v) for v in paths}
         unknown = [version for version, facts in known.items() if facts is None]
         if unknown:
             said = self.request(info.table_id, "said", table=list(info.table_id), versions=unknown)
             for version, (e_tag, metadata) in zip(unknown, said, strict=True):
-                known[version] = self.versions.learn(
-                    info.location, (info.incarnation, version), paths[version], e_tag, metadata
-                )
+                with suppress(FileNotFoundError):
+                    key, path = (info.incarnation, version), paths[version]
+                    known[version] = self.versions.learn(info.location, key, path, e_tag, metadata)
         return [
             facts.entry(info.location, version, paths[version])
             for version, facts in known.items()
