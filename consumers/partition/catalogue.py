@@ -5,6 +5,7 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -166,6 +167,12 @@ class PartitionHeads:
         """Return the heads of a namespace's tables, or all, by name."""
         heads = self._heads
         return [heads[table] for table in _below(within, heads)]
+
+    def next_heads(self, namespace: TableId, after: str, limit: int) -> list[Head]:
+        """Return so many heads of tables directly in a namespace, by name, after a name."""
+        heads, depth = self._heads, len(namespace) + 1
+        names = (t for t in heads if len(t) == depth and t[:-1] == namespace and t[-1] > after)
+        return [heads[table] for table in heapq.nsmallest(limit, names)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
         """Return an Iceberg table at its head, None if there is none of this name."""

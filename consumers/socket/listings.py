@@ -22,10 +22,20 @@ class Listings:
         self._ask = ask
 
     async def tables(self, params: Params) -> list[dict[str, Any]]:
-        """Describe tables without their schemas; `brief` asks for names and heads alone."""
+        """Describe tables without their schemas; `brief` asks for names and heads alone.
+
+        With a `limit`, so many at most, of those directly in the namespace, after a name.
+        """
         within = _within(params)
         if params.get("brief"):
-            heads = await self._ask(lambda now: now.catalogue.heads(within))
+            after, limit = str(params.get("after", "")), params.get("limit")
+            heads = await self._ask(
+                lambda now: (
+                    now.catalogue.heads(within)
+                    if limit is None
+                    else now.catalogue.next_heads(within, after, int(limit))
+                )
+            )
             return [TableHead(one.table, one.incarnation, one.version).to_json() for one in heads]
         found = await self._ask(lambda now: now.readable.beside(now.catalogue.heads(within)))
         return [head.described(readable).to_json() for head, readable in found]

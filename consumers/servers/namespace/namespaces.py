@@ -28,6 +28,9 @@ from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.transactions import noted_ended, noting_ended, visible
 from consumers.servers.security.grants import Access
 
+ASKED_LEAST = 100
+"""So many tables a leader is asked for at once: not everybody may see each of them."""
+
 
 def create_namespace(service: Service, call: Call) -> dict[str, Any]:
     """Make a namespace in one that exists."""
@@ -97,13 +100,30 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     """List the tables directly in a namespace."""
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     parent = _seen(service, call)
-    names = sorted(
-        table[-1]
-        for table, version in service.heads(parent).items()
-        if table[:-1] == parent and (request.include_declared or version) and call.sees(table)
-    )
-    found, more = page(names, request)
+    found, more = page(_tables_in(service, call, parent, request), request)
     return {"tables": found, **more}
+
+
+def _tables_in(
+    service: Service, call: Call, parent: TableId, request: ListTablesRequest
+) -> list[str]:
+    """Return the names directly in a namespace, in order; of a page, one more than it shows."""
+    limit, after = request.limit, request.page_token or ""
+    asked = None if limit is None else max(limit + 1, ASKED_LEAST)
+    names: list[str] = []
+    while True:
+        part = {} if asked is None else {"after": after, "limit": asked}
+        heads = service.heads(parent, **part).items()
+        # Each partition told of so many, and a leader of an earlier release of all.
+        told = sorted((t[-1], n) for t, n in heads if t[:-1] == parent and t[-1] > after)[:asked]
+        names += [
+            name
+            for name, version in told
+            if (request.include_declared or version) and call.sees((*parent, name))
+        ]
+        if limit is None or asked is None or len(told) < asked or len(names) > limit:
+            return names
+        after = told[-1][0]
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:

@@ -123,9 +123,12 @@ class Service:
         """Return a table as the log has it now; NoSuchTable."""
         return self.log.table(table)
 
-    def heads(self, within: TableId | None = None) -> dict[TableId, int]:
-        """Return the versions of tables by name: all, or at least those in a namespace."""
-        told = self.log.runtime().request_all("tables", within, brief=True)
+    def heads(self, within: TableId | None = None, **part: Any) -> dict[TableId, int]:
+        """Return the versions of tables by name: all, or at least those in a namespace.
+
+        Or a part of these: `limit` of them `after` a name, at least.
+        """
+        told = self.log.runtime().request_all("tables", within, brief=True, **part)
         return {one.table_id: one.version for one in map(TableHead.from_json, told)}
 
     def lately(self, table: TableId) -> TableInfo:
