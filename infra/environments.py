@@ -63,5 +63,5 @@ def _install(pins: Path) -> None:
             return
         said = done.stderr[-2_000:]
         if "hash" in said.lower():
-            raise JarMismatch(f"what {pins.name} pins differs:\n{said}", (pins.name,))
+            raise JarMismatch(f"what {pins.name} pins differs:\n{said}")
     raise JarsUnavailable(f"what {pins.name} pins could not be installed:\n{said}")

@@ -34,8 +34,9 @@ def failure(
     else:
         code = KILLED - exit_code if exit_code > KILLED else exit_code
         reason = f"the broker ended with {ending(code)}"
-    shown = tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
-    return BrokerFailed(f"{reason}; its log is {root / 'kafka' / 'broker.log'}:", exit_code, shown)
+    shown = [line for line in lines if line.strip()][-LINES_SHOWN:]
+    place = f"its log is {root / 'kafka' / 'broker.log'}:"
+    return BrokerFailed("\n  ".join([f"{reason}; {place}", *shown]))
 
 
 def port_in_use(port: int) -> PortInUse:
@@ -61,6 +62,5 @@ def disk_full(root: Path) -> DiskFull:
     """The error for a root without room."""
     return DiskFull(
         f"no space left on the disk of {root}: free some, then start again on the same root;"
-        " what was acknowledged is kept",
-        root,
+        " what was acknowledged is kept"
     )

@@ -3,8 +3,6 @@
 Every message says what was found and what to do next.
 """
 
-from pathlib import Path
-
 
 class BrokerError(Exception):
     """Any failure of the embedded broker."""
@@ -19,16 +17,7 @@ class JarsUnavailable(BrokerError):
 
 
 class JarMismatch(BrokerError):
-    """A fetched jar is not the pinned one: do not run it; find out who served it.
-
-    Attributes:
-        jars: file names that differ from the pins, are missing, or were never pinned.
-    """
-
-    def __init__(self, message: str, jars: tuple[str, ...]) -> None:
-        """Keep the names beside the message."""
-        super().__init__(message)
-        self.jars = jars
+    """A fetched jar is not the pinned one: do not run it; find out who served it."""
 
 
 class RootUnsuitable(BrokerError):
@@ -36,18 +25,7 @@ class RootUnsuitable(BrokerError):
 
 
 class BrokerRunning(BrokerError):
-    """Another broker runs on this root: use that one, stop it, or choose another root.
-
-    Attributes:
-        root: the root both wanted.
-        pid: the running broker's process id, None if it wrote none yet.
-    """
-
-    def __init__(self, message: str, root: Path, pid: int | None) -> None:
-        """Keep root and process id beside the message."""
-        super().__init__(message)
-        self.root = root
-        self.pid = pid
+    """Another broker runs on this root: use that one, stop it, or choose another root."""
 
 
 class PortInUse(BrokerError):
@@ -64,16 +42,7 @@ class PortInUse(BrokerError):
 
 
 class DiskFull(BrokerError):
-    """The broker's disk has no room: free some and start again; nothing acknowledged is lost.
-
-    Attributes:
-        root: the root that is on the full disk.
-    """
-
-    def __init__(self, message: str, root: Path) -> None:
-        """Keep the root beside the message."""
-        super().__init__(message)
-        self.root = root
+    """The broker's disk has no room: free some and start again; nothing acknowledged is lost."""
 
 
 class TooFewFiles(BrokerError):
@@ -81,16 +50,4 @@ class TooFewFiles(BrokerError):
 
 
 class BrokerFailed(BrokerError):
-    """The broker ended, or did not become ready, for a reason only its log tells.
-
-    Attributes:
-        exit_code: the process's exit code (128 + signal if one killed it), None if it still ran.
-        log_lines: the last lines of its log.
-    """
-
-    def __init__(self, message: str, exit_code: int | None, log_lines: tuple[str, ...]) -> None:
-        """Show the log's last lines below the message."""
-        tail = "".join(f"\n  {line}" for line in log_lines)
-        super().__init__(f"{message}{tail}")
-        self.exit_code = exit_code
-        self.log_lines = log_lines
+    """The broker ended, or did not become ready, for a reason only its log tells."""

@@ -160,9 +160,7 @@ class Home:
         return BrokerRunning(
             f"a broker is already running on {self.root}{whose}: use it"
             + (f" with --bootstrap-servers 127.0.0.1:{port}" if port else "")
-            + ", stop it, or choose another root",
-            self.root,
-            broker_pid,
+            + ", stop it, or choose another root"
         )
 
 

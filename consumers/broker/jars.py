@@ -122,8 +122,7 @@ def _fetch(
             raise JarMismatch(
                 f"fetched jars differ from the pins in {jars.file}, and were discarded: "
                 f"{', '.join(wrong)}. Check the repository or mirror that served them; only if "
-                f"the pins themselves are meant to change, {jars.renewal}",
-                wrong,
+                f"the pins themselves are meant to change, {jars.renewal}"
             )
         # A damaged folder of an earlier fetch is in the way of the rename.
         shutil.rmtree(folder, ignore_errors=True)

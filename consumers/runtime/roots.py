@@ -37,12 +37,6 @@ _UNWRITABLE = frozenset(
 class RootInUse(CommitLogError):
     """Another `commitlog up` runs on this root: use it, stop it, or choose another root."""
 
-    def __init__(self, message: str, *, root: Path, pid: int | None) -> None:
-        """Keep root and process id beside the message."""
-        super().__init__(message)
-        self.root = root
-        self.pid = pid
-
 
 class RootUnusable(CommitLogError):
     """The root cannot be written: make room or change its permissions, then start again."""
@@ -50,11 +44,6 @@ class RootUnusable(CommitLogError):
 
 class PortTaken(CommitLogError):
     """Another process listens on the port: stop it, or choose another port."""
-
-    def __init__(self, message: str, *, port: int) -> None:
-        """Keep the port beside the message."""
-        super().__init__(message)
-        self.port = port
 
 
 class PartFailed(CommitLogError):
@@ -117,9 +106,7 @@ def take(root: Path) -> int:
             os.close(lock)
             raise RootInUse(
                 f"`commitlog up` already runs on {root} (process {owner}): use it with"
-                f" --root {shlex.quote(str(root))}, stop it, or choose another root",
-                root=root,
-                pid=owner,
+                f" --root {shlex.quote(str(root))}, stop it, or choose another root"
             )
         time.sleep(_POLL_SECONDS)
     with usable(root):
@@ -162,7 +149,7 @@ def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
                 " free one)"
             )
         why = error.strerror or error
-        raise PortTaken(f"cannot listen on {host}:{port} ({why}): {advice}", port=port) from error
+        raise PortTaken(f"cannot listen on {host}:{port} ({why}): {advice}") from error
     if root is not None:
         with usable(root):
             (root / HTTP_PORT_FILE).write_text(f"{listener.getsockname()[1]}\n")

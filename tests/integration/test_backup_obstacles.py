@@ -195,7 +195,7 @@ def test_a_restore_can_end_before_a_damaged_file_of_the_log(made: Service, tmp_p
     assert len(list(kept(source, saved, early))) == len(early.decided) < len(whole.decided)
 
 
-@pytest.mark.parametrize("failure", [None, DiskFull("no space left", Path("/"))])
+@pytest.mark.parametrize("failure", [None, DiskFull("no space left")])
 def test_a_broker_that_ends_says_why_a_restore_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: DiskFull | None
 ) -> None:

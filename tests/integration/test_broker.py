@@ -237,8 +237,9 @@ def test_a_broker_that_dies_tells_why(tmp_path: Path) -> None:
         wait_until(lambda: broker.poll() is not None, "the end of the broker")
         failure = broker.failure()
         assert isinstance(failure, BrokerFailed)
-        assert failure.exit_code == 128 + signal.SIGKILL
-        assert failure.log_lines
+        reason, *log_lines = str(failure).splitlines()
+        assert "SIGKILL" in reason
+        assert log_lines
 
 
 def test_a_suspended_broker_goes_on_and_stops(tmp_path: Path) -> None:
@@ -271,9 +272,8 @@ def test_no_broker_outlives_its_parent(tmp_path: Path, how: signal.Signals) -> N
             assert parent.stdout is not None
             pid, port = map(int, parent.stdout.readline().split())
             assert is_alive(pid)
-            with pytest.raises(BrokerRunning, match=f"process {pid}") as refused:
+            with pytest.raises(BrokerRunning, match=rf"on {tmp_path} \(process {pid}\)"):
                 EmbeddedBroker.start(tmp_path)
-            assert (refused.value.root, refused.value.pid) == (tmp_path, pid)
             parent.send_signal(how)
             parent.wait(DEADLINE_SECONDS)
             # Asked for at once: the start waits for the other's end.
@@ -377,7 +377,6 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(
     monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path))
     small = next(pin for pin in read_pins() if pin.artifact == "jspecify")
     forged = Pin(small.group, small.artifact, small.version, "0" * 64)
-    with pytest.raises(JarMismatch, match="differ from the pins") as refused:
+    with pytest.raises(JarMismatch, match=f"differ from the pins .*: {forged.file_name}"):
         ensure_jars(find_java(), JarSet((forged,), "pins"))
-    assert refused.value.jars == (forged.file_name,)
     assert not list(tmp_path.rglob("*.jar"))

@@ -41,9 +41,8 @@ from tests.waiting import WAIT_SECONDS, wait_until
 def test_a_root_has_one_owner(tmp_path: Path) -> None:
     root = tmp_path / "new" / "root"
     lock = roots.take(root)
-    with pytest.raises(RootInUse, match=f"process {os.getpid()}") as refused:
+    with pytest.raises(RootInUse, match=rf"on {root} \(process {os.getpid()}\)"):
         roots.take(root)
-    assert (refused.value.root, refused.value.pid) == (root, os.getpid())
     os.close(lock)
     os.close(roots.take(root))
 
@@ -85,9 +84,8 @@ def test_a_root_that_is_read_only_is_to_be_mounted_for_writing(tmp_path: Path) -
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"127.0.0.1:{port}.*--port") as refused:
+        with pytest.raises(PortTaken, match=f"127.0.0.1:{port}.*--port"):
             roots.listen("127.0.0.1", port)
-    assert refused.value.port == port
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])

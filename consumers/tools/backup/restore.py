@@ -228,9 +228,7 @@ def _lock(held: IO[str], note: Path) -> None:
             return
     root = note.parent
     raise RootInUse(
-        f"another `commitlog restore` to {root} runs: wait for its end, or choose another root",
-        root=root,
-        pid=None,
+        f"another `commitlog restore` to {root} runs: wait for its end, or choose another root"
     )
 
 
