@@ -26,6 +26,7 @@ from consumers.broker.jars import ensure_jars
 from consumers.broker.java import Java, find_java
 from consumers.broker.prepared import QuickStart, ensure_prepared
 from consumers.broker.readiness import wait_until_ready
+from consumers.runtime import locks
 from consumers.runtime.patience import START_SECONDS, Patience
 
 FORMAT_LOOK_SECONDS = 1.0
@@ -123,7 +124,7 @@ class EmbeddedBroker:
                 )
                 _format_once(plan)
                 broker = cls._start_somewhere(plan, port)
-                home.sign(lock, broker.pid)
+                locks.sign(lock, broker.pid)
                 home.keep_port(broker.port)
             finally:
                 # From here on the broker's own process holds the lock.

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +17,7 @@ from pathlib import Path
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
 from consumers.broker.diagnosis import NO_ROOM, disk_full
 from consumers.broker.errors import BrokerRunning, RootUnsuitable
-from consumers.runtime.locks import taken
-from consumers.runtime.roots import is_alive
-
-# A broker whose parent was killed needs a moment to end; then its root is free again.
-LOCK_TIMEOUT_SECONDS = 10.0
-LOCK_POLL_SECONDS = 0.05
+from consumers.runtime import locks
 
 META = "meta.properties"
 """What tells which cluster a data folder is of."""
@@ -135,24 +129,14 @@ class Home:
             BrokerRunning: a broker runs on this root.
         """
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         try:
-            while not taken(descriptor):
-                starter, broker = _owners(descriptor)
-                if is_alive(starter) or time.monotonic() >= deadline:
-                    raise self._running(broker)
-                time.sleep(LOCK_POLL_SECONDS)
-            self.sign(descriptor, None)
+            if not locks.inherited(descriptor):
+                raise self._running(locks.owner(descriptor, 1))
+            locks.sign(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
-
-    def sign(self, descriptor: int, broker_pid: int | None) -> None:
-        """Tell in the lock's file who holds it: who started the broker, and the broker."""
-        text = f"{os.getpid()} {broker_pid or ''}\n".encode()
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
 
     def _running(self, broker_pid: int | None) -> BrokerRunning:
         whose = f" (process {broker_pid})" if broker_pid else ""
@@ -193,9 +177,3 @@ def full_disk_named(root: Path) -> Iterator[None]:
             place = root if error.filename is None else Path(os.fsdecode(error.filename))
             raise disk_full(place if root not in place.parents else root) from error
         raise
-
-
-def _owners(descriptor: int) -> tuple[int | None, int | None]:
-    words = os.pread(descriptor, 64, 0).split()
-    pids = [int(word) for word in words if word.isdigit()]
-    return (pids[0] if pids else None, pids[1] if len(pids) > 1 else None)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import time
 from typing import IO
+
+_TIMEOUT_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 
 
 def taken(file: int | IO[str] | IO[bytes]) -> bool:
@@ -12,4 +17,41 @@ def taken(file: int | IO[str] | IO[bytes]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def inherited(file: int) -> bool:
+    """Lock an open file; return False if its owner lives, or a dead owner's children don't end.
+
+    Children inherit a lock. Those of a process that was killed end a moment later.
+    """
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not taken(file):
+        pid = owner(file)
+        if (pid is not None and is_alive(pid)) or time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def sign(file: int, *others: int) -> None:
+    """Write into a locked file that this process owns it, and which others hold it too."""
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{' '.join(map(str, (os.getpid(), *others)))}\n".encode(), 0)
+
+
+def owner(file: int, place: int = 0) -> int | None:
+    """Return the process that signed a lock, or another one that it named."""
+    pids = [int(word) for word in os.pread(file, 64, 0).split() if word.isdigit()]
+    return pids[place] if place < len(pids) else None
+
+
+def is_alive(pid: int) -> bool:
+    """Return True if a process with this id runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
     return True

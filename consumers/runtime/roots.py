@@ -11,20 +11,17 @@ import errno
 import os
 import shlex
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from commitlog.errors import CommitLogError
+from consumers.runtime import locks
 from consumers.runtime.config import ConfigurationError
-from consumers.runtime.locks import taken
 
 LOCK_FILE = "up.lock"
 HTTP_PORT_FILE = "http-port"
 RESTORING = "restoring.json"
 """Is in a root until a backup is restored to it in whole."""
-LOCK_TIMEOUT_SECONDS = 10.0
-_POLL_SECONDS = 0.05
 _LISTEN_BACKLOG = 128
 _UNWRITABLE = frozenset(
     {
@@ -98,20 +95,15 @@ def take(root: Path) -> int:
                 f"a restore to {root} did not finish: run the same `commitlog restore` again"
             )
         lock = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while not taken(lock):
-        owner = _owner(lock)
-        # A supervisor that was killed leaves children for a moment: their end frees the lock.
-        if is_alive(owner) or time.monotonic() >= deadline:
-            os.close(lock)
-            raise RootInUse(
-                f"`commitlog up` already runs on {root} (process {owner}): use it with"
-                f" --root {shlex.quote(str(root))}, stop it, or choose another root"
-            )
-        time.sleep(_POLL_SECONDS)
+    if not locks.inherited(lock):
+        owner = locks.owner(lock)
+        os.close(lock)
+        raise RootInUse(
+            f"`commitlog up` already runs on {root} (process {owner}): use it with"
+            f" --root {shlex.quote(str(root))}, stop it, or choose another root"
+        )
     with usable(root):
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        locks.sign(lock)
     return lock
 
 
@@ -166,21 +158,3 @@ def _kept_port(root: Path) -> int:
         return int((root / HTTP_PORT_FILE).read_text())
     except (OSError, ValueError):
         return 0
-
-
-def _owner(lock: int) -> int | None:
-    text = os.pread(lock, 32, 0).strip()
-    return int(text) if text.isdigit() else None
-
-
-def is_alive(pid: int | None) -> bool:
-    """Return True if a process with this id runs."""
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -20,7 +20,7 @@ from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.model.records import Outcome
 from commitlog.ports import RawRecord
-from consumers.runtime.roots import is_alive
+from consumers.runtime.locks import is_alive
 from consumers.tools.archive.files import records_in, table_of
 
 NAME = "backup.json"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.errors import Unavailable
-from consumers.runtime.locks import taken
+from consumers.runtime import locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,15 @@ class Layout:
     def take_lock(self) -> int:
         """Become the keeper; return the descriptor that holds the lock until it is closed."""
         descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
-        if not taken(descriptor):
-            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+        if not locks.taken(descriptor):
+            holder = locks.owner(descriptor)
             os.close(descriptor)
             raise Unavailable(
                 f"process {holder or 'unknown'} keeps the version index of {self.root} already; "
                 "stop it first, or use another --root"
             )
         with contextlib.suppress(OSError):  # a full disk: it is held without a number, too
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            locks.sign(descriptor)
         return descriptor
 
 
