@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from consumers.broker import JarMismatch, JarsUnavailable
+from consumers.broker.errors import JarMismatch, JarsUnavailable
 from consumers.broker.jars import cache_root, locked
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"

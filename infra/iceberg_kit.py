@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.broker import find_java
+from consumers.broker.java import find_java
 from infra.maven_jars import fetch
 
 PINS = Path(__file__).with_name("iceberg-kit-jars.txt")

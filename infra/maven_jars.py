@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consumers.broker import find_java
 from consumers.broker.jars import JarSet, ensure_jars
+from consumers.broker.java import find_java
 from consumers.broker.pins import Pin, parse_pins
 
 

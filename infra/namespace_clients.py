@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from consumers.broker import find_java
+from consumers.broker.java import find_java
 from infra import iceberg_clients, maven_jars
 
 RUST_SOURCE = Path(__file__).with_name("namespace_rust")

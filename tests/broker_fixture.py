@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from tests.waiting import wait_until
 
 # How often the cleaner looks; what it cleans, and when, is for each topic to say.

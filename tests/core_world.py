@@ -10,25 +10,25 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
-from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
-from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.partition.driving import drive
-from commitlog.core.partition.machine import (
+from commitlog.core.decisions import (
     BuildWanted,
     BytesWanted,
     Change,
     Decision,
     FileWanted,
     Found,
-    Machine,
     ManifestWanted,
     PlaceWanted,
     RootWanted,
     VectorWanted,
     Wanted,
 )
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.partition.driving import drive
+from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import IDS
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from consumers.broker import find_java
+from consumers.broker.java import find_java
 from infra import iceberg_clients, oldest_spark
 from tests.child import ended
 from tests.integration.test_up import run, service

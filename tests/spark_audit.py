@@ -31,7 +31,7 @@ from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Application, Outcome, Submitted, Transaction
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.tools.bench.made_log import append_to, create
 from tests import spark_compaction
 from tests.benchmarks.verify_cost import IN_BULK, BrokerLog

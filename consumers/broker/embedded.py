@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from commitlog.java import Java
 from consumers.broker import ports
 from consumers.broker.child import BrokerProcess, environment
 from consumers.broker.configuration import HOST, JVM_FLAGS
@@ -23,7 +24,7 @@ from consumers.broker.diagnosis import failure, port_in_use
 from consumers.broker.errors import BrokerError, PortInUse
 from consumers.broker.home import Home, check_path, full_disk_named, new_id
 from consumers.broker.jars import ensure_jars
-from consumers.broker.java import Java, find_java
+from consumers.broker.java import find_java
 from consumers.broker.prepared import QuickStart, ensure_prepared
 from consumers.broker.readiness import wait_until_ready
 from consumers.runtime import locks

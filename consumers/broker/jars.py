@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
+from commitlog.java import Java
 from consumers.broker.errors import JarMismatch, JarsUnavailable
-from consumers.broker.java import Java, find_java
+from consumers.broker.java import find_java
 from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, pins_path, read_pins
 from consumers.runtime.locks import taken
 

@@ -4,14 +4,12 @@ from commitlog import java
 from commitlog.java import MINIMUM_VERSION, Java
 from consumers.broker.errors import BrokerHasNoJava
 
-__all__ = ["Java", "find_java"]
-
 
 def find_java(minimum: int = MINIMUM_VERSION) -> Java:
     """Return the first Java that runs and is new enough.
 
     Raises:
-        NoJava: none is; the message lists what was looked at and what to install.
+        BrokerHasNoJava: none is; the message lists what was looked at and what to install.
     """
     try:
         return java.find_java(minimum)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.java import Java
 from consumers.broker.errors import BrokerError
 from consumers.broker.jars import RESOLVE_TIMEOUT_SECONDS, Progress, locked, making
-from consumers.broker.java import Java
 
 
 @dataclass(frozen=True, slots=True)

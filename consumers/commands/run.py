@@ -94,7 +94,7 @@ def broker(
 
     Prints `ready kafka HOST:PORT` when it answers.
     """
-    from consumers.broker import EmbeddedBroker
+    from consumers.broker.embedded import EmbeddedBroker
     from consumers.broker.home import check_path
 
     config = where.load(kafka_port=kafka_port, fsync=fsync)

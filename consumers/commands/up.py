@@ -22,7 +22,8 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_start import expect_begun
 from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable
-from consumers.broker import BrokerError, DiskFull, EmbeddedBroker, TooFewFiles
+from consumers.broker.embedded import EmbeddedBroker
+from consumers.broker.errors import BrokerError, DiskFull, TooFewFiles
 from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts

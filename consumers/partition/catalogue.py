@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.core.catalogue.decider import altered, parents
+from commitlog.core.catalogue.catalogue_state import altered, parents
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import ENDS, Change, ChangeKind, Noted
 from commitlog.core.iceberg.iceberg_table import IcebergTable

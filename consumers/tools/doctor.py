@@ -22,8 +22,9 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
 from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.errors import CommitLogError, LogMoved, Unavailable, UnsupportedFormat
-from consumers.broker import BrokerError, find_java
+from consumers.broker.errors import BrokerError
 from consumers.broker.jars import cache_root
+from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables

@@ -18,7 +18,7 @@ from pathlib import Path
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.verify import VerifyOptions, verify
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumers.broker import JarsUnavailable
+from consumers.broker.errors import JarsUnavailable
 from infra import namespace_clients
 from tests.child import ended
 from tests.namespace_world import World, arrow_stream, numbers

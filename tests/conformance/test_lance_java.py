@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.broker import JarsUnavailable
+from consumers.broker.errors import JarsUnavailable
 from infra import namespace_clients
 from tests.child import ended
 from tests.namespace_world import World

@@ -16,7 +16,7 @@ from typing import Any
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.core.log.chain import Chain
 from commitlog.model.records import Outcome
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.runtime.places import check_place
 from tests import forked
 from tests.faults.proxy import Proxy

@@ -23,7 +23,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
 )
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from consumers.broker import find_java
+from consumers.broker.java import find_java
 from infra import maven_jars, oldest_spark
 
 _JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-Xmx512m")

@@ -16,7 +16,7 @@ import pytest
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import store_for
 from commitlog.model.records import Outcome
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.tools.backup.saved import NAME, Backup, digest, files_of
 from tests import forked
 from tests.backup_child import RESTORE_POINTS

@@ -21,20 +21,20 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from consumers.broker import (
+from consumers.broker import embedded
+from consumers.broker.child import TIMER_SLACK_NS, TIMERS
+from consumers.broker.embedded import EmbeddedBroker
+from consumers.broker.errors import (
     BrokerFailed,
     BrokerHasNoJava,
     BrokerRunning,
     DiskFull,
-    EmbeddedBroker,
     JarMismatch,
     PortInUse,
-    embedded,
-    find_java,
 )
-from consumers.broker.child import TIMER_SLACK_NS, TIMERS
 from consumers.broker.home import Home
 from consumers.broker.jars import JarSet, ensure_jars
+from consumers.broker.java import find_java
 from consumers.broker.pins import Pin, kafka_version, read_pins
 from consumers.broker.prepared import QuickStart
 from tests.disks import small_disk
@@ -257,7 +257,7 @@ def test_a_suspended_broker_goes_on_and_stops(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 broker = EmbeddedBroker.start(Path(sys.argv[1]))
 print(broker.pid, broker.port, flush=True)
 time.sleep(120)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumers.broker import find_java
+from consumers.broker.java import find_java
 from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer

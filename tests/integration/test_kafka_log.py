@@ -26,7 +26,7 @@ from commitlog.errors import InvalidSettings, Unavailable, WrongLog
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import DeliveryFailed
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from tests.contract.worlds import KafkaWorld, append_all, read_to_end, transaction, transactions_of
 from tests.waiting import wait_until
 

@@ -23,7 +23,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.client.feed import Subscription
 from commitlog.errors import LogMoved, WrongLog
 from consumers import cli
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests import forked
 from tests.integration.test_up import COMMAND, LEAN, Service, log_on, run, service

@@ -13,7 +13,7 @@ from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import LogMoved, TopicSettings
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.tools import move
 from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_move import killed

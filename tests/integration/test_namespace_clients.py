@@ -23,7 +23,7 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.kafka import KafkaLog
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from tests.namespace_world import World, numbers
 
 pytestmark = [pytest.mark.broker]

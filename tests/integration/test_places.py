@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests import forked
 from tests.integration.test_up import LEAN, run, service, write

@@ -35,7 +35,8 @@ from commitlog.adapters.kafka_io import answer_of
 from commitlog.errors import CommitLogError, InvalidSettings, LogMoved
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers import cli
-from consumers.broker import EmbeddedBroker, ports
+from consumers.broker import ports
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests import forked
 from tests.certificates import make_certificate

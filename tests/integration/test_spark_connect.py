@@ -15,7 +15,7 @@ import pytest
 
 from commitlog.java import find_java
 from commitlog.spark.session import java_home
-from consumers.broker import JarsUnavailable
+from consumers.broker.errors import JarsUnavailable
 from infra import environments
 from tests.child import lines_of
 from tests.spark_start import python_path

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumers.broker import JarsUnavailable
+from consumers.broker.errors import JarsUnavailable
 from infra import oldest_spark
 from tests import spark_start
 from tests.child import lines_of

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from consumers import cli
-from consumers.broker import EmbeddedBroker, ports
+from consumers.broker import ports
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from tests.integration.test_move_kills import led
 from tests.integration.test_up import run

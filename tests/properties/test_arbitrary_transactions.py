@@ -14,9 +14,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import Found, Refused
+from commitlog.core.decisions import BuildWanted, Found, Refused
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
-from commitlog.core.partition.machine import BuildWanted
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import AffectedRows, LanceCommit

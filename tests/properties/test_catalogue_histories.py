@@ -16,13 +16,20 @@ import pytest
 from commitlog.client.folds import Fold
 from commitlog.client.lives import Lives
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import Change, ChangeKind, Decision, Found, ManifestWanted, Wanted
+from commitlog.core.decisions import (
+    BuildWanted,
+    Change,
+    ChangeKind,
+    Decision,
+    Found,
+    ManifestWanted,
+    Wanted,
+)
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged import manifest_version
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.operations.clone import cloned
 from commitlog.core.partition.driving import drive
-from commitlog.core.partition.machine import BuildWanted
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.core.tables.branch_names import branch_location
 from commitlog.core.tables.creation import first_version

@@ -11,24 +11,24 @@ from unittest.mock import Mock
 import pytest
 
 from commitlog.java import Java, parse_version
-from consumers.broker import (
-    BrokerFailed,
-    BrokerHasNoJava,
-    DiskFull,
-    JarsUnavailable,
-    PortInUse,
-    TooFewFiles,
-    find_java,
-    ports,
-)
+from consumers.broker import ports
 from consumers.broker.configuration import (
     log_configuration,
     parse_properties,
     server_properties,
 )
 from consumers.broker.diagnosis import failure
+from consumers.broker.errors import (
+    BrokerFailed,
+    BrokerHasNoJava,
+    DiskFull,
+    JarsUnavailable,
+    PortInUse,
+    TooFewFiles,
+)
 from consumers.broker.home import META, Home, full_disk_named, new_id
 from consumers.broker.jars import cache_root, ensure_jars
+from consumers.broker.java import find_java
 from consumers.broker.pins import (
     Pin,
     format_pins,

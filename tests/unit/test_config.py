@@ -192,7 +192,7 @@ def test_a_broker_by_itself_keeps_what_up_left(
     started = MagicMock()
     started.__enter__.return_value = started
     started.bootstrap_servers = "127.0.0.1:2"
-    monkeypatch.setattr("consumers.broker.EmbeddedBroker.start", lambda *_, **__: started)
+    monkeypatch.setattr("consumers.broker.embedded.EmbeddedBroker.start", lambda *_, **__: started)
 
     def once(name: str, root: Path, work: Any, **_: Any) -> None:
         stop = threading.Event()

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.core.decisions import BuildWanted, Found
-from commitlog.core.partition.machine import Machine, Need
+from commitlog.core.decisions import BuildWanted, Found, Need
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -476,7 +476,7 @@ def test_log_time_never_goes_back(world: World) -> None:
 
 
 def test_registering_takes_the_observed_manifest_over(world: World) -> None:
-    from commitlog.core.partition.machine import Found
+    from commitlog.core.decisions import Found
     from commitlog.model.records import Observation
 
     path = f"_versions/{2**64 - 1 - 2:020}.manifest"
@@ -497,7 +497,7 @@ def test_registering_takes_the_observed_manifest_over(world: World) -> None:
 
 
 def test_a_large_recording_stands_beside_its_outcome(world: World) -> None:
-    from commitlog.core.partition.machine import Found
+    from commitlog.core.decisions import Found
     from commitlog.model.records import Observation
 
     world.create("big")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from commitlog.core.decisions import Found
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
-from commitlog.core.partition.machine import Found
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTableVersion, DeclareTable

@@ -10,9 +10,9 @@ from pyroaring import BitMap
 
 from commitlog import words
 from commitlog.codecs.avro import seal_outcome
+from commitlog.core.decisions import Found
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.partition.machine import Found
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction

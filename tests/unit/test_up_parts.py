@@ -366,7 +366,7 @@ def test_a_line_with_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
 
 STARTING = """
 import sys, time
-from consumers import broker
+from consumers.broker import embedded as broker
 from consumers.commands import run
 from consumers.commands.options import Where
 from pathlib import Path

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from commitlog import CommitLog
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
 from consumers.tools.bench.against import HERE, tree_of
 from tests.child import ended

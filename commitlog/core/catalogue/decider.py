@@ -60,8 +60,6 @@ from commitlog.model.reasons import Aside
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import TableId, format_table_id
 
-__all__ = ["altered", "make_decider", "parents"]
-
 
 def _result(table: Table, operation: Operation, **more: Any) -> OperationResult:
     return OperationResult(

@@ -12,21 +12,12 @@ from typing import Any
 
 from commitlog.core.catalogue.decider import make_decider
 from commitlog.core.decisions import (
-    BuildWanted,
-    BytesWanted,
     Change,
-    ChangeKind,
     Decision,
-    FileToWrite,
-    FileWanted,
-    Found,
     ManifestWanted,
     Need,
     Observed,
-    PlaceWanted,
     Refused,
-    RootWanted,
-    VectorWanted,
     Wanted,
     Wants,
     rejected,
@@ -71,26 +62,6 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import DomainMap, TableId
-
-__all__ = [
-    "BuildWanted",
-    "BytesWanted",
-    "Change",
-    "ChangeKind",
-    "Decision",
-    "FileToWrite",
-    "FileWanted",
-    "Found",
-    "KnownId",
-    "Machine",
-    "ManifestWanted",
-    "Need",
-    "Observed",
-    "PlaceWanted",
-    "RootWanted",
-    "VectorWanted",
-    "Wanted",
-]
 
 _NOT_REMEMBERED = frozenset({Code.ID_REUSED, Code.TOO_OLD, Code.MALFORMED_RECORD})
 """Refusals that say nothing about the id's own transaction."""

@@ -26,7 +26,7 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.roots import roots_of, use_roots
 from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
-from consumers.broker import EmbeddedBroker
+from consumers.broker.embedded import EmbeddedBroker
 from consumers.broker.home import Home
 from consumers.runtime.config import Config
 from consumers.runtime.locks import taken
