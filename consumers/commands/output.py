@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from consumers.runtime.log_lines import is_json
+from consumers.runtime.progress import OnCount, OnProgress, untold
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,10 +157,10 @@ def clock(value: object) -> str:
 
 
 @contextlib.contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+def progress(title: str) -> Iterator[OnProgress]:
     """Show a bar on a terminal; the value is called with (done, total)."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield untold
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -172,10 +173,10 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def counts() -> Iterator[Callable[[str, int], None]]:
+def counts() -> Iterator[OnCount]:
     """Show on a terminal how many of each kind are done; the value is called with (kind, done)."""
     if not sys.stderr.isatty():
-        yield lambda kind, done: None
+        yield untold
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn

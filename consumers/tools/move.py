@@ -21,6 +21,7 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavailable, WrongLog
 from commitlog.ports import Move
 from consumers.runtime.patience import told_if_slow
+from consumers.runtime.progress import OnCount, untold
 from consumers.tools.backup.writer import records_of
 from consumers.tools.moved_proof import Side, end_of_topic, prove
 
@@ -32,8 +33,6 @@ CLOSED_SECONDS = 3.0
 CLOSING_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 """How long a cluster may take for an answer."""
-
-OnProgress = Callable[[str, int], None]
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ def move(
     log: str,
     servers: str,
     root: Path | None = None,
-    on_progress: OnProgress = lambda *_: None,
+    on_progress: OnCount = untold,
     *,
     answer_seconds: float = ANSWER_SECONDS,
     say: Callable[[str], None] = lambda text: None,
@@ -146,7 +145,7 @@ def _copy(
     target: KafkaLog,
     topics: RestoredTopics,
     partitions: int,
-    on_progress: OnProgress,
+    on_progress: OnCount,
 ) -> int:
     """Copy what the new cluster lacks now; return how many records that were."""
     count = 0

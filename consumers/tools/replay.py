@@ -13,7 +13,7 @@ bytes, so it is compared by its fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
@@ -32,6 +32,7 @@ from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.table_files import HINT
+from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.erasure.acts import expiry_in
 from consumers.tools.rebuilt import RebuiltPlaces, RebuiltTable, Rows, RowsPlace
 from consumers.tools.verify.files import PartitionFiles
@@ -53,8 +54,6 @@ INDEX = "index.duckdb"
 ROWS = "rows"
 BUILT = frozenset({STATE, INDEX, "index", "tables", "elsewhere", ROWS})
 """What a folder has that was built in."""
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +125,14 @@ class Replayed:
 
 
 def replay(
-    log: Log, partition: int, options: ReplayOptions, *, on_progress: OnProgress | None = None
+    log: Log, partition: int, options: ReplayOptions, *, on_progress: OnProgress = untold
 ) -> Replayed:
     """Build what one partition of the log makes; continue where an interrupted run was.
 
     Raises CorruptLog if the log cannot be followed, naming the sequence; StorageFull.
     """
     with naming_full_disk(str(options.into)):
-        run = _Replay(log, partition, options, on_progress or (lambda done, total: None))
+        run = _Replay(log, partition, options, on_progress)
         with closing(run):
             return run.run()
 

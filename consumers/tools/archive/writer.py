@@ -34,6 +34,7 @@ from commitlog.model.records import (
 )
 from commitlog.ports import ArchivableLog, RawRecord, Reader
 from commitlog.protocol import retained_key
+from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.proof import Archive, DecidedSegment, SegmentEnd, digest_of
 from consumers.tools.archive.rows import applied_segments, remove_unnamed
@@ -45,7 +46,6 @@ SEGMENT_BYTES = 128 * 1024 * 1024
 """A segment is closed when it has so much; one record has up to 16 MiB."""
 
 Record = TypeVar("Record")
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def archive(
     *,
     through: int | None = None,
     before_ms: int | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = untold,
 ) -> ArchiveRun:
     """Archive what is decided: all of it, up to a sequence, or from before a time.
 
@@ -102,8 +102,7 @@ def archive(
         for batch in walk.batches():
             for decided in batch:
                 tee.take(decided.submitted.offset)
-            if on_progress is not None:
-                on_progress(replica.outcomes_position, walk.end)
+            on_progress(replica.outcomes_position, walk.end)
             is_full = len(tee.taken) >= SEGMENT_OUTCOMES or tee.bytes >= SEGMENT_BYTES
             if is_full and walk.is_settled:
                 kept = _close(kept, start, tee, replica, genesis, result)
@@ -126,7 +125,7 @@ def give_up(
     *,
     through: int | None = None,
     before_ms: int | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = untold,
 ) -> None:
     """Name archived transactions for removal from the topic, after proving each segment again.
 
@@ -173,8 +172,7 @@ def give_up(
         log.tombstone(partition, keys)
         result.given_up += len(keys)
         kept = kept.with_given_up(segment)
-        if on_progress is not None:
-            on_progress(number + 1, len(pending))
+        on_progress(number + 1, len(pending))
 
 
 def _within(

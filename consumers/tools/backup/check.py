@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import store_for
 from commitlog.ports import RawRecord
+from consumers.runtime.progress import OnCount, untold
 from consumers.tools.backup import checkpoints
 from consumers.tools.backup.cut import Heads, follow
 from consumers.tools.backup.saved import (
@@ -21,8 +22,6 @@ from consumers.tools.backup.saved import (
     read_chunk,
     read_list,
 )
-
-OnProgress = Callable[[str, int], None]
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class Checked:
     """Half written files of runs that were killed."""
 
 
-def check(place: str, on_progress: OnProgress = lambda *_: None) -> Checked:
+def check(place: str, on_progress: OnCount = untold) -> Checked:
     """Read every file of a backup and compare it with what was written.
 
     Raises BadBackup if there is none; what is wrong with its files is in the result.
@@ -74,7 +73,7 @@ def check(place: str, on_progress: OnProgress = lambda *_: None) -> Checked:
 
 
 def _check_records(
-    store: Store, saved: SavedPartition, done: Checked, on_progress: OnProgress
+    store: Store, saved: SavedPartition, done: Checked, on_progress: OnCount
 ) -> None:
     """Note what is wrong with a partition's records; with whole files, with their chain."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -31,6 +31,7 @@ from consumers.broker.home import Home
 from consumers.runtime.config import Config
 from consumers.runtime.locks import taken
 from consumers.runtime.places import MARKS
+from consumers.runtime.progress import OnCount, untold
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, made
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
@@ -53,8 +54,6 @@ from consumers.tools.backup.saved import (
 )
 from consumers.tools.backup.writer import records_of
 from consumers.tools.moved_proof import end_of_topic
-
-OnProgress = Callable[[str, int], None]
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ def restore(
     config: Config,
     at: str = "",
     remains: str = "",
-    on_progress: OnProgress = lambda *_: None,
+    on_progress: OnCount = untold,
 ) -> Restored:
     """Put a backup back, as of a position or a time; name what `remains` of the log has beyond it.
 
@@ -134,7 +133,7 @@ def _fill(
     ends: Mapping[int, RestorePoint],
     heads: Heads,
     done: Restored,
-    on_progress: OnProgress,
+    on_progress: OnCount,
     *,
     goes_on: bool,
 ) -> None:
@@ -364,7 +363,7 @@ def _files(
     place: str,
     heads: Heads,
     done: Restored,
-    on_progress: OnProgress,
+    on_progress: OnCount,
     *,
     goes_on: bool = False,
 ) -> None:

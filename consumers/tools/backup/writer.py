@@ -8,7 +8,7 @@ leaves files that nothing names; the next one continues from the last `backup.js
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.errors import CorruptLog
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.runtime.places import is_in_place
+from consumers.runtime.progress import OnCount, untold
 from consumers.tools.archive.proof import PROOF
 from consumers.tools.backup.checkpoints import FOLDER as CHECKPOINTS
 from consumers.tools.backup.checkpoints import save_checkpoints
@@ -54,9 +55,6 @@ PARTS = frozenset({"log", "files", ARCHIVE, CHECKPOINTS, TABLES})
 """The folders of a backup."""
 
 
-OnProgress = Callable[[str, int], None]
-
-
 @dataclass(slots=True)
 class Copied:
     """What one run did."""
@@ -78,7 +76,7 @@ class Copied:
 
 
 def back_up(
-    log: ArchivableLog, place: str, root: Path | None, on_progress: OnProgress = lambda *_: None
+    log: ArchivableLog, place: str, root: Path | None, on_progress: OnCount = untold
 ) -> Copied:
     """Copy what is new; the backup at `place` has all or nothing of it.
 
@@ -109,7 +107,7 @@ def _alone(place: str) -> AbstractContextManager[None]:
 
 
 def _copy_all(
-    log: ArchivableLog, place: str, store: Store, root: Path | None, on_progress: OnProgress
+    log: ArchivableLog, place: str, store: Store, root: Path | None, on_progress: OnCount
 ) -> Copied:
     genesis = log.genesis()
     backup = Backup.read(store, place)
@@ -242,7 +240,7 @@ def _files(
     root: Path | None,
     known: dict[str, SavedFile],
     copied: Copied,
-    on_progress: OnProgress,
+    on_progress: OnCount,
 ) -> Iterator[SavedFile]:
     """Copy the files that are new or others than before, and yield each."""
     sources = [(TABLES, tables_root)] if tables_root else []

@@ -16,6 +16,7 @@ from commitlog.errors import InvalidRequest, Unavailable
 from commitlog.model.operations import AlterProperties
 from commitlog.model.table import parse_table_id
 from commitlog.ports import ArchivableLog
+from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.erasure.acts import (
     SAID,
     Position,
@@ -26,7 +27,7 @@ from consumers.tools.erasure.acts import (
 )
 from consumers.tools.erasure.carrying import Carrying, Copy, OnStep, Places, erased_by
 from consumers.tools.erasure.older import version_with
-from consumers.tools.erasure.writes import OnProgress, TableWrites, decided_in
+from consumers.tools.erasure.writes import TableWrites, decided_in
 
 APPLY_SECONDS = 60.0
 ACT_SECONDS = 600.0
@@ -78,7 +79,7 @@ def erase(
     reason: str = "",
     dry_run: bool = False,
     on_step: OnStep = lambda step: None,
-    on_progress: OnProgress = lambda done, total: None,
+    on_progress: OnProgress = untold,
 ) -> Erasure:
     """Erase the rows of a Lance table for which a SQL predicate holds, wherever they are.
 

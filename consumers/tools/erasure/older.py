@@ -22,11 +22,11 @@ from commitlog.core.manifest.wire import Runs, runs_of, split
 from commitlog.errors import InvalidTransaction, NoSuchVersion, UnsupportedFormat
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
+from consumers.runtime.progress import OnProgress
 
 if TYPE_CHECKING:
     import lance
 
-    from consumers.tools.erasure.writes import OnProgress
 
 _RUNS_AFTER = 128
 """So many fragments come or go before the runs of a manifest are looked for again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from commitlog.model.operations import WriteRows
 from commitlog.model.records import Transaction
 from commitlog.model.table import TableId
 from commitlog.ports import Log
+from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.erasure.acts import Position
 from consumers.tools.verify.walk import Walk, new_replica
 
@@ -25,8 +26,6 @@ BATCH_ROWS = 50_000
 _NUMBER = "__commitlog_write"
 
 _OfWrite = tuple[Position, pa.Table]
-
-OnProgress = Callable[[int, int], None]
 
 
 class HeldWrite(NamedTuple):
@@ -53,9 +52,7 @@ class HeldRows:
     """Writes whose rows aren't an Arrow stream; what they hold is unknown."""
 
 
-def decided_in(
-    log: Log, partition: int, on_progress: OnProgress = lambda done, total: None
-) -> Iterator[Decided]:
+def decided_in(log: Log, partition: int, on_progress: OnProgress = untold) -> Iterator[Decided]:
     """Yield all decided transactions; raise CorruptLog if the log can't be followed."""
     with closing(Walk(log, partition, new_replica())) as walk:
         for batch in walk.batches():
@@ -74,7 +71,7 @@ class TableWrites:
         self._others = others
         self._log, self._partition, self._info = log, partition, info
 
-    def read(self, on_progress: OnProgress = lambda done, total: None) -> Iterator[HeldWrite]:
+    def read(self, on_progress: OnProgress = untold) -> Iterator[HeldWrite]:
         """Yield them in the order of the log."""
         names: set[TableId] = {self._info.table_id}
         for decided in decided_in(self._log, self._partition, on_progress):

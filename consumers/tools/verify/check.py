@@ -6,7 +6,7 @@ An interrupted run continues at its last saved position, with what it had found.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, Log
 from commitlog.wire import program
 from consumers.partition.checkpoint import Checkpoint
+from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE
 from consumers.tools.verify.contents import read_contents
@@ -44,16 +45,13 @@ if TYPE_CHECKING:
 
 INDEX = "index"
 
-OnProgress = Callable[[int, int], None]
-"""Told (records of the outcomes topic that were read, all that there are)."""
-
 
 def verify(
     log: Log,
     partition: int,
     options: VerifyOptions | None = None,
     *,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = untold,
 ) -> PartitionFindings:
     """Read both topics of a partition to their present ends and compare what follows from them.
 
@@ -62,7 +60,6 @@ def verify(
     """
     if options is not None and options.root is not None:
         check_root(log, options.root, partition)
-    on_progress = on_progress or (lambda done, total: None)
     with closing(_Check(log, partition, options or VerifyOptions(), on_progress)) as check:
         return check.run()
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 
@@ -22,6 +22,7 @@ from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import PATIENT_SECONDS, Log
+from consumers.runtime.progress import OnProgress, untold
 from consumers.views.version_index.lateness import Lateness
 from consumers.views.version_index.layout import note_failure
 from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
@@ -56,8 +57,6 @@ PUBLISH_SECONDS_MAX = 0.65
 """But no longer than this."""
 
 logger = logging.getLogger("commitlog.version_index")
-
-OnProgress = Callable[[int, int], None]
 
 
 class IndexedPartition:
@@ -245,7 +244,7 @@ def run_index(
     root: str | os.PathLike[str],
     *,
     stop: threading.Event,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = untold,
     publish_interval_seconds: float = PUBLISH_SECONDS,
 ) -> None:
     """Keep the index under `root` up with the log until `stop` is set.
@@ -277,7 +276,7 @@ def follow(
     index: VersionIndex,
     *,
     stop: threading.Event,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = untold,
     publish_interval_seconds: float = PUBLISH_SECONDS,
 ) -> None:
     """Do the work of `run_index` on an index that is open."""
@@ -298,7 +297,7 @@ class _Loop:
         self,
         index: VersionIndex,
         followers: list[IndexedPartition],
-        on_progress: OnProgress | None,
+        on_progress: OnProgress,
         publish_interval_seconds: float,
     ):
         self._index = index
@@ -374,5 +373,4 @@ class _Loop:
             self._flush()  # what was there already isn't late
             self._catching_up = False
             self._due = 0.0
-        if self._on_progress is not None:
-            self._on_progress(done, self._total)
+        self._on_progress(done, self._total)
