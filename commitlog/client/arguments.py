@@ -39,8 +39,8 @@ OF_ARGUMENTS = (
     "LanceError(Index): Index name '",
     "LanceError(Schema): Duplicate field name",
 )
-"""How Lance begins to say in an OSError or RuntimeError that an argument is wrong, not a store.
-Names of the caller's may follow, which can say anything."""
+"""How an OSError or RuntimeError of Lance's begins if an argument is wrong, not the store. Only the
+beginning counts: the rest may quote the caller's names."""
 _REFUSALS = (
     AttributeError,
     LookupError,
@@ -53,7 +53,7 @@ _REFUSALS = (
 )
 _INTEGER_MAX = 2**63 - 1
 _COLLECTIONS = (tuple, list, Collection)
-"""The usual ones first: what is abstract takes a call in Python."""
+"""Concrete types first: a check against an abstract class runs Python code."""
 
 
 def refusal(
@@ -249,15 +249,15 @@ _CHECKS: dict[str, Check] = {
     "transaction_id: str": _known_transaction_id,
     "version": _or_none(_VERSION),
 }
-"""By the annotations of public methods, but for a name that says more than its annotation. What has
-none here is checked by who uses it."""
+"""By a parameter's annotation, or by its name where that says more. An argument that has no check
+here is checked where it is used."""
 
 
 @contextlib.contextmanager
 def refused(message: str, field: str, value: object, advice: str) -> Iterator[None]:
-    """Make an InvalidTransaction of what a library says of wrong arguments.
+    """Turn a library's error about wrong arguments into InvalidTransaction.
 
-    What a caller's function raises is the caller's own.
+    An error that the caller's own function raised passes through.
     """
     try:
         yield
@@ -288,13 +288,13 @@ def lances_words(error: BaseException) -> str:
 
 
 def heed_interrupt(error: Exception) -> None:
-    """Raise KeyboardInterrupt where Lance made an error of one, which would name the arguments."""
+    """Raise KeyboardInterrupt if Lance wrapped one in an error, which would blame the arguments."""
     if "External error: KeyboardInterrupt" in str(error):
         raise KeyboardInterrupt from error
 
 
 def has_columns(dataset: lance.LanceDataset) -> str:
-    """Return the advice for who named none of a table's columns."""
+    """Return advice that lists a table's columns, for a caller who named others."""
     return f"The columns are {', '.join(dataset.schema.names)}"
 
 

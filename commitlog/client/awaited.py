@@ -1,4 +1,4 @@
-"""What a client keeps of a transaction until the leader has answered it."""
+"""What a client keeps about a transaction until the leader has answered it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Awaited:
     watch: Watch
     deliver: Deliver
     fail: Callable[[CommitLogError], None]
-    """Told that no answer will come here."""
+    """Called if no answer will come on this connection."""
     known: tuple[Outcome, int] | None
     """The newest outcome known before the transaction was sent, and its offset; None: its age is
     unknown."""
@@ -42,4 +42,4 @@ class SentRecord:
 
     ticket: Ticket
     failed: Callable[[CommitLogError], None]
-    """Told that it wasn't appended, or may not have been."""
+    """Called if it wasn't appended, or may not have been."""

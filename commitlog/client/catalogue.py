@@ -1,4 +1,4 @@
-"""Tables made, registered and dropped; and the few checks that need a table's description."""
+"""Creates, registers and drops tables, and checks what callers say about them."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def _stored_fields(schema: pa.Schema) -> tuple[list[Field], SchemaMetadata]:
 
 
 def default_location(genesis: Genesis, table: TableId, incarnation: str) -> str:
-    """Return where a table goes by itself: under the log's root, its uuid in the path."""
+    """Return where a table goes unless its caller says: under the log's root, uuid in the path."""
     if not genesis.tables_root:
         raise InvalidTransaction(
             f"the log {genesis.log} has no root for tables",
             field="location",
             advice="Pass location=, an absolute path of a folder that doesn't exist",
         )
-    # The name need not be unique, since the incarnation is in it; what is cut off isn't missed.
+    # The incarnation makes the path unique, so a long name can be cut.
     *folders, name = (_UNSAFE.sub("_", part)[:_FOLDER_CHARACTERS_MAX] for part in table)
     path = "/".join([*(f"{folder}.ns" for folder in folders), f"{name}-{incarnation}.lance"])
     return f"{genesis.tables_root.rstrip('/')}/{path}"
@@ -141,7 +141,7 @@ def register_table(
     root = local_path(path)
     try:
         if root is not None:
-            root.stat()  # of a name that is too long, pylance finds that out in a minute or never
+            root.stat()  # refuses a name that is too long; pylance takes a minute, or hangs
         dataset = open_dataset(path)
     except (ValueError, OSError) as error:
         raise InvalidTransaction(
@@ -186,7 +186,7 @@ def change(
     timeout: float,
     storage_options: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Commit a change of the catalogue; raise what a refusal means for its caller."""
+    """Commit a change of the catalogue; raise the error of a refusal (see `raise_for_table`)."""
     if not isinstance(operation, DropTable):
         check_leader_reaches(log.runtime(), operation.table, operation.location)
     try:
@@ -208,7 +208,7 @@ def commit(
     transaction_id: str | None = None,
     wait: Wait = "readable",
 ) -> Outcome:
-    """Commit operations of the catalogue; raise what a refusal means for its caller."""
+    """Commit operations of the catalogue; raise the error of a refusal (see `raise_for_table`)."""
     transaction = log.transaction(
         tuple(operations), transaction_id=transaction_id, properties=properties
     )
@@ -217,7 +217,7 @@ def commit(
 
 
 def raise_for_table(outcome: Outcome) -> Outcome:
-    """Return a committed outcome; raise what a refusal means for a caller of the catalogue."""
+    """Return a committed outcome; else raise TableAlreadyExists, NoSuchTable or a conflict."""
     if outcome.code in (Code.TABLE_EXISTS, Code.LOCATION_TAKEN):
         raise TableAlreadyExists(f"{outcome.message}.")
     if outcome.code is Code.NO_SUCH_TABLE:
@@ -249,7 +249,7 @@ def log_properties(runtime: Runtime) -> Mapping[str, str]:
 
 
 def now_ms() -> int:
-    """Return the writer's clock, which a record carries for its readers only."""
+    """Return the writer's clock in milliseconds, as a record carries it."""
     return time.time_ns() // 1_000_000
 
 
@@ -286,14 +286,14 @@ def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[st
 
 
 def checked_properties(table: TableId, properties: Mapping[str, str] | None) -> Properties:
-    """Return a table's or namespace's properties; InvalidRequest says which policy can't be."""
+    """Return a table's or namespace's properties; InvalidRequest for a wrong policy among them."""
     given = {str(key): str(value) for key, value in (properties or {}).items()}
     check_policy(format_table_id(table), given)
     return tuple(sorted(given.items()))
 
 
 def check_policy(whose: str, properties: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for a policy of maintenance that can't be."""
+    """Raise InvalidRequest if the properties hold an invalid maintenance policy."""
     try:
         MaintenancePolicy.of_properties(whose, properties)
     except InvalidSettings as error:

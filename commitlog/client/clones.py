@@ -20,7 +20,7 @@ from commitlog.model.operations import DeclareTable, LanceCommit, Operation
 from commitlog.model.table import TableId
 
 _CLONE_TAG = b"\x8a\x07"
-"""How the field `clone` of Lance's message begins; most messages don't have these bytes at all."""
+"""The tag of the field `clone` in Lance's message; most messages don't contain these bytes."""
 
 
 def is_clone(operation: Any) -> bool:
@@ -33,7 +33,7 @@ def is_clone(operation: Any) -> bool:
 
 
 def clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
-    """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
+    """Return a clone's operations: a declaration, unless the table exists, and the Clone."""
     declared: tuple[Operation, ...] = ()
     message = _as_recorded(_message(request))
     parsed = parse_message(message)
@@ -58,7 +58,7 @@ def clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, 
 
 
 def _as_recorded(message: bytes) -> bytes:
-    """Name the source as the log does; refuse a clone whose files would name a place of before."""
+    """Name the source by its recorded place; refuse a shallow clone of tables that were moved."""
     parsed = parse_message(message)
     clone, place = parsed.clone, recorded(parsed.clone.ref_path)
     if clone.is_shallow and is_moved(place):
@@ -76,7 +76,7 @@ def _as_recorded(message: bytes) -> bytes:
 
 
 def _branch_location(clone: Transaction.Clone) -> str:
-    """Return where a branch goes, empty if the clone is none."""
+    """Return the location of the branch that a clone makes, empty if it makes none."""
     if not clone.HasField("branch_name"):
         return ""
     problem = branch_name_problem(clone.branch_name)
@@ -92,7 +92,7 @@ def _branch_location(clone: Transaction.Clone) -> str:
 
 
 def _check_protocol(log: Host, table: TableId) -> None:
-    """Refuse a branch while the log continues by a protocol that knows none."""
+    """Refuse a branch while the log's protocol has none."""
     runtime = log.runtime()
     partition = runtime.domains.partition(table)
     status = runtime.request(partition, "status", newest_rules=True)
@@ -112,6 +112,6 @@ def _message(request: LanceRequest) -> bytes:
     if isinstance(operation, bytes | bytearray | memoryview):
         return bytes(operation)
     inner: Any = operation.operation if isinstance(operation, lance.Transaction) else operation
-    # As Lance has it: what a clone reads is the version that it copies.
+    # As in Lance, a clone's read version is the version that it copies.
     read = inner.ref_version
     return to_transaction_bytes(operation, read_version=read, uuid=request.uuid).message

@@ -1,4 +1,4 @@
-"""Changes columns beside writers: computed once, and completed when the log decides."""
+"""Changes columns while others write: values are computed once, and completed at the decision."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import lance
 
 COLUMN_ATTEMPTS_MAX = 100
-"""Before protocol 5 every commit refuses a new column that hadn't seen it; what was computed before
-is kept."""
+"""Before protocol 5, any commit since the read version refuses a new column. Further attempts keep
+the values that were computed."""
 
 
 def is_reader(transforms: Any) -> bool:
-    """Return True if new columns come from somewhere else, and aren't computed of each row."""
+    """Return True if values of new columns are read from elsewhere, not computed from each row."""
     import pyarrow as pa  # loaded here: a client that only submits needs none of it
 
     listed = transforms if isinstance(transforms, list) else [transforms]
@@ -30,7 +30,7 @@ def is_reader(transforms: Any) -> bool:
 
 @contextmanager
 def raising_its_own(reader: Any) -> Iterator[Any]:
-    """Give a reader's batches, and raise what it raised, of which Lance would tell in a text."""
+    """Yield a reader's batches; raise the reader's own error, which Lance would reduce to text."""
     import pyarrow as pa
 
     raised: list[BaseException] = []
@@ -55,7 +55,7 @@ def raising_its_own(reader: Any) -> Iterator[Any]:
 
 
 def values_of_rows(message: str) -> InvalidTransaction:
-    """Return the refusal of a reader's values for rows that it may not know."""
+    """Return the refusal of a reader, which has no values for rows that others added."""
     return InvalidTransaction(
         message,
         field="transforms",

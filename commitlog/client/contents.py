@@ -1,4 +1,4 @@
-"""What is in one of Lance's transactions: fragments added, changed, removed; and in numbers."""
+"""What one of Lance's transactions adds, changes and removes, and a summary of it in numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def contents(
 
 
 def complete(info: TableInfo, operation: Any, message: LanceMessage) -> None:
-    """Say in a message what one of pylance's operations leaves open."""
+    """Add to a message what pylance leaves out of it."""
     operation = getattr(operation, "operation", operation)
     _cover_no_more(info, operation, message)
     schema = getattr(operation, "schema", getattr(operation, "new_schema", None))
@@ -125,7 +125,7 @@ def summary(
     removed: Sequence[int],
     rows: Sequence[AffectedRows],
 ) -> Summary:
-    """Return what an auditor asks for."""
+    """Return how many rows, bytes and fragments come and go, and the new files."""
     rows_added = bytes_added = 0
     data_files = []
     for fragment in added:

@@ -1,8 +1,8 @@
-"""Deletes and merges, without opening the version with Lance where they can do without it.
+"""Deletes and merges that don't open the version with Lance, where they can do without it.
 
-The fragments are read from the version's manifest, it is remembered where the keys are, a deletion
-file says which rows live, and the new one is written here. Where something isn't known exactly, or
-isn't plain, Lance reads the version, and says what is wrong with it.
+The manifest names the fragments, `KnownKeys` remembers where the keys are, and deletion files say
+which rows live; new deletion files are written here. If anything isn't known exactly, or isn't
+plain, Lance opens the version, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LivingRows(NamedTuple):
 
 
 def delete(info: TableInfo, opened: Opened, predicate: str, said: str | None = None) -> Prepared:
-    """Delete the rows of a predicate in the newest version; the record has `said` in its place."""
+    """Delete the rows of a predicate in the newest version; `said` replaces it in the record."""
     made = delete_directly(info, opened, predicate, said)
     if made is not None:
         return made

@@ -54,8 +54,8 @@ from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status, Transaction
 from commitlog.model.table import TableId
 
-# Of its own: a program that seeds `random` gets from it what it would without us. Without state:
-# processes that one forks don't wait alike.
+# A generator of our own: programs that seed `random` get the same numbers as without us. The
+# system's has no state, so forked processes don't all wait equally long.
 _chance = random.SystemRandom()
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
@@ -124,7 +124,7 @@ class Execution:
             rows = rows_reader(data, info.schema, info.name)
             return info, rows if is_stream else rows.read_all().to_reader()
 
-        # What is only known might refuse values of a stream that has been begun.
+        # A schema from memory might be outdated, and refuse a stream's values halfway.
         known = self._log.describe(self._table, fresh=True) if is_stream else None
         cast_for, rows = cast(known) if known else by_what_is_known(self._log, self._table, cast)
 
@@ -197,7 +197,7 @@ class Execution:
         on: str | Sequence[str] | None = None,
         options: MergeOptions | None = None,
     ) -> Outcome | None:
-        """Put small rows into the log, where the table's property says so; None: it doesn't."""
+        """Write small rows into the log, if the table's property says so; else return None."""
         known = self._log.describe(self._table, fresh=False)
         if not (self._by_log and goes_by_log(known) and is_small(data)):
             return None

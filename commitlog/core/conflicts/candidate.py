@@ -1,4 +1,4 @@
-"""A transaction that asks to commit, as the conflict rules see it."""
+"""An operation that asks to commit, as the conflict rules see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 
 
 class Verdict(StrEnum):
-    """What a cell of the grid says of a pair, or that its rule has to."""
+    """What a cell of the grid, or its rule, says about a pair of operations."""
 
     COMPATIBLE = "compatible"
     RETRYABLE = "retryable"
@@ -53,7 +53,7 @@ class Candidate:
         keeps_row_order: bool = False,
         awaits_columns: bool = False,
     ) -> None:
-        """Describe it; `rows_known` are the fragments whose changed rows are known."""
+        """Describe the operation; `rows_known` are the fragments whose changed rows are known."""
         self.kind = kind
         self.transaction = transaction
         self.changed = changed
@@ -66,7 +66,7 @@ class Candidate:
         self.overlays_by_row = overlays_by_row
         """Whether `rebase.overlay_rows` compares overlays by row, where the rows are known."""
         self.keeps_row_order = keeps_row_order
-        """Whether it is a Rewrite that can be carried over deletions (`rebase.rewrites`)."""
+        """Whether it is a Rewrite that `rebase.carried_rewrites` can carry over deletions."""
         self.awaits_columns = awaits_columns
         """Whether its writer completes it at its turn (`operations.awaited_columns`)."""
         self.reused = frozenset(chain.from_iterable(reused))
@@ -94,7 +94,7 @@ class Candidate:
 
 
 class Nearest:
-    """Keeps the earliest of several findings; of one version, the one that was offered first."""
+    """Keeps the finding of the earliest version; of one version's, the one offered first."""
 
     def __init__(self, rule: str, verdict: Verdict = Verdict.RETRYABLE) -> None:
         self._rule = rule
@@ -110,7 +110,7 @@ class Nearest:
         rule: str = "",
         verdict: Verdict | None = None,
     ) -> None:
-        """Take a version that conflicts; 0 is none."""
+        """Take a version that conflicts; 0 means that none does."""
         if not version or (self.finding is not None and version > self.finding.version):
             return
         rule, verdict = rule or self._rule, verdict or self._verdict

@@ -4,8 +4,8 @@ Row: the operation that asks to commit. Column: one committed since its read ver
 conflicting version in version order decides. The pre-checks on nullability and schema metadata
 (P1 to P3 in the rules) come before a pair's own rule.
 
-The table is executed, not paraphrased: it is parsed when this module is imported. Where rules are
-stricter than Lance they say so.
+The table below is the code: it is parsed when this module is imported. Rules that are stricter than
+Lance say so.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ RULED: dict[str, dict[str, Cell]] = {
 
 
 def first_conflict(candidate: Candidate, history: History, after: int) -> Finding | None:
-    """Return the first version behind `after` that `candidate` conflicts with, None if none does.
+    """Return the first version above `after` that `candidate` conflicts with, None if none does.
 
     Its cost is what the candidate touches, times the kinds of operations since `after`.
     """

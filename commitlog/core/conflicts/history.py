@@ -1,11 +1,11 @@
-"""What was touched when, per table, so that a conflict check costs what its transaction touches.
+"""Which version of a table changed what, so that a check costs what its own operation touches.
 
 For each kind of operation, and for each thing that one may touch (`Delete.updated` fragment 7, the
 inserted key hash `h`), the versions that did are kept in ascending order. The first one after a
 read version is found by bisection, whether one version was missed or a hundred thousand.
 
-How far back is exact in decisions (`Rules.history_versions`); entries that are older are dropped in
-batches, which no decision can see.
+Decisions look back exactly `Rules.history_versions` versions. Older entries are dropped in batches;
+no decision depends on when.
 """
 
 from __future__ import annotations
@@ -64,28 +64,27 @@ class History:
     )
 
     def __init__(self, floor: int) -> None:
-        """Start after version `floor`; nothing is known of it."""
+        """Start after version `floor`, of which nothing is known."""
         self.floor = floor
         self.kinds: dict[str, list[int]] = {}
         """The versions of each kind of operation, ascending."""
         self.signatures: dict[str, None] = {}
-        """How the keys were hashed that anybody inserted."""
+        """The signatures of inserted keys: which columns, hashed how."""
         self.keyed: dict[str, None] = {}
-        """Which kinds of operations ever inserted known keys."""
+        """The aspects under which known keys were inserted, such as `Append.keys`."""
         self.steps = 0
         """How many look-ups were made; the cost of checks, for tests."""
         self.texts: dict[int, bytes] = {}
-        """By version: a large entry as snapshots have it. It never changes, and is no part of the
-        state."""
+        """By version, a large entry as snapshots encode it: a cache, not a part of the state."""
         self._versions: list[tuple[str, str]] = []
-        """Who made each version, and its kind: what `VersionAuthor` has, without its making."""
+        """Each version's transaction and kind: a plain tuple is cheaper than a `VersionAuthor`."""
         self._touched: dict[Aspect, list[int]] = {}
         self._notes: dict[tuple[Aspect, int], Any] = {}
         self._deletion_files: dict[int, tuple[list[int], list[str]]] = {}
         self._entries: dict[int, list[tuple[int, WriteSet]]] = {}
         """By chunk, ascending: the versions that touched anything."""
         self.digests: dict[int, bytes] = {}
-        """Hashes of chunks that get no more versions, by number."""
+        """The hashes of full chunks, by number."""
 
     @property
     def head(self) -> int:
@@ -135,12 +134,12 @@ class History:
         self._entries.setdefault(version // CHUNK_VERSIONS, []).append((version, write_set))
 
     def first(self, how: str, which: Hashable, after: int) -> int:
-        """Return the first version behind `after` that touched this, 0 if none did."""
+        """Return the first version above `after` that touched this, 0 if none did."""
         self.steps += 1
         return _first(self._touched.get((how, which)), after)
 
     def first_of_kind(self, kind: str, after: int) -> int:
-        """Return the first version of this kind behind `after`, 0 if there is none."""
+        """Return the first version of this kind above `after`, 0 if there is none."""
         self.steps += 1
         return _first(self.kinds.get(kind), after)
 
@@ -151,7 +150,7 @@ class History:
         return versions[-1] if versions else 0
 
     def all_after(self, how: str, which: Hashable, after: int) -> list[int]:
-        """Return all versions behind `after` that touched this."""
+        """Return all versions above `after` that touched this."""
         versions = self._touched.get((how, which), [])
         found = versions[bisect_right(versions, after) :]
         self.steps += 1 + len(found)
@@ -170,15 +169,15 @@ class History:
         return known[1][bisect_right(known[0], version)]
 
     def committed(self, version: int) -> VersionAuthor:
-        """Return who made `version`; nobody, if it isn't known.
+        """Return who made `version`; empty names if nobody is known.
 
-        A fragment that never was differs from what a record read of it, and no version did that.
+        A record may name a fragment that never existed. Then no version explains the conflict.
         """
         at, known = version - self.floor - 1, len(self._versions)
         return VersionAuthor(*self._versions[at]) if -known <= at < known else VersionAuthor("", "")
 
     def prune(self, versions_max: int) -> None:
-        """Forget what is older than `versions_max` versions, when that is worth it."""
+        """Forget versions before the last `versions_max`, once there are enough of them."""
         if self.room(versions_max) >= 0:
             return
         floor = self.head - versions_max
@@ -200,7 +199,7 @@ class History:
         self._forget_keys()
 
     def _taken_through(self, floor: int) -> Iterator[tuple[int, WriteSet]]:
-        """Yield the entries through a version, and keep them no longer."""
+        """Remove the entries up to a version, and yield them."""
         last = floor // CHUNK_VERSIONS
         for chunk in [one for one in self.digests if one <= last]:
             del self.digests[chunk]
@@ -227,7 +226,7 @@ class History:
                 del versions[:count], paths[:count]
 
     def _forget_keys(self) -> None:
-        """Leave these as a history would have them that never saw what was dropped."""
+        """Forget signatures and aspects of keys that no entry has any more."""
         left = {
             how: [s for s in self.signatures if (how, s) in self._touched] for how in self.keyed
         }
@@ -239,7 +238,7 @@ class History:
         return self._versions, list(chain.from_iterable(self._entries.values()))
 
     def chunks(self) -> range:
-        """Return the numbers of the chunks that have versions, and get no more."""
+        """Return the numbers of the chunks that have versions and are full."""
         return range((self.floor + 1) // CHUNK_VERSIONS, (self.head + 1) // CHUNK_VERSIONS)
 
     def in_chunk(self, chunk: int) -> tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]:

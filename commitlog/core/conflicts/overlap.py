@@ -1,7 +1,8 @@
-"""The rules that the grid's lower-case cells name, for fragments, rows and keys.
+"""Rules of the grid about fragments, rows and keys.
 
-A rule is asked about one kind of committed operation (`rule`). It looks into the history once per
-thing that the candidate touches. `overlap_indices` and `overlap_metadata` have the other rules.
+A rule compares the candidate with one kind of committed operations (`rule`). It asks the history
+once about each fragment, cell or key that the candidate touches. Rules about indices and metadata
+are in `overlap_indices` and `overlap_metadata`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 def rows_deleted(missed: Missed) -> None:
     """Delete or Update over a Delete or Update.
 
-    A conflict, unless it is known which rows we delete of a fragment whose files are as we read
-    them; whether those rows are still there is looked at when the vectors are merged.
+    They conflict, unless it is known which rows the candidate deletes, and the fragment's files
+    are those that it read. Whether these rows are still there is checked when the deletion vectors
+    are merged.
     """
     for fragment_id in missed.candidate.fragments:
         missed.offer_first(
@@ -143,7 +145,7 @@ def overlaid_removed(missed: Missed) -> None:
 def overlaid_updated(missed: Missed) -> None:
     """A DataOverlay over an Update that removed a fragment or moved rows out of it.
 
-    Which rows were moved is looked at later, except under older protocols.
+    Which rows were moved is compared later, except under older protocols.
     """
     for fragment_id in missed.candidate.fragments:
         missed.offer_first("Update.removed", fragment_id, fragment=fragment_id)
@@ -155,7 +157,7 @@ def overlaid_updated(missed: Missed) -> None:
 def updated_overlaid(missed: Missed) -> None:
     """An Update over an overlay of cells that it patches, or of a fragment whose rows it moves.
 
-    Where it is known which rows it moves they are compared later, except under older protocols.
+    If the rows that it moves are known, they are compared later, except under older protocols.
     """
     operation = missed.candidate.operation
     if operation.update_mode == Transaction.REWRITE_COLUMNS:
@@ -173,9 +175,10 @@ def updated_overlaid(missed: Missed) -> None:
 def keys_inserted(missed: Missed) -> None:
     """Rows added with keys, over rows added (Append, Update): no key may land twice.
 
-    Known keys compare exactly under one signature; unknown ones conflict with every upsert, and
-    where the table declares its key, an unknown writer's rows conflict with every upsert too, and
-    with rows of unknown keys unless both are appended.
+    A candidate with known keys conflicts with rows of unknown keys, and with keys under another
+    signature; under its own, keys are compared one by one. A candidate with unknown keys conflicts
+    only if the table declares its key: with every upsert, and with rows of unknown keys unless both
+    are appends.
     """
     keys = missed.candidate.keys
     if keys is None:

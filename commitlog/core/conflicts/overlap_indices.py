@@ -1,4 +1,4 @@
-"""The rules that the grid's lower-case cells name, for indices."""
+"""Rules of the grid about indices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replaced_field_indexed(missed: Missed) -> None:
 def indexed_fragment_patched(missed: Missed) -> None:
     """A new index over an Update that patched its field, where it doesn't say what it covers.
 
-    If it does, the patched fragments are taken out of its coverage (`index_rebase`). Stricter than
+    If it does, `rebased_indices` takes the patched fragments out of its coverage. Stricter than
     Lance, which finds out what the index covers and answers queries with what was patched.
     """
     for index in missed.candidate.operation.new_indices:
@@ -59,7 +59,7 @@ def indexed_fragment_patched(missed: Missed) -> None:
 
 @rule("same_index_name")
 def index_over_index(missed: Missed) -> None:
-    """CreateIndex over CreateIndex: one name, one maker."""
+    """CreateIndex over CreateIndex of the same name."""
     operation = missed.candidate.operation
     created = dict.fromkeys(index.name for index in operation.new_indices)
     removed = dict.fromkeys(index.name for index in operation.removed_indices)
@@ -78,7 +78,7 @@ def index_over_index(missed: Missed) -> None:
 def index_over_rewrite(missed: Missed) -> None:
     """A new index over a Rewrite of a fragment that it covers.
 
-    They go together where a fragment reuse index tells what became of the fragment.
+    Both commit if a fragment reuse index tells what became of the fragment.
     """
     new = [i for i in missed.candidate.operation.new_indices if i.name != FRAGMENT_REUSE_INDEX]
     covers = [covered_fragments(index) for index in new]

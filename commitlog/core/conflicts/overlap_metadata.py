@@ -1,4 +1,4 @@
-"""The rules that the grid's lower-case cells name, for schema, config, shards and bases."""
+"""Rules of the grid about schema, config, shards and bases."""
 
 from __future__ import annotations
 

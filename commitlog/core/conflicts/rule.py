@@ -9,8 +9,8 @@ from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verd
 from commitlog.core.conflicts.history import History
 
 Rule = Callable[[Candidate, History, int, str], Finding | None]
-"""(the candidate, what was committed, the version that it read, a kind of operation) -> the first
-version of this kind behind that one that conflicts."""
+"""(candidate, history, the version that the candidate read, a kind of operation) -> the first later
+version of this kind that conflicts."""
 
 
 class Missed(Nearest):
@@ -25,7 +25,7 @@ class Missed(Nearest):
         rule: str,
         verdict: Verdict,
     ) -> None:
-        """Know of no conflict yet; `rule` and `verdict` are those of one that says nothing else."""
+        """Begin without a conflict; `rule` and `verdict` are the defaults of those offered."""
         super().__init__(rule, verdict)
         self.candidate, self.history = candidate, history
         self.after, self.kind = after, kind
@@ -53,7 +53,7 @@ class Missed(Nearest):
             self.offer(version, fragment=fragment, key=key, rule=rule, verdict=verdict)
 
     def offer_on_fragments(self, *hows: str, fragments: Iterable[int] | None = None) -> None:
-        """Take the first ones that touched fragments so: the candidate's own, or these."""
+        """Take the first versions that touched fragments: the candidate's, or those given."""
         for fragment_id in self.candidate.fragments if fragments is None else fragments:
             for how in hows:
                 self.offer_first(how, fragment_id, fragment=fragment_id)
@@ -62,7 +62,7 @@ class Missed(Nearest):
 def rule(
     name: str, verdict: Verdict = Verdict.RETRYABLE
 ) -> Callable[[Callable[[Missed], None]], Rule]:
-    """Make a rule of what offers the conflicts; they have this name and verdict by default."""
+    """Make a rule of a function that offers conflicts, with their default name and verdict."""
 
     def made(offer_conflicts: Callable[[Missed], None]) -> Rule:
         @wraps(offer_conflicts)

@@ -1,7 +1,7 @@
-"""What a committed operation touches, in the words that the history keeps.
+"""What a committed operation touches, as aspects that the history keeps.
 
-The names of aspects are `Operation.what`; rules in `overlap` ask for them by these names. What each
-operation touches, its own module in `operations` says.
+An aspect is named after the operation and what it did, such as `Delete.updated`; the rules ask for
+it by this name. The module of each operation, in `operations`, says what it touches.
 """
 
 from __future__ import annotations

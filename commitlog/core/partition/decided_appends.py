@@ -1,9 +1,9 @@
-"""Plain appends decided again in machine code: from a log's bytes to what they leave in the state.
+"""Decides plain appends of a log again in machine code, and applies them to the state in one step.
 
-Most of a log are appends that nothing stands in the way of. Whoever decides a log again and looks
-at nothing but the records has machine code decide runs of them: an append counts if its outcome's
-bytes are those that deciding it gives. The first record of which anything else is true ends the
-run, and the machine decides it, which is the reference for all of this.
+Most records of a log are appends without a conflict. A program that decides a log again from its
+records alone lets machine code decide runs of them: an append counts if deciding it gives the bytes
+of its outcome. Any other record ends the run. The machine, which is the reference for all of this,
+decides that one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from commitlog.codecs._native import AppendHead, Appends
 
 _MS_MAX = INT64_MAX // 4
-"""So that sums of times have 64 bits; the machine code leaves later ones in records to Python."""
+"""Sums of such times fit 64 bits. Records with later times are left to Python."""
 
 
 def appends_on(machine: Machine) -> Appends | None:
-    """Return what decides appends again, on what a machine holds; None where Python has to.
+    """Return the machine code that decides appends on this state; None if Python has to.
 
     Nothing may be applied to the machine before `apply_appends`.
     """
@@ -55,7 +55,7 @@ def appends_on(machine: Machine) -> Appends | None:
 
 
 def _head_of(machine: Machine, table_id: TableId) -> AppendHead | None:
-    """Return a table as it takes appends; None where each is to be looked at."""
+    """Return a table's head for appends; None if Python has to look at each of them."""
     table, rules = machine.tables.get(table_id), machine.rules
     if table is None or table.manifest is None or not machine.decides(table_id):
         return None
@@ -86,7 +86,7 @@ def _head_of(machine: Machine, table_id: TableId) -> AppendHead | None:
 
 
 def apply_appends(machine: Machine, appends: Appends, sequence: int) -> None:
-    """Apply the appends that were decided again, the last one under outcome `sequence`."""
+    """Apply the appends that were decided, the last of them by outcome `sequence`."""
     for table_id, head in appends.heads.items():
         if head is None or not head.ids:
             continue

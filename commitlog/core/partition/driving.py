@@ -1,4 +1,4 @@
-"""Drives a machine through one decision, for every kind of driver.
+"""Drives a machine through one decision: what every driver has to do.
 
 The machine is pure: it names what it has to look at, and decides once it is told. Its driver
 has these duties, in this order:
@@ -10,8 +10,8 @@ has these duties, in this order:
    After that, start again at 1 with nothing seen, since what was seen of a head is stale.
 3. On a `Need`, look at what it names and was not seen yet, and go back to 2. Each round has to show
    something new: a machine that asks for what it was shown would ask for ever.
-4. Answer what is not there by a `Found` that says so; never leave a want unanswered. A store that
-   fails is no answer: leave the record undecided, and let nothing be decided on what it holds.
+4. Answer every want. If a file isn't there, answer with a `Found` that says so. If the store fails,
+   there is no answer: leave the record undecided, and decide nothing on the tables that it locks.
 5. Carry out a `Decision`: write its files and recordings, append its outcome, apply it.
 
 There are three policies. *Live*: the leader looks at stores, and has pylance build what a

@@ -1,4 +1,4 @@
-"""What a committed outcome does to the machine: new versions, tables, what applications sent."""
+"""What a committed outcome changes in the state: versions, tables, answers to applications."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from commitlog.model.table import TableId
 _SECOND_SCHEMAS_SINCE = max(LANCE_RELEASE_SINCE, ROWS_SINCE)
 _RELEASE = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*")
 E_TAGS_KEPT = 1000
-"""How many versions back at least the e_tags are kept that clients gave with them."""
+"""E_tags that clients gave are kept for this many versions at least."""
 
 
 def carry_out(
@@ -72,7 +72,7 @@ def carry_out(
     changes: tuple[Change, ...] | None,
     recordings: Mapping[bytes, bytes],
 ) -> tuple[Change, ...]:
-    """Do what a committed outcome says; return its changes."""
+    """Apply a committed outcome to the state; return its changes."""
     known = {(c.table, c.incarnation, c.version): c for c in changes or () if c.delta is not None}
     done: list[Change] = []
     iceberg: Callable[[TableId], IcebergTable] | None = None
@@ -167,7 +167,7 @@ def _carry_out_rows(
 
 
 def _forget_e_tags(table: Table) -> None:
-    """Forget older versions that only have an e_tag; the same ones everywhere."""
+    """Forget the e_tags of older versions that have nothing else noted; alike in every process."""
     if table.version % E_TAGS_KEPT:
         return
     oldest = table.version - E_TAGS_KEPT
@@ -196,7 +196,7 @@ def _delta_of(
 
 
 def as_read(rules: Rules, submitted: Submitted) -> Submitted:
-    """Return a record as every program reads it that decides by these rules."""
+    """Return a record as all programs read it under these rules."""
     record = submitted.record
     if rules.protocol >= _SECOND_SCHEMAS_SINCE or isinstance(record, Malformed):
         return submitted

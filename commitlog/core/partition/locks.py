@@ -1,4 +1,4 @@
-"""Which tables and ids a transaction holds while it waits for bytes: others pass meanwhile."""
+"""Which tables and ids a transaction locks while it waits for bytes; other records go on."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class Machine(PartitionState):
                 try:
                     self._decide_operation(draft, index, operation)
                 except Wants as wants:
-                    # Those of other tables are asked for what they lack in the same round.
+                    # Operations on other tables name what they lack in the same round.
                     missing.update(dict.fromkeys(wants.wanted))
                     waiting.add(target(operation))
         except (DeltaRefused, Refused) as error:
@@ -281,7 +281,7 @@ class Machine(PartitionState):
     def _plain_commit(
         self, record: Transaction, parsed: Parsed | None, observed: Observed, time_ms: int
     ) -> PlainCommit | None:
-        """Decide a record by its only operation; None where all is to be looked at."""
+        """Decide a record whose only operation is plain; None if it needs all checks."""
         [operation] = record.operations
         is_plain = parsed is not None and parsed.plain is not None and not record.expects
         if not is_plain or FILE_BY_VERSION in record.properties:

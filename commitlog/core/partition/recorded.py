@@ -1,4 +1,4 @@
-"""What a leader saw, as its outcome says, and what a log comes to when it is decided on that again.
+"""What a leader observed, as its outcome records it, and the decision made again from that.
 
 What a decision saw outside the log is in its outcome: sizes and hashes of files, and, where
 pylance or a client built a manifest, the result. So nothing is built again, and a staged file that
@@ -51,12 +51,12 @@ Look = Callable[[Wanted], Found | None]
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What came of deciding again."""
+    """The result of deciding again."""
 
     decision: Decision | None
-    """None: what it was decided on is gone, so the outcome is taken as it is recorded."""
+    """None if the files that it was decided on are gone: then the recorded outcome stands."""
     difference: str = ""
-    """Empty if it is the outcome that the log has, in all that a machine decides."""
+    """Empty if it equals the recorded outcome in all that a machine decides."""
 
 
 def decide_again(
@@ -163,7 +163,7 @@ class Recorded(Mapping[Wanted, Found]):
             if observation is not None and reason:
                 return Found(observation, error=reason)
             if isinstance(record, Transaction) and len(record.operations) > 1:
-                return None  # built, and lost with another operation of the record
+                return None  # it was built, but another operation of the record was refused
             return Found(Observation("", -1), error="the log has no trace of this build")
         result = outcome.results[wanted.index]
         staged = next((f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY)), "")

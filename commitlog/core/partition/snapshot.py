@@ -93,11 +93,11 @@ def pieces(machine: PartitionState) -> Iterator[Piece]:
 
 
 def settled_parts(machine: PartitionState, since: int, until: int) -> Iterator[tuple[str, Part]]:
-    """Yield parts that get nothing new, of what changed after outcome `since`.
+    """Yield parts that changed after outcome `since`, and to which nothing is added any more.
 
-    They are those that are full, and the tables that were left alone after outcome `until`. They
-    change all the same where what they hold does: a fragment is deleted from, an id forgotten. The
-    machine may go on between two of them.
+    These are full parts, and tables that no outcome after `until` changed. A part still changes
+    when a fragment in it loses rows, or an id is forgotten. The machine may apply outcomes between
+    two of them.
     """
     ids = machine.deduplication
     for chunk in [chunk for chunk, changed in ids.chunks() if changed > since][:-1]:

@@ -1,9 +1,8 @@
 """A table's state as bytes: in one part, or in its chunks and the rest.
 
-From protocol 6 on, what a table has many of is in parts of its own: chunks of fragments, and chunks
-of what its versions touched. So a checkpoint, and the state's hash, cost what changed since the
-last ones, however large and old the table is. The newest chunk of each is with the rest, so a small
-table is one part.
+From protocol 6 on, fragments and write sets are in parts of their own, in chunks. So the cost of a
+checkpoint, and of the state's hash, depends on what changed since the last one, not on the size and
+age of the table. The newest chunk of each is with the rest, so a small table is one part.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from commitlog.model.table import Policy
 WHOLE = "table/"
 REST, FRAGMENTS, HISTORY = "tables/", "fragments/", "history/"
 BEFORE_VERSIONS = b'],"versions":'
-"""What stands between a chunk's entries and its versions, and in no text: a quotation mark within
-one stands behind a backslash."""
+"""Separates a chunk's entries from its versions. No text contains it, since JSON writes a backslash
+before a quotation mark."""
 LARGE = 1_000
-"""Entries of so many aspects are kept as they are written."""
+"""An entry with so many aspects keeps its encoded form."""
 
 Versions = tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]
-"""Who made each version, and what those that touched anything touched."""
+"""Each version's transaction and kind, and the write sets of versions that changed anything."""
 
 
 def table_parts(table: Table, protocol: int) -> Iterator[tuple[str, Part]]:
@@ -147,7 +146,7 @@ def _encoded(table: Table, known: Versions, manifest: bytes) -> bytes:
 
 
 def _said(table: Table) -> dict[str, Any]:
-    """Return what few tables have, and leaves no trace in the others."""
+    """Return the fields that only some tables have; others leave them out."""
     found: dict[str, Any] = {}
     if table.deleted:
         found["deleted"] = [list(one) for one in table.deleted]

@@ -32,9 +32,9 @@ from commitlog.model.limits import INT64_MAX, OLD_FRAGMENTS_KNOWN_SINCE
 from commitlog.model.records import FileWritten, FragmentImage
 
 _REMOVED_BY = tuple(how for how in CHANGED_BY if how.endswith(".removed"))
-"""Over whatever else removes fragments, a Rewrite of these isn't carried."""
+"""A Rewrite isn't carried over any other removal of its fragments."""
 _ROWS_MAX = 2**32
-"""Of a group of fragments: positions in it have 32 bits."""
+"""The most rows of a group of fragments: positions in it have 32 bits."""
 
 
 class _Old(NamedTuple):
@@ -66,7 +66,7 @@ class _Group(NamedTuple):
 
 
 def rebase_rewrite(late: Late, candidate: Candidate) -> Rebased:
-    """Return the new fragments without the rows that are gone, as `put_images` wants them."""
+    """Return the images of the new fragments, without the rows that are gone."""
     draft, view = late.draft, late.view
     groups = [
         _Group([_old(late, old) for old in group.old_fragments], group.new_fragments)
@@ -82,7 +82,7 @@ def rebase_rewrite(late: Late, candidate: Candidate) -> Rebased:
     images: list[FragmentImage] = []
     files: list[FileWritten] = []
     to_write: list[FileToWrite] = []
-    # The ids that Lance would give to them.
+    # The ids that Lance would give the new fragments.
     fragment_ids = count(late.state.last_fragment_id + 1)
     for group in groups:
         gone, start = _positions_gone(view, group, vectors), 0
@@ -112,9 +112,9 @@ def _old(late: Late, fragment: DataFragment) -> _Old:
 
 
 def _has_unknown(late: Late, olds: Sequence[_Old]) -> bool:
-    """Return True if a fragment is gone that nobody removed: it is refused as unknown.
+    """Return True if a fragment is missing that no commit removed; it is refused as unknown.
 
-    Under older protocols only one whose number no outcome can hold.
+    Under older protocols this holds only for a number that no outcome can hold.
     """
     history, is_known = late.history, late.draft.rules.protocol >= OLD_FRAGMENTS_KNOWN_SINCE
     gone = (old.fragment.id for old in olds if old.latest is None)

@@ -1,9 +1,8 @@
 """Carries a Delete or Update over newer deletion vectors of the fragments that it touches.
 
-What it deleted is known from its affected rows, or is the difference between the deletion file
-that it staged and the vector that it read. If those rows are still there, a fragment's new vector
-is the union; if one of them is gone, somebody else deleted it first, and the operation has to be
-done again.
+The rows that it deleted are its affected rows, or the difference between the deletion file that it
+staged and the vector that it read. If all of them are still there, the fragment's new vector is the
+union. If one is gone, somebody else deleted it first, and the operation has to be done again.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ CHANGED_BY = ("Delete.updated", "Delete.removed", "Update.updated", "Update.remo
 
 
 class _Flagged(NamedTuple):
-    """A fragment whose deletion file changed since we read it."""
+    """A fragment whose deletion file changed since the candidate read it."""
 
     image: DataFragment
     read: str
-    """Its deletion file as we read it; empty: none."""
+    """Its deletion file as the candidate read it; empty if it had none."""
     latest: str
 
 
@@ -94,7 +93,7 @@ def _is_elsewhere(image: DataFragment) -> bool:
 def rebase_deletions(late: Late, candidate: Candidate, *, only_deletes: bool) -> Rebased:
     """Return what a candidate has to change on top of the head; refuse conflicts on rows.
 
-    One that `only_deletes` leaves a fragment as the head has it, but for the rows.
+    If it `only_deletes`, a fragment stays as in the head, except for the deleted rows.
     """
     history, state = late.history, late.state
     flagged: list[_Flagged] = []
@@ -164,7 +163,7 @@ def _merge(
 
 
 def written(view: View, merged: MergedDeletions) -> tuple[FileWritten, FileToWrite]:
-    """Return what an outcome says of a new deletion file, and the file."""
+    """Return a new deletion file, as an outcome names it and as it is to be written."""
     file = FileToWrite(view.table.location, merged.path, merged.data, vector=merged.rows)
     return FileWritten(merged.path, len(merged.data), file.digest), file
 

@@ -16,7 +16,7 @@ from commitlog.core.refusals import conflict_refused
 
 
 class Late(NamedTuple):
-    """What is known of it, and of the table that it is to be put on."""
+    """What is known about the operation, and the table's state that it is rebased on."""
 
     draft: Draft
     view: View

@@ -1,8 +1,8 @@
 """The fragment reuse index: which fragments a compaction replaced that left indices as they are.
 
-Lance finds rows of such fragments by what this index says of them, so an index that was built
-before the compaction still fits behind it. Of a tagged one nothing is known here, and an index is
-asked for again.
+It tells Lance where rows of such fragments are now, so an index that was built before the
+compaction is still right after it. Tagged details aren't read here; then the writer is asked to
+build its index again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Groups = tuple[frozenset[int], ...]
 
 
 def reused_since(draft: Draft, view: View, read_version: int) -> Groups:
-    """Return what a fragment reuse index says of the fragments that were replaced since a version.
+    """Return the groups of fragments that the reuse index says were replaced.
 
-    Nothing was replaced without a Rewrite, and under older protocols nothing counts.
+    Empty if no Rewrite came after the version that was read, and under older protocols.
     """
     state = view.state
     if state is None or draft.rules.protocol < FRAGMENT_REUSE_SINCE:

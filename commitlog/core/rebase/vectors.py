@@ -1,4 +1,4 @@
-"""What was found of deletion vectors."""
+"""Deletion vectors that a decision observed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def observed(draft: Draft, view: View, paths: Iterable[str]) -> dict[str, Found]
 
 
 def vector_in(view: View, path: str, vectors: Mapping[str, Found]) -> BitMap:
-    """Return a vector that was looked at, an empty one of no path; refuse if it isn't there."""
+    """Return an observed vector, an empty one if there is no path; refuse a missing file."""
     if not path:
         return BitMap()
     found = vectors[path]
