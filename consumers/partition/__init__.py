@@ -11,14 +11,14 @@ The server's duties towards the world:
 2. It tells an outcome after Kafka has acknowledged it and all earlier ones, at contiguous
    offsets.
 3. It calls a version readable on the materializer's word alone, after any restart.
-4. It answers an id in the same way for the whole horizon, from void records never.
+4. It gives an id the same answer for the whole horizon, and never an answer from a void record.
 5. A request that is cancelled or runs out of time changes nothing.
 6. A store that hangs, fails or is slow delays the tables in it, and no other.
 7. A thread that ends ends the term, and status says which tables lack files and for how long
    Kafka, the loop or a transaction has been silent; `/readyz` is made of that.
 8. A checkpoint holds acknowledged outcomes, all of whose files are there.
-9. It keeps nothing of dropped tables, closed connections and answered watches, but ids of the
-   horizon, taken locations, and how far rows of a dropped table were applied.
+9. It forgets dropped tables, closed connections and answered watches. Of dropped tables it keeps
+   the transactions' ids for the horizon, their locations, and how far their rows were applied.
 
 The world's duties towards the server:
 
@@ -30,8 +30,8 @@ The world's duties towards the server:
     taken.
 14. The loop's owner steps it after each event, and when `due_at` is over, by a clock that never
     goes back.
-15. What the loop calls itself and may hang, it calls through `Mailbox.outside`: another thread is
-    the loop then, and what comes back is an event.
+15. The loop makes a call that may hang through `Mailbox.outside`. If the call takes long, another
+    thread becomes the loop, and the result comes back as an event.
 
 What threads do share isn't state of the machine. The mailbox is a queue, and one entry that says
 who is the loop, which exactly one thread takes. The sockets have one lock, their turn: the loop

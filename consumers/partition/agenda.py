@@ -17,9 +17,9 @@ class Agenda:
     def __init__(self) -> None:
         """Start with nothing."""
         self.now: dict[str, None] = {}
-        """What is looked at in the next step; more may be put in."""
+        """What is looked at in the next step; callers may add to it."""
         self._later: list[tuple[float, str]] = []
-        """A heap; what isn't in `_times` with the same time is void."""
+        """A heap. An entry counts only if `_times` has the same time for it."""
         self._times: dict[str, float] = {}
         self._told: deque[str] = deque()
 
@@ -28,18 +28,18 @@ class Agenda:
         self._told.append(incarnation)
 
     def put_off(self, incarnation: str, until: float) -> None:
-        """Have a table looked at again at that time, or before, if that was said already."""
+        """Have a table looked at again at that time, or earlier if it is due earlier already."""
         if until < self._times.get(incarnation, inf):
             self._times[incarnation] = until
             heapq.heappush(self._later, (until, incarnation))
 
     @property
     def due_at(self) -> float:
-        """When there is something to look at, if nobody tells of anything before."""
+        """When the next table is due, if no news comes before."""
         return 0.0 if self.now else self._later[0][0] if self._later else inf
 
     def take(self, now: float) -> Iterator[str]:
-        """Yield what is due, each one as it is taken off: whoever stops leaves the rest."""
+        """Yield what is due, taking it off one by one: a caller that stops leaves the rest."""
         while self._told:
             self.now[self._told.popleft()] = None
         while self._later and self._later[0][0] <= now:

@@ -1,7 +1,7 @@
 """Where files of tables may be: below the tables root, and where the operator allows it.
 
-Paths of this machine are compared as what they resolve to, so that a symbolic link names the place
-that it leads to, not its own.
+Paths of this machine are resolved before they are compared: a symbolic link stands for the place
+that it leads to.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_plainly_below(place: str, prefix: str) -> bool:
 
 
 def _parts(place: str) -> LocationParts:
-    """Return what is compared; () if the place has no clear meaning."""
+    """Return the parts of a place that are compared; () if it is ambiguous."""
     path = local_path(place)
     if path is not None:
         if not path.is_absolute() or "\0" in place:

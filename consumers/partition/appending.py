@@ -1,13 +1,13 @@
 """Records that writers send through the socket: appended in groups, and not read again.
 
-The leader appends what came from many writers in one request. Kafka's acknowledgement says at which
-offset each record stands and since when: the same as a reader would be told, so a record is taken
-from there, if all before it were taken. Where offsets are missing, a writer appended by itself:
-then the topic is read from there on, and what was acknowledged behind it waits. Whichever way a
-record comes first, it is taken once, in the order of the log.
+The leader appends records of many writers in one request. Kafka's acknowledgement tells each
+record's offset and time, as a reader would see them. So the leader takes the record from there,
+once it has all records before it. If an offset is missing, a writer appended its record itself: the
+leader reads the topic from that offset on, and later acknowledged records wait. Each record is
+taken once, in the order of the log, whether it is read or acknowledged first.
 
-So reading is needed at the beginning of a term, while anybody else appends, and while nothing is
-on its way, when nothing would tell of what others append.
+So the topic has to be read at the beginning of a term, while others append, and while none of our
+records is on its way, since no acknowledgement would then show what others append.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from consumers.partition.brokers_clock import BrokersClock
 from consumers.partition.events import RecordLanded, RecordSent, tables_of
 
 READ_ON_SECONDS = 1.0
-"""For so long the topic is read after a record that another appended: more may come."""
+"""How long the topic is read after a record that another process appended: more may come."""
 QUIET_SECONDS = 0.1
-"""After so long without a record from the socket the topic is read."""
+"""After so long without a record from the socket, the topic is read."""
 PARTS, UNHURRIED, PACE_SECONDS, WRITERS_SECONDS = 2, 4, 0.01, 0.2
-"""What costs is requests, in Kafka's client and in the broker. So the next group waits until it has
-records of half of the busy writers but these few, for so long at most: then one half waits for
-Kafka or files while the other one writes. Busy are those who wrote more than once within a while;
-up to six of them wait for nothing."""
+"""Each request costs Kafka's client and the broker. So the next group waits, for PACE_SECONDS at
+most, until half (one of PARTS) of the busy writers, not counting UNHURRIED of them, have sent a
+record: then one half waits for Kafka or files while the other half writes. A busy writer wrote more
+than once within WRITERS_SECONDS; up to six of them never wait."""
 UNDECIDED_MAX = 5_000
 BYTES_MAX = 64 * 1024 * 1024
-"""Of records that writers sent, so many may be undecided, or so much on its way; more are refused
-for the moment. Of what is undecided, tables that have an equal share, or more, get no more: so one
-whose store is away leaves room for others."""
+"""Limits on writers' records: how many may be undecided, how many bytes on their way. More are
+refused for the moment. A table that has its equal share of the undecided records gets no more, so
+one whose store is away leaves room for others."""
 UNDECIDED_HARD_MAX = 3
-"""Times as many may be undecided in all: many tables may have less than their share."""
+"""So many times that may be undecided in all, since many tables may have less than their share."""
 SHARES_SECONDS = 0.1
 RETRY_SECONDS = 0.2
 REST_SECONDS = 60.0
-"""After a record that Kafka didn't acknowledge, none is appended for others for so long."""
+"""How long writers' records are refused after one that Kafka didn't acknowledge."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class _Own:
 
 
 class Appending:
-    """What writers sent in a term and isn't taken from the log yet. Owned by the loop."""
+    """Records that writers sent in a term and the leader hasn't taken yet. Owned by the loop."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Appending:
         """The sessions that sent a record since `_busy_since`, and those that sent several."""
         self._busy_since, self._busy_before = 0.0, 0
         self.away: Callable[[], int] = lambda: 0
-        """Says how many of them can't send anything, since they wait for what comes of rows."""
+        """Returns how many busy writers can't send now, since they wait for rows to be applied."""
         self.why_not: Callable[[LogRecord], CommitLogError | None] = lambda record: None
         """Says why a record isn't appended for now; None if it may be."""
         self._bytes = 0
@@ -245,7 +245,7 @@ class Appending:
             )
 
     def read(self, records: list[Submitted]) -> Iterator[Submitted]:
-        """Yield what is to be taken now of what was read, and what had waited for that."""
+        """Yield the records that are next: read ones, and acknowledged ones that waited."""
         for one in records:
             if (own := self._own.get(one.key)) is not None:
                 own.was_read = True
@@ -297,5 +297,5 @@ class Appending:
 
 
 def _shares_of(record: LogRecord) -> Iterable[TableId]:
-    """Return the tables of whose shares a record takes; one without a name, if it has none."""
+    """Return the tables whose shares a record counts for; a nameless one if it has no table."""
     return (tables_of(record) if isinstance(record, Transaction) else ()) or ((),)

@@ -1,4 +1,4 @@
-"""How far the clock of Kafka's brokers is from this machine's, as their acknowledgements tell."""
+"""How far the clock of Kafka's brokers is ahead of others, as their acknowledgements tell."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class BrokersClock:
             )
 
     def ahead_of(self, told_ms: int) -> int | None:
-        """Return by how many ms the brokers are ahead, at least, of who tells a time just now.
+        """Return by how many ms at least the brokers are ahead of a clock that now says `told_ms`.
 
-        None: they acknowledged nothing yet.
+        Below 0 they are behind. None if they acknowledged nothing yet.
         """
         if self._least is None:
             return None

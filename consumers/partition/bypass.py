@@ -1,12 +1,12 @@
 """Versions that somebody wrote around the log: found, and taken over or moved out of the way.
 
-A client plans its next version from the names that it sees, so a foreign one ahead of the head
-would have every client miss the next version. Our own files appear only after the head that a
-writer is told of, so whatever was there before the head was asked for, and is ahead of it, is
-foreign; provided that we still led after we looked, for another leader's files are its own. Should
-the log come to that version meanwhile, its file is written again from the log.
+A client plans its next version from the files that it sees, so a foreign file ahead of the head
+would make every client miss the next version. Our own files appear after the head that writers are
+told. So a file is foreign if it was there before the head was asked for, is ahead of it, and this
+process still led after it looked: another leader writes its own files. If the log reaches that
+version meanwhile, its file is written again from the log.
 
-What becomes of such a version is the table's own setting, its property `commitlog.bypass`:
+The table's property `commitlog.bypass` says what becomes of such a version:
 `quarantine`, the default, keeps the file in `_quarantine/`; `adopt` commits it through the log, as
 if its writer had asked, and quarantines what the log refuses.
 """
@@ -76,7 +76,7 @@ def quarantine_foreign(
         if version > head.version:
             with contextlib.suppress(FileNotFoundError):
                 found[path] = version, sha256_of(store.read(path))
-    # What was read before this, and is ahead of it, is no file of the log's.
+    # A name that was read before this, and is ahead of the head, isn't the log's.
     head = ask_head()
     moved: list[str] = []
     for path, (version, digest) in sorted(found.items()):

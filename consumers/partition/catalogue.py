@@ -117,13 +117,13 @@ class PartitionHeads:
         namespaces: Mapping[TableId, Properties] | None = None,
         iceberg: Mapping[TableId, IcebergTable] | None = None,
     ) -> None:
-        """Start with the heads of a machine that isn't ahead of the log."""
+        """Start with the heads of a machine that has applied acknowledged outcomes only."""
         self._tables = tables
         self._namespaces = dict(namespaces or {})
         self._iceberg = dict(iceberg or {})
         self._known = {table_id: _head(table) for table_id, table in tables.items()}
         self._newer: dict[TableId, int] = {}
-        """Versions that some of them have by now: most are never asked for."""
+        """Newer versions of some tables, put into their heads when asked for: most never are."""
 
     @property
     def _heads(self) -> dict[TableId, Head]:
@@ -252,7 +252,7 @@ class PartitionHeads:
 
 
 def no_such_table(table: TableId, known: Collection[TableId]) -> NoSuchTable:
-    """Return the error that names those that are near, if there aren't many."""
+    """Return the error, with similar names if the log doesn't have too many to compare."""
     name = format_table_id(table)
     names = [format_table_id(one) for one in (known if len(known) <= _COMPARED_MAX else ())]
     hint = did_you_mean(name, names) or NoSuchTable.ADVICE
@@ -266,7 +266,7 @@ def _below(within: TableId, known: Iterable[TableId]) -> list[TableId]:
 
 
 def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:
-    """Forget what was said about versions, as the machine does: a term may last for years."""
+    """Forget notes on versions when the machine does: a term may last for years."""
     for version in [v for v, said in head.noted.items() if is_gone(v, said)]:
         del head.noted[version]
 

@@ -1,4 +1,4 @@
-"""A chain as a checkpoint's head has it."""
+"""The hash chain as JSON, for a checkpoint's head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HASHES = ("previous_hash", "state_digest")
 
 
 def chain_to_json(chain: Chain) -> dict[str, Any]:
-    """Return what a head says of a chain."""
+    """Return a chain as JSON."""
     leader: dict[str, Any] | None = None
     if chain.leader is not None:
         leader = asdict(chain.leader)
@@ -23,7 +23,7 @@ def chain_to_json(chain: Chain) -> dict[str, Any]:
 
 
 def chain_from_json(data: Mapping[str, Any], genesis: Genesis) -> Chain:
-    """Read it."""
+    """Return the chain that `chain_to_json` encoded."""
     chain = Chain()
     chain.genesis = genesis
     chain.epoch = data["epoch"]

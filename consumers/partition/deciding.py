@@ -1,9 +1,8 @@
-"""Decides one transaction after the other, with everything that is read, built and written for it.
+"""Decides transactions one after the other: reads, builds and writes what each decision needs.
 
-The order of effects for one transaction: what it wants to know is read; it is decided; the files
-that the decision made (merged deletion vectors, large recordings) are written. Their paths follow
-from the transaction, so repeating it writes them to the same place. Then it is decided
-finally and appended.
+The order of effects for one transaction: read what the decision needs; decide; write the files that
+the decision made (merged deletion vectors, large recordings). Their paths follow from the
+transaction, so a repetition writes them to the same place. Then decide finally, and append.
 
 Workers do the reads, builds and writes. A transaction that waits for one, or for a failing
 store, delays only its own tables and ids. Transactions behind it are already read for while
@@ -102,7 +101,7 @@ class Deciding:
         return min(due, default=float("inf"))
 
     def forget(self, location: str) -> None:
-        """Keep nothing of a table that is gone."""
+        """Forget a table that is gone."""
         self._observer.forget(location)
         for lane in (location, ("build", location), ("write", location)):
             self._lanes.forget(lane)
@@ -253,7 +252,7 @@ class Deciding:
         return found.observation.size < 0 and self._clock() < item.awaits_until
 
     def _came(self, item: Undecided) -> None:
-        """One thing fewer is outstanding."""
+        """Note that one read or build of a transaction came back."""
         item.outstanding -= 1
         if item.is_free and self._queues.is_first(item):
             self._ready[item] = None

@@ -30,8 +30,8 @@ class Event:
     """How many of its changes have no file yet (the materializer's count)."""
     read_at: float = 0.0
     decided_at: float = 0.0
-    """When this process read and decided it and when Kafka had it, by the loop's clock; 0: another
-    did."""
+    """When this process read it, decided it, and heard that Kafka has it, by the loop's clock; 0 if
+    another process decided it."""
     acknowledged_at: float = 0.0
     began_at: float | None = None
     """When its writer submitted it, by the loop's clock; None: unknown, or another process read
@@ -84,7 +84,7 @@ def versions_of(outcome: Outcome) -> tuple[Version, ...]:
 
 
 def tables_of(record: Transaction) -> dict[TableId, None]:
-    """Return what a record is about, but for the log itself, whose tags and places it may set."""
+    """Return the tables that a record is about; tags and places are the log's, and have none."""
     return dict.fromkeys(filter(None, map(target, record.operations)))
 
 
@@ -154,11 +154,11 @@ class Delivered:
 
 @dataclass(slots=True)
 class EndSeen:
-    """With no record to read, the outcomes topic was seen to end here."""
+    """There was no record to read, and the outcomes topic ended here."""
 
     offset: int
     transactions_position: int
-    """The transactions topic was read to here; what is no record counts as read."""
+    """How far the transactions topic was read, offsets without a record included."""
 
 
 @dataclass(slots=True)

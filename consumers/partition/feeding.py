@@ -19,7 +19,7 @@ READ_SECONDS = 0.2
 """How long reading waits for a record, and so the end of a term for reading. Kafka's client cuts
 longer waits into pieces of this."""
 STUCK_SECONDS = 0.05
-"""After so long outside, another thread is the loop."""
+"""A thread that is outside the loop for longer is replaced by another."""
 END_CHECK_SECONDS = 2.0
 AHEAD = 2
 """Batches of records that may be read before the loop has decided them."""
@@ -27,7 +27,7 @@ JOIN_SECONDS = 10.0
 
 
 class Feeding:
-    """Reads while the body leads, and sees that the loop continues."""
+    """Reads records while the `with` body leads, and keeps the loop running."""
 
     def __init__(self, session: Session, begin_loop: Callable[[], None]) -> None:
         """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
@@ -67,7 +67,7 @@ class Feeding:
             thread.join(JOIN_SECONDS)
 
     def received(self, count: int) -> None:
-        """Hear that the loop took so many batches."""
+        """Note that the loop took so many batches."""
         self._read += count
 
     def resume(self) -> None:
@@ -82,7 +82,7 @@ class Feeding:
         return self._wanted.is_set()
 
     def want(self, is_wanted: bool, position: int) -> None:
-        """Read on from a position, or rest: all before it was taken, by whichever way."""
+        """Read on from a position, or rest; the loop has taken all records before it."""
         if is_wanted == self._wanted.is_set():
             return
         if is_wanted:

@@ -42,7 +42,7 @@ class Follower:
         self._clock = clock
         self._recordings = Recordings(genesis.tables_root, open_store)
         self._raw: dict[int, bytes] = {}
-        """Of outcomes whose transactions may come in a later step than they, by their offsets."""
+        """By offset, the bytes of outcomes whose transactions may be read in a later step."""
         partition = genesis.partition
         self.transactions: Reader[Submitted] = log.read_transactions(
             partition, replica.transactions_position
@@ -69,7 +69,7 @@ class Follower:
     def catch_up(self, patience_seconds: float, take: Callable[[list[Event]], object]) -> None:
         """Read the outcomes topic to its present end; `take` gets what was decided on the way.
 
-        A log of years takes hours to read, so only what comes no further for so long is given up.
+        A log of years takes hours to read, so it gives up only after this long without progress.
         """
         read_to, deadline = -1, 0.0
         end = self._outcomes.end_offset()
@@ -121,7 +121,7 @@ class Follower:
                 raise self._why_missing(needed)
 
     def _why_missing(self, needed: int) -> CommitLogError:
-        """Return what it means that a transaction with an outcome doesn't come.
+        """Return the error for an outcome whose transaction can't be read.
 
         A reader that is cut off reads nothing either, so the log itself is asked where it ends.
         """

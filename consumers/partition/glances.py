@@ -21,16 +21,16 @@ from consumers.partition.mailbox import Displaced
 from consumers.partition.observer import Observer
 
 TOGETHER_MAX = 64
-"""For so many transactions at most files are looked at together."""
+"""The most transactions whose files are looked at together."""
 
 Outside = Callable[[Callable[[], Any]], Any]
-"""Does something that may take long, on the loop."""
+"""Makes a call on the loop that may take long."""
 LaneOf = Callable[[Submitted, str], Hashable]
 """Returns the lane of a record's work in a place."""
 
 
 class Glances:
-    """What such looks have shown of transactions that weren't tried yet. Owned by the loop."""
+    """What the loop saw of files of transactions that it hasn't tried yet. Owned by the loop."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnusableFileError(OSError):
-    """A file is there, and can't be metadata: to read it again doesn't help."""
+    """A file is there but isn't metadata; reading it again doesn't help."""
 
 
 class IcebergFiles:
@@ -180,7 +180,7 @@ class IcebergFiles:
             raise
 
     def _path(self, location: str) -> str:
-        """Return a path below the root; a file elsewhere might as well not be."""
+        """Return a path below the root; FileNotFoundError for a location elsewhere."""
         if self._folder is not None:
             try:
                 path = local_path(location)
@@ -211,13 +211,13 @@ def below(location: str, folder: str) -> str | None:
     """Return a location's path below a folder; None if it is elsewhere."""
     try:
         place, start = normalize_location(location), f"{normalize_location(folder)}/"
-    except Exception:  # what has no clear meaning lies nowhere
+    except Exception:  # an ambiguous location lies nowhere
         return None
     return place.removeprefix(start) if place.startswith(start) else None
 
 
 def plain_place(location: str) -> str:
-    """Return a normalized location; empty for what has no clear meaning."""
+    """Return a normalized location, empty for an ambiguous one."""
     try:
         return normalize_location(location)
     except Refused:

@@ -23,7 +23,7 @@ NANOS = 1_000_000_000
 
 
 def follow_branch(open_store: OpenStore, files: TableFiles, changes: Sequence[Change]) -> None:
-    """Put a branch's reference when its first manifest stands, and remove it with the branch.
+    """Write a branch's reference file once its first manifest exists; remove it with the branch.
 
     Does nothing to tables that are no branches. Raises OSError if a store fails.
     """
@@ -59,7 +59,7 @@ def _put(
 
 
 def _mapping(home: ObjectStore, parent: str) -> list[Any]:
-    """Return how a branch's parent came about; nothing for the main one."""
+    """Return the identifiers of a parent branch and its ancestors; empty for the main branch."""
     if not parent:
         return []
     try:

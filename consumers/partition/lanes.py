@@ -25,7 +25,7 @@ from consumers.partition.mailbox import Displaced, Reply
 
 WORKERS = 16
 WORKERS_MAX = 256
-"""With those that are stuck."""
+"""The most worker threads, stuck ones included."""
 STUCK_SECONDS = 0.5
 TICK_SECONDS = 0.1
 QUICK_SECONDS = 0.002
@@ -92,8 +92,8 @@ class Lanes:
     ) -> None:
         """Have something done within so many seconds; OSError to the reply if it takes longer.
 
-        With `outside` a free lane's job is done at once, by the loop itself, which goes outside for
-        it. If it is Displaced meanwhile, the job is as good as a worker's.
+        With `outside`, the loop does a free lane's job itself, at once. If another thread becomes
+        the loop meanwhile (Displaced), the job goes on as if a worker did it.
         """
         job = Job(lane=lane, work=work, reply=reply, deadline=self._clock() + seconds, what=what)
         jobs = self._lanes.setdefault(lane, deque())
@@ -140,7 +140,7 @@ class Lanes:
             self._quick[lane] = None
 
     def forget(self, lane: Hashable) -> None:
-        """Keep nothing of a lane that nothing more is done in."""
+        """Forget a lane that gets no more jobs."""
         self._quick.pop(lane, None)
 
     def is_quick(self, lane: Hashable) -> bool:
