@@ -16,7 +16,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from consumers.tools.bench.peers import (
     PEERS,
     PYLANCE,
     ROWS,
+    drop,
     installed,
     run_peer,
     table_and_fragment,
@@ -192,8 +192,7 @@ def _round(
     found = lance.dataset(log.table(table).location).count_rows()
     # Each commit has a version of its own; maintenance, which runs beside them, may add some.
     fits = found == expected and versions >= measured.landed + outcome.version
-    with suppress(Exception):
-        log.drop_table(table)
+    drop(log, table)
     return measured.judged(fits, f"{found} rows, {versions} versions")
 
 

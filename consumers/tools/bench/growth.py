@@ -17,7 +17,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.model.table import TableId
 from consumers.tools.bench.made_log import append_to, configure, create, decide
 from consumers.tools.bench.measure import Report, quantiles
-from consumers.tools.bench.peers import rows_of_work, table_and_fragment
+from consumers.tools.bench.peers import drop, rows_of_work, table_and_fragment
 
 FRAGMENTS = (10, 1_000, 100_000)
 VERSIONS = (10, 10_000)
@@ -135,7 +134,7 @@ class _Service:
         table, fragment = table_and_fragment(self._log)
         self._grow(table, fragment, count)
         self._measure("fragments", count, [(table, fragment)])
-        self._drop(table)
+        drop(self._log, table)
 
     def ages(self, versions: Sequence[int], behind: Sequence[int]) -> None:
         """Commit to a table of ten fragments after so many versions; then as a late writer."""
@@ -147,20 +146,20 @@ class _Service:
             overwrite = lance.LanceOperation.Overwrite(schema, [fragment] * 10)
             self._log.submit(table, overwrite).result(WAIT_SECONDS).raise_for_conflict()
             self._measure("versions", count, [(table, fragment)])
-        self._drop(table)
+        drop(self._log, table)
         # Nothing may be late for an overwrite, so this table keeps its fragments.
         table, fragment = table_and_fragment(self._log)
         self._append_until(table, fragment, max(behind, default=0) + 1)
         for count in behind:
             self._measure("versions behind", count, [(table, fragment)], behind=count)
-        self._drop(table)
+        drop(self._log, table)
 
     def tables(self, count: int) -> None:
         """Commit one transaction over so many tables."""
         targets = [table_and_fragment(self._log) for _ in range(count)]
         self._measure("tables", count, targets)
         for table, _ in targets:
-            self._drop(table)
+            drop(self._log, table)
 
     def _grow(self, table: str, fragment: Any, count: int) -> None:
         for done in range(0, count, PER_APPEND):
@@ -210,10 +209,6 @@ class _Service:
         folder = Path(self._log.table(table).location) / "_versions"
         newest = min(path for path in folder.glob("*.manifest") if path.stem.isdigit())
         return newest.stat().st_size
-
-    def _drop(self, table: str) -> None:
-        with suppress(Exception):
-            self._log.drop_table(table)
 
 
 def _pylance(count: int, commits: int, report: Report) -> dict[str, Any]:

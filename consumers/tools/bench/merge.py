@@ -20,7 +20,6 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ import pyarrow as pa
 
 from commitlog import CommitLog
 from consumers.tools.bench.measure import Commit, NothingLeft, Report, Round, compared, run_round
+from consumers.tools.bench.peers import drop
 
 WORKS = ("delete", "merge", "prepared")
 PEER, OURS = "pylance", "commitlog"
@@ -98,7 +98,7 @@ def _warm_up(log: CommitLog, works: Sequence[str], report: Report) -> None:
         commit = commit_of(log, table, work, 1, 0)
         for _ in range(WARM_UP_COMMITS):
             commit()
-        _drop(log, table)
+        drop(log, table)
 
 
 def _table(log: CommitLog) -> str:
@@ -106,11 +106,6 @@ def _table(log: CommitLog) -> str:
     log.create_table(table, rows_of_work().schema, policy="latest")
     log.append(table, rows_of_work()).raise_for_conflict()
     return table
-
-
-def _drop(log: CommitLog, table: str) -> None:
-    with suppress(Exception):
-        log.drop_table(table)
 
 
 def _pylance(uri: str, work: str, writers: int, seconds: float) -> Round:
@@ -133,7 +128,7 @@ def _ours(
     measured = run_round(system, writers, seconds, prepare_ours, *target, table, work, writers)
     dataset = lance.dataset(log.table(table).location)
     measured = checked(measured, work, dataset, slack=0)
-    _drop(log, table)
+    drop(log, table)
     return measured
 
 

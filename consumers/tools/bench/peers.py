@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,6 +86,12 @@ def table_and_fragment(log: CommitLog, policy: str = "latest") -> tuple[str, Any
         rows_of_work(), info.location, data_storage_version=info.data_storage_version
     )
     return table, fragment
+
+
+def drop(log: CommitLog, table: str) -> None:
+    """Drop a table of ours that was measured; it is no matter if that fails."""
+    with suppress(Exception):
+        log.drop_table(table)
 
 
 def text_of(fragment: Any) -> str:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -36,6 +35,7 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.client.row_tickets import RowsWait
 from consumers.tools.bench.measure import Commit, Report, Round, medians, run_round
+from consumers.tools.bench.peers import drop
 
 PEER = "pylance"
 MEMWAL, LANCEDB = "memwal", "lancedb"
@@ -194,12 +194,7 @@ def _warm_up(log: CommitLog) -> None:
     commit = _commit_of(log, table, "readable", load, 0)
     for _ in range(WARM_UP_WRITES):
         commit()
-    _drop(log, table)
-
-
-def _drop(log: CommitLog, table: str) -> None:
-    with suppress(Exception):
-        log.drop_table(table)
+    drop(log, table)
 
 
 def _pylance(uri: str, load: Load, seconds: float) -> Round:
@@ -238,7 +233,7 @@ def _ours(
     whole = measured.seconds + time.perf_counter() - ended
     measured = replace(measured, commits_per_second=measured.commits / whole)
     measured = checked(measured, load, log.open(table), slack=0)
-    _drop(log, table)
+    drop(log, table)
     return measured
 
 
