@@ -45,6 +45,9 @@ LOOK_SECONDS = 300.0
 
 logger = logging.getLogger(__name__)
 
+_State = tuple[int, VersionRanges, Mapping[str, str]]
+"""What a table's need of maintenance follows from: its version, those deleted, its properties."""
+
 
 class Maintenance:
     """Looks at tables that changed, one after the other."""
@@ -77,8 +80,8 @@ class Maintenance:
             self._removals = Removals(
                 log, open_log, Policies(log, defaults or {}), self._on_act, removal_seconds
             )
-        self._seen: dict[str, tuple[int, VersionRanges]] = {}
-        """By incarnation: the version, and those deleted, as of which nothing was left to do."""
+        self._seen: dict[str, _State] = {}
+        """By incarnation: the state as of which nothing was left to do."""
         self._due: dict[str, float] = {}
         """By incarnation: when it is looked at again, whether it has changed or not."""
         self._looked: dict[str, tuple[int, int]] = {}
@@ -155,7 +158,7 @@ class Maintenance:
             self._tried[info.name] = info.version
             try:
                 is_due = self._due.get(info.incarnation, math.inf) <= time.monotonic()
-                if is_due or self._seen.get(info.incarnation) != (info.version, info.deleted):
+                if is_due or self._seen.get(info.incarnation) != _state_of(info):
                     look = partial(self._look_at, info, dry_run=dry_run)
                     turns = self._turns
                     acts += look() if turns is None else turns.take(info.incarnation, look)
@@ -241,9 +244,13 @@ class Maintenance:
                 is_on=policy.guard == "on",
             )
         if not dry_run and not any(results) and info.incarnation not in self._acts.unripe:
-            self._seen[info.incarnation] = info.version, info.deleted
+            self._seen[info.incarnation] = _state_of(info)
             if policy.mode == "on" and (policy.expire_days or policy.retain_versions):
                 self._due[info.incarnation] = time.monotonic() + REST_SECONDS
             else:
                 self._due.pop(info.incarnation, None)
         return acts
+
+
+def _state_of(info: TableInfo) -> _State:
+    return info.version, info.deleted, info.properties

@@ -242,6 +242,8 @@ def test_lances_clients_see_what_stood_by_its_name_of_then(world: World) -> None
     then = lance_at(world, position)
     listed = then.list_tables(lance_namespace.ListTablesRequest(id=[space])).tables
     assert sorted(listed) == ["gone", "kept", "renamed"]
+    page = then.list_tables(lance_namespace.ListTablesRequest(id=[space], limit=2))
+    assert (page.tables, page.page_token) == (["gone", "kept"], "kept")
     for name in ("kept", "gone", "renamed"):
         assert lance_rows(then, [space, name]).equals(numbers(0, 3))
         described = then.describe_table(

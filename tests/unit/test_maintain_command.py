@@ -180,3 +180,14 @@ def test_tables_at_rest_are_not_described_again(
     asked.clear()
     maintenance.look_at_tables(only=("b", "gone"))
     assert ("tables",) not in asked
+
+
+def test_a_table_at_rest_is_looked_at_once_its_properties_change(made: Service) -> None:
+    made.client.create_table("t", SCHEMA)
+    for number in range(16):
+        made.client.append("t", rows(number))
+    made.client.set_properties("t", {"commitlog.maintain.mode": "off"})
+    maintenance = Maintenance(made.client)
+    assert not maintenance.look_at_tables()
+    made.client.set_properties("t", {"commitlog.maintain.mode": "on"})
+    assert "compact" in [act.kind for act in maintenance.look_at_tables()]

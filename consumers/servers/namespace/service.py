@@ -34,7 +34,7 @@ from commitlog.codecs.avro import decode_log_record, decode_outcome_record
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
 from commitlog.core.decisions import noted
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
+from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown, Unavailable
 from commitlog.messages import DecidedRecords, NamespaceDescription, TableHead
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
@@ -322,10 +322,10 @@ class Service:
 
     def version_entry(self, info: TableInfo, version: int) -> dict[str, Any]:
         """Describe a version whose manifest can be read, or can be made again."""
-        found: list[dict[str, Any]] = []
-        while not found:
-            found = self.version_entries(info, {version: self.readable(info, version)})
-        return found[0]
+        for _ in range(ATTEMPTS_MAX):
+            if found := self.version_entries(info, {version: self.readable(info, version)}):
+                return found[0]
+        raise Unavailable(f"version {version} of {info.name} went before it was read; ask again")
 
     def made_entry(
         self, location: str, made: CreateTableVersion, outcome: Outcome

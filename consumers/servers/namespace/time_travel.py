@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from lance_namespace import TableVersionNotFoundError
 
@@ -99,8 +100,8 @@ class PastService(Service):
         """Return a table as it was."""
         return self.info(table)
 
-    def heads(self, within: TableId | None = None) -> dict[TableId, int]:
-        """Return all tables' versions as they were."""
+    def heads(self, within: TableId | None = None, **part: Any) -> dict[TableId, int]:
+        """Return all tables' versions as they were, of whichever part is asked."""
         return {
             parse_table_id(found.name): found.version
             for found in self._then.tables.values()
