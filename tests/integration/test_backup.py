@@ -9,14 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import lance
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
@@ -42,7 +45,7 @@ from tests import forked
 from tests.integration.test_up import COMMAND, LEAN
 from tests.integration.test_up import run as commitlog
 from tests.integration.test_up import service as running_up
-from tests.service import Service, rows, service
+from tests.service import Service, leading, rows, service
 from tests.waiting import WAIT_SECONDS, wait_until
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -443,28 +446,41 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
 
 
 @pytest.mark.broker
-def test_a_restore_names_the_files_that_no_backup_has(tmp_path: Path) -> None:
-    root, place = tmp_path / "root", tmp_path / "backup"
-    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+def test_a_restore_names_the_files_that_no_backup_has(
+    broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, place, name = tmp_path / "root", str(tmp_path / "backup"), f"lacks-{time.time_ns()}"
+    in_memory = MemoryLog(log=name)
+    in_memory.create(tables_root=str(root / "tables"))
+    with leading(in_memory, root), CommitLog(lambda: MemoryLog(in_memory.cluster, name)) as log:
         log.create_table("shop$orders", SCHEMA)
         log.append("shop$orders", numbers(1))
         data = Path(log.table("shop$orders").location) / "data"
         early = set(data.iterdir())
-        assert commitlog("backup", str(place), "--root", str(root)).returncode == 0
+        back_up(in_memory, place, root)
         between = log.append("shop$orders", numbers(2, 3))
         [gone] = set(data.iterdir()) - early
         log.compact("shop$orders")
         gone.unlink()  # as maintenance does when a version has expired
-        assert commitlog("backup", str(place), "--root", str(root)).returncode == 0
-        assert up.stop() == (0, ANY)
+        back_up(in_memory, place, root)
     shutil.rmtree(root)
     lacking = [{"table": "shop$orders", "version": 3, "rows": 2, "files": [str(gone)]}]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    where = ("--root", str(root), "--bootstrap-servers", broker.bootstrap_servers)
     for at, named in ((str(between.sequence), lacking), ("", [])):
         flags = ["--at", at, "--json", "--strict"] if at else ["--json", "--strict"]
-        restored = commitlog("restore", str(place), "--root", str(root), *flags)
-        assert restored.returncode == (ExitCode.REFUSED if named else 0), restored.stderr
-        assert json.loads(restored.stdout)["lacking"] == named
+        code = cli.main(["restore", place, *where, *flags])
+        said = capsys.readouterr()
+        assert code == (ExitCode.REFUSED if named else ExitCode.OK), said.err
+        assert json.loads(said.out)["lacking"] == named
         shutil.rmtree(root)
+        for deleted in admin.delete_topics(topics_of(admin, name)).values():
+            deleted.result(120)
+        wait_until(lambda: not topics_of(admin, name), "the end of its topics")
+
+
+def topics_of(admin: AdminClient, log: str) -> list[str]:
+    return [one for one in admin.list_topics(timeout=60).topics if one.startswith(f"{log}.")]
 
 
 @pytest.mark.parametrize("is_early", [False, True])
