@@ -22,6 +22,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from commitlog import CommitLog
+from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
@@ -376,16 +377,19 @@ def lost(root: Path) -> Path:
 
 
 @pytest.mark.broker
-def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -> None:
-    root, place = tmp_path / "root", tmp_path / "backup"
-    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+def test_a_lost_root_is_there_again_whole_and_as_of_a_position(
+    broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, place, name = tmp_path / "root", tmp_path / "backup", f"lost-{time.time_ns()}"
+    here = ("--root", str(root), "--log", name)
+    with running_up(root, "--log", name, *LEAN) as up, up.connect() as log:
         log.create_table("shop$orders", SCHEMA)
         for number in range(5):
             log.append("shop$orders", numbers(number))
         log.create_table("later", SCHEMA)
         last = log.append("shop$orders", numbers(5))
-        assert commitlog("archive", "--root", str(root), "--give-up").returncode == 0
-        made = commitlog("backup", str(place), "--root", str(root), "--json")
+        assert commitlog("archive", *here, "--give-up").returncode == 0
+        made = commitlog("backup", str(place), *here, "--json")
         assert made.returncode == 0, made.stderr
         assert json.loads(made.stdout)["positions"] == {"0": last.sequence}
         # Acknowledged, and in no backup.
@@ -395,14 +399,14 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     left = lost(root)
 
     # Killed in the middle, it leaves a root that nothing starts on; run again, it is whole.
-    restoring = subprocess.Popen([*COMMAND, "restore", str(place), "--root", str(root)])
+    restoring = forked.start([*COMMAND[1:], "restore", str(place), *here], stdout=2, stderr=2)
     wait_until((root / "kafka" / "data").is_dir, "a restore under way")
     restoring.send_signal(signal.SIGKILL)
     restoring.wait(WAIT_SECONDS)
-    refused = commitlog("up", "--root", str(root), "--port", "0")
+    refused = commitlog("up", *here, "--port", "0")
     assert refused.returncode == ExitCode.MACHINE
     assert "did not finish" in refused.stderr
-    again = commitlog("restore", str(place), "--root", str(root), "--remains", str(left), "--json")
+    again = commitlog("restore", str(place), *here, "--remains", str(left), "--json")
     assert again.returncode == 0, again.stderr
     said = json.loads(again.stdout)
     assert said["positions"] == {"0": last.sequence}
@@ -419,7 +423,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     for one in named["lost"]:
         manifest = Path(one["file"])
         assert lance.dataset(manifest.parents[1], version=one["version"]).version == one["version"]
-    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+    with running_up(root, "--log", name, *LEAN) as up, up.connect() as log:
         opened = log.open("shop$orders")
         assert sorted(opened.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
         assert opened.version == last.version
@@ -427,22 +431,27 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         told = log.outcome(last.transaction_id)
         assert (told.status, told.version) == (last.status, last.version)
         assert log.append("shop$orders", numbers(7)).version == last.version + 1
-        verified = commitlog("verify", "--root", str(root), "--contents")
+        verified = commitlog("verify", *here, "--contents")
         assert verified.returncode == 0, verified.stdout
     shutil.rmtree(root)
 
-    earlier = commitlog("restore", str(place), "--root", str(root), "--at", "4", "--json")
-    assert earlier.returncode == 0, earlier.stderr
-    with running_up(root, *LEAN) as up, CommitLog.connect(up.kafka) as log:
+    # As of a position, on a cluster that runs: the name of the log is free there.
+    there = ("--root", str(root), "--log", name, "--bootstrap-servers", broker.bootstrap_servers)
+    assert cli.main(["restore", str(place), *there, "--at", "4", "--json"]) == ExitCode.OK
+    restored = KafkaLog.connect(broker.bootstrap_servers, name)
+    with (
+        contextlib.closing(restored),
+        leading(restored, root),
+        CommitLog.connect(broker.bootstrap_servers, name) as log,
+    ):
         assert [info.name for info in log.tables()] == ["shop$orders"]
         had = log.open("shop$orders").count_rows()
         assert log.append("shop$orders", numbers(8)).sequence == 5
         assert log.open("shop$orders").count_rows() == had + 1
-        verified = commitlog("verify", "--root", str(root), "--contents")
-        assert verified.returncode == 0, verified.stdout
-        forked = commitlog("backup", str(place), "--root", str(root))
-        assert forked.returncode != 0
-        assert "restored to an earlier time" in forked.stderr
+        assert cli.main(["verify", *there, "--contents"]) == ExitCode.OK
+        capsys.readouterr()
+        assert cli.main(["backup", str(place), *there]) != ExitCode.OK
+        assert "restored to an earlier time" in capsys.readouterr().err
 
 
 @pytest.mark.broker
