@@ -27,6 +27,9 @@ from tests.spark_python import sitecustomize
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MAKE_SECONDS = 300.0
+AGAIN_SECONDS = 3600.0
+"""How long nobody tries again where an archive could not be written: a machine that is too busy for
+one stays so, and each process that waited for the last try would spend as much in vain."""
 AS_USERS_DO = {"SPARK_HOME": "", "SPARK_SUBMIT_OPTS": "", sitecustomize.SERVER: ""}
 """The environment of a process whose sessions start without any of this."""
 
@@ -58,9 +61,12 @@ def _prepare() -> None:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 spark_home(Path(scratch)).rename(home)
         os.environ["SPARK_HOME"] = str(home)
-        if not classes.exists():
+        failed = folder / "failed"
+        if not classes.exists() and not _is_recent(failed):
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 _archive(Path(scratch), classes)
+            if not classes.exists():
+                failed.touch()
     if classes.exists():
         os.environ["SPARK_SUBMIT_OPTS"] = f"-Xlog:disable -XX:SharedArchiveFile={classes}"
     _serve_workers()
@@ -92,6 +98,10 @@ def _serve_workers() -> None:
         server.terminate()
         server.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_recent(path: Path) -> bool:
+    return path.exists() and time.time() - path.stat().st_mtime < AGAIN_SECONDS
 
 
 def _archive(scratch: Path, classes: Path) -> None:
