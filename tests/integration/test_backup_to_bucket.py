@@ -20,14 +20,14 @@ from consumers.broker.embedded import EmbeddedBroker
 from consumers.tools.backup.saved import NAME, Backup, digest, files_of
 from tests import forked
 from tests.backup_child import RESTORE_POINTS
+from tests.installed import need
 from tests.integration.test_move_kills import DOMAINS, TABLES, led
 from tests.integration.test_up import LEAN, run, service, write
 from tests.object_store import s3_server
 from tests.service import rows
 from tests.waiting import wait_until
 
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = [pytest.mark.broker]
 
 PLACE = "s3://bucket/backup"

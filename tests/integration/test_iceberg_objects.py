@@ -14,11 +14,11 @@ from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import InvalidTransaction
 from consumers.tools.cleaning import clean
 from tests.iceberg_files_world import FilesWorld
+from tests.installed import need
 from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, s3_server
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:::pyiceberg.*", "ignore::DeprecationWarning", "ignore::ResourceWarning"
 )

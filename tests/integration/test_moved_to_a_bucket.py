@@ -20,11 +20,11 @@ from consumers.tools.backup.writer import back_up
 from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE
 from tests.golden.roots import golden
+from tests.installed import need
 from tests.object_store import s3_server
 from tests.service import ids_of, rows
 
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 TABLES = "s3://bucket/lake/tables"

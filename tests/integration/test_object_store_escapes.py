@@ -29,12 +29,13 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
+from tests.installed import need
 from tests.namespace_world import Capture, World, numbers
 from tests.object_store import BUCKET, KEY, ROOT, SECRET, s3_server
 from tests.unit.test_namespace_reach import ADMIN, BOB, access_file
 from tests.unit.test_registered_escapes import check_nothing_leads_there
 
-pytest.importorskip("moto")
+need("moto")
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 ALLOWED = f"s3://{BUCKET}/allowed"
 

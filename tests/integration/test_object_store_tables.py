@@ -21,10 +21,11 @@ from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
 from consumers.tools.cleaning import clean
+from tests.installed import need
 from tests.object_store import log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
-pytest.importorskip("moto", reason="moto is not installed")
+need("moto")
 BaseError = pytest.importorskip("obstore.exceptions", reason="obstore is not installed").BaseError
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 

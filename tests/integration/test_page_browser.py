@@ -22,11 +22,12 @@ from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from consumers.views.version_index.layout import Layout
+from tests.installed import need
 from tests.page_server import serving_routes
 from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
 from tests.page_world import busy_log, extend_index
 
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+need("playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM),

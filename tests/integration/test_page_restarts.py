@@ -13,11 +13,12 @@ from urllib.parse import quote
 import pytest
 
 from consumers.servers.page.routes import page_routes
+from tests.installed import need
 from tests.page_server import serving_routes
 from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
 from tests.page_world import busy_log, extend_index
 
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+need("playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM),

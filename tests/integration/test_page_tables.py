@@ -22,13 +22,14 @@ from consumers.servers.namespace.routes import routes
 from consumers.servers.page.routes import page_routes
 from consumers.servers.page.sql import SqlService
 from consumers.views.version_index import run_index
+from tests.installed import need
 from tests.namespace_world import World
 from tests.page_server import serving_routes
 from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
 from tests.page_world import busy_log, extend_index
 from tests.waiting import up_to_end
 
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+need("playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM),

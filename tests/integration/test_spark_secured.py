@@ -18,13 +18,13 @@ from commitlog.adapters.places import use_places
 from commitlog.adapters.storage import store_for
 from commitlog.errors import InvalidRequest
 from consumers.commands.exit_codes import ExitCode
+from tests.installed import need
 from tests.integration.test_readme import ROOT, run, snippets
 from tests.integration.test_roles import Secured, secured_cluster
 from tests.object_store import s3_server
 from tests.service import SCHEMA, ids_of, rows
 
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,

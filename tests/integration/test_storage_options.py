@@ -22,12 +22,12 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.model.records import Status
 from commitlog.spark import excerpts
 from commitlog.spark.files import target_of, write_files
+from tests.installed import need
 from tests.integration.test_up import Service, log_on, run, service
 from tests.object_store import BUCKET, KEY, REGION, SECRET, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),

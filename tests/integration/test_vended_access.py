@@ -30,12 +30,12 @@ from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from consumers.servers.vending.vendor import Subject, Vendor
+from tests.installed import need
 from tests.namespace_world import World, numbers
 from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, s3_server
 from tests.strict_store import StrictStore
 
-pytest.importorskip("moto")
-boto3 = pytest.importorskip("boto3")
+need("moto", "boto3")
 catalogs = pytest.importorskip("pyiceberg.catalog")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:::pyiceberg.*", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -94,7 +94,7 @@ class Vending:
     def does(self, keys: tuple[str, str, str], what: str, **arguments: Any) -> bool:
         """Return True if keys that were handed out let a client do something to the bucket."""
         key, secret, token = keys
-        client = boto3.client(
+        client = pytest.importorskip("boto3").client(
             "s3",
             endpoint_url=self.endpoint,
             region_name=REGION,
@@ -279,7 +279,7 @@ def test_requests_are_signed_for_pyicebergs_signer(vending: Vending) -> None:
         properties = dict(table.io.properties)
         assert "s3.access-key-id" not in properties
         assert type(table.io).__name__ == "FsspecFileIO"
-        client = boto3.client(
+        client = pytest.importorskip("boto3").client(
             "s3",
             endpoint_url=properties["s3.endpoint"],
             region_name=properties["s3.region"],

@@ -15,11 +15,11 @@ from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Status
 from consumers.tools import doctor
+from tests.installed import need
 from tests.object_store import ROOT, Conditions, log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, on_memory, rows
 
-pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+need("moto", "obstore")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 T = "ns$t"
