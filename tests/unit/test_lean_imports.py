@@ -99,11 +99,27 @@ USES = (
 """How programs may ask for the HTTP client that nobody here uses."""
 
 
+EACH_USE = f"""
+import os, sys, traceback, commitlog.adapters.lean_import, lance_namespace
+assert "{CLIENT}.models" in sys.modules and "{CLIENT}.api" not in sys.modules
+for use in sys.argv[1:]:
+    if child := os.fork():
+        failed = os.waitpid(child, 0)[1]
+        print("failed" if failed else "done")
+        continue
+    try:
+        exec(use, dict())
+    except BaseException:
+        print(use, file=sys.stderr)
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+"""
+"""Tries each use in a process that is forked from one which has imported the library."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("use", USES)
-def test_a_client_of_namespaces_is_there_for_who_asks(use: str) -> None:
-    begin = "import sys, commitlog.adapters.lean_import, lance_namespace"
-    left_out = f"assert '{CLIENT}.models' in sys.modules and '{CLIENT}.api' not in sys.modules"
-    code = f"{begin}\n{left_out}\n{use}"
-    done = ended([sys.executable, "-c", code])
+def test_a_client_of_namespaces_is_there_for_who_asks() -> None:
+    done = ended([sys.executable, "-u", "-c", EACH_USE, *USES])
     assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["done"] * len(USES), done.stderr
