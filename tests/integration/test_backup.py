@@ -19,7 +19,6 @@ from unittest.mock import ANY
 import lance
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
@@ -436,60 +435,23 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(
     shutil.rmtree(root)
 
     # As of a position, on a cluster that runs: the name of the log is free there.
-    there = ("--root", str(root), "--log", name, "--bootstrap-servers", broker.bootstrap_servers)
+    servers = broker.bootstrap_servers
+    there = ("--root", str(root), "--log", name, "--bootstrap-servers", servers)
     assert cli.main(["restore", str(place), *there, "--at", "4", "--json"]) == ExitCode.OK
-    restored = KafkaLog.connect(broker.bootstrap_servers, name)
-    with (
-        contextlib.closing(restored),
-        leading(restored, root),
-        CommitLog.connect(broker.bootstrap_servers, name) as log,
-    ):
-        assert [info.name for info in log.tables()] == ["shop$orders"]
-        had = log.open("shop$orders").count_rows()
-        assert log.append("shop$orders", numbers(8)).sequence == 5
-        assert log.open("shop$orders").count_rows() == had + 1
+    with contextlib.closing(KafkaLog.connect(servers, name)) as restored, leading(restored, root):
+        goes_on_as_of_position_4(servers, name)
         assert cli.main(["verify", *there, "--contents"]) == ExitCode.OK
         capsys.readouterr()
         assert cli.main(["backup", str(place), *there]) != ExitCode.OK
         assert "restored to an earlier time" in capsys.readouterr().err
 
 
-@pytest.mark.broker
-def test_a_restore_names_the_files_that_no_backup_has(
-    broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, place, name = tmp_path / "root", str(tmp_path / "backup"), f"lacks-{time.time_ns()}"
-    in_memory = MemoryLog(log=name)
-    in_memory.create(tables_root=str(root / "tables"))
-    with leading(in_memory, root), CommitLog(lambda: MemoryLog(in_memory.cluster, name)) as log:
-        log.create_table("shop$orders", SCHEMA)
-        log.append("shop$orders", numbers(1))
-        data = Path(log.table("shop$orders").location) / "data"
-        early = set(data.iterdir())
-        back_up(in_memory, place, root)
-        between = log.append("shop$orders", numbers(2, 3))
-        [gone] = set(data.iterdir()) - early
-        log.compact("shop$orders")
-        gone.unlink()  # as maintenance does when a version has expired
-        back_up(in_memory, place, root)
-    shutil.rmtree(root)
-    lacking = [{"table": "shop$orders", "version": 3, "rows": 2, "files": [str(gone)]}]
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    where = ("--root", str(root), "--bootstrap-servers", broker.bootstrap_servers)
-    for at, named in ((str(between.sequence), lacking), ("", [])):
-        flags = ["--at", at, "--json", "--strict"] if at else ["--json", "--strict"]
-        code = cli.main(["restore", place, *where, *flags])
-        said = capsys.readouterr()
-        assert code == (ExitCode.REFUSED if named else ExitCode.OK), said.err
-        assert json.loads(said.out)["lacking"] == named
-        shutil.rmtree(root)
-        for deleted in admin.delete_topics(topics_of(admin, name)).values():
-            deleted.result(120)
-        wait_until(lambda: not topics_of(admin, name), "the end of its topics")
-
-
-def topics_of(admin: AdminClient, log: str) -> list[str]:
-    return [one for one in admin.list_topics(timeout=60).topics if one.startswith(f"{log}.")]
+def goes_on_as_of_position_4(servers: str, name: str) -> None:
+    with CommitLog.connect(servers, name) as log:
+        assert [info.name for info in log.tables()] == ["shop$orders"]
+        had = log.open("shop$orders").count_rows()
+        assert log.append("shop$orders", numbers(8)).sequence == 5
+        assert log.open("shop$orders").count_rows() == had + 1
 
 
 @pytest.mark.parametrize("is_early", [False, True])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from commitlog import CommitLog
 from commitlog.adapters import disk
+from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.errors import Unavailable
 from consumers import cli
@@ -26,9 +32,10 @@ from consumers.tools.backup.cut import Heads, cut, kept
 from consumers.tools.backup.remains import look_at
 from consumers.tools.backup.saved import NAME, TABLES, Backup, BadBackup, files_of
 from consumers.tools.backup.writer import back_up
-from tests.integration.test_backup import began, log_of
-from tests.service import Service, rows, service
+from tests.integration.test_backup import SCHEMA, began, log_of, numbers
+from tests.service import Service, leading, rows, service
 from tests.unlistable import refuse_to_list
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -212,3 +219,41 @@ def test_a_broker_that_ends_says_why_a_restore_does(
         restore._cluster(config, tmp_path, backup),
     ):
         raise Unavailable("Kafka doesn't answer")
+
+
+@pytest.mark.broker
+def test_a_restore_names_the_files_that_no_backup_has(
+    broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, place, name = tmp_path / "root", str(tmp_path / "backup"), f"lacks-{time.time_ns()}"
+    in_memory = MemoryLog(log=name)
+    in_memory.create(tables_root=str(root / "tables"))
+    with leading(in_memory, root), CommitLog(lambda: MemoryLog(in_memory.cluster, name)) as log:
+        log.create_table("shop$orders", SCHEMA)
+        log.append("shop$orders", numbers(1))
+        data = Path(log.table("shop$orders").location) / "data"
+        early = set(data.iterdir())
+        back_up(in_memory, place, root)
+        between = log.append("shop$orders", numbers(2, 3))
+        [gone] = set(data.iterdir()) - early
+        log.compact("shop$orders")
+        gone.unlink()  # as maintenance does when a version has expired
+        back_up(in_memory, place, root)
+    shutil.rmtree(root)
+    lacking = [{"table": "shop$orders", "version": 3, "rows": 2, "files": [str(gone)]}]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    where = ("--root", str(root), "--bootstrap-servers", broker.bootstrap_servers)
+    for at, named in ((str(between.sequence), lacking), ("", [])):
+        flags = ["--at", at, "--json", "--strict"] if at else ["--json", "--strict"]
+        code = cli.main(["restore", place, *where, *flags])
+        said = capsys.readouterr()
+        assert code == (ExitCode.REFUSED if named else ExitCode.OK), said.err
+        assert json.loads(said.out)["lacking"] == named
+        shutil.rmtree(root)
+        for deleted in admin.delete_topics(topics_of(admin, name)).values():
+            deleted.result(120)
+        wait_until(lambda: not topics_of(admin, name), "the end of its topics")
+
+
+def topics_of(admin: AdminClient, log: str) -> list[str]:
+    return [one for one in admin.list_topics(timeout=60).topics if one.startswith(f"{log}.")]
