@@ -9,7 +9,7 @@ It only reads the options and hands over: `sink` writes, `source` reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -18,10 +18,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from commitlog.errors import InvalidRequest
+from commitlog.errors import CommitLogError, InvalidRequest
 from commitlog.spark import connection
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.log_source import LogReader, LogStream, log_schema
@@ -46,6 +47,33 @@ from commitlog.spark.sql_tables import (
     kept_for_reading,
     kept_for_writing,
 )
+
+
+@plain_errors
+class RefusedStream(DataSourceStreamReader):
+    """Raises an error where Spark shows it.
+
+    If it gets no reader, Spark fails itself, and its own error is the last line.
+    """
+
+    def __init__(self, error: CommitLogError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the error, to a new query."""
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """Raise the error, to a query that continues."""
+        raise self._error
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        """Raise the error, to a query that runs a batch again."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Any:
+        """Raise the error; there is no part to be read."""
+        raise self._error
 
 
 @plain_errors
@@ -92,6 +120,12 @@ class CommitLogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream of a table's changes, of all tables' changes, or of the log."""
+        try:
+            return self._stream_reader(schema)
+        except CommitLogError as error:
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         given = kept_for_reading(schema, self.options, BOOTSTRAP_SERVERS)
         wanted = what_to_read(given)
         if wanted == READ_LOG:

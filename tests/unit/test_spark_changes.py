@@ -272,7 +272,7 @@ def test_what_cannot_be_told_is_an_error(world: Service) -> None:
         stream(world).latestOffset(start, ReadAllAvailable())
     source = CommitLogDataSource({**BASE, "table": TABLE})
     with pytest.raises(InvalidRequest, match="Set .option.'read', 'changes'"):
-        source.streamReader(StructType())
+        source.streamReader(StructType()).initialOffset()
     with pytest.raises(InvalidRequest, match="Did you mean 'changes'"):
         CommitLogDataSource({**BASE, "read": "change"}).schema()
 
@@ -393,7 +393,7 @@ def test_small_versions_share_a_task(world: Service, monkeypatch: pytest.MonkeyP
 def test_a_stream_has_no_end(world: Service) -> None:
     given = {**BASE, "table": TABLE, "read": "changes", "endingVersion": "3"}
     with pytest.raises(InvalidRequest, match="endingVersion.*a stream has no end"):
-        CommitLogDataSource(given).streamReader(StructType())
+        CommitLogDataSource(given).streamReader(StructType()).initialOffset()
 
 
 def test_a_batch_of_the_log_has_no_start() -> None:

@@ -7,8 +7,10 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidRequest, NoSuchTable
+from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.plain_errors import plain_errors
 
 
@@ -60,3 +62,13 @@ def test_a_bug_keeps_its_calls_and_rows_stay_rows() -> None:
     assert text.count("in deep") > 1
     assert "what a library said" in text
     assert list(Reader().read(None)) == [1, 2]
+
+
+def test_a_refused_stream_has_a_reader_that_says_so() -> None:
+    """Without one, Spark's last line was an UnboundLocalError of its own."""
+    given = {"kafka.bootstrap.servers": "h:1", "table": "a$b"}
+    reader = CommitLogDataSource(given).streamReader(StructType())
+    for ask in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(InvalidRequest, match="a stream reads changes, or the log") as caught:
+            ask()
+        assert "Set .option('read', 'changes')" in said(caught.value)[-1]
