@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql.types import AtomicType, StructField, StructType
 
 from commitlog.adapters.kafka_file import is_secret
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction
 
 SQL_PREFIX = "option."
 KEPT = "commitlog.options"
@@ -106,14 +106,26 @@ def kept_for_reading(schema: StructType, options: Mapping[str, str], needed: str
 
     Raises:
         InvalidTransaction: Spark has none, or ALTER TABLE changed columns in its catalog.
+        InvalidRequest: the columns are those of something else than is to be read.
     """
     given = {key.lower(): value for key, value in options.items()}
     kept = [f for f in schema.fields if KEPT in (f.metadata or {})]
-    if given.get(needed) or (given and not kept):
-        return given
     if not kept:
-        raise _without_options(needed)
-    return _checked(schema, kept[0].metadata) | given
+        if not given:
+            raise _without_options(needed)
+        return given
+    made = json.loads(kept[0].metadata[KEPT])
+    found = given if given.get(needed) else _checked(schema, kept[0].metadata) | given
+    wanted, made_for = (one.get("read", "table").lower() for one in (found, made))
+    if wanted != made_for:
+        what = {"table": "a table", "changes": "changes", "log": "the log"}
+        raise InvalidRequest(
+            f"the name has the columns of {what.get(made_for, made_for)}, not of"
+            f" {what.get(wanted, wanted)}", field="read", value=wanted,
+            advice="Make another name by CREATE TABLE … USING commitlog OPTIONS (…, read"
+            f" {wanted!r}), or use .format('commitlog') and .load()",
+        )  # fmt: skip
+    return found
 
 
 def kept_for_writing(schema: StructType, options: Mapping[str, str], needed: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.spark.sql_tables import (
     KEPT,
     READ,
@@ -20,8 +20,9 @@ SERVERS = "kafka.bootstrap.servers"
 COLUMNS = StructType([StructField("id", LongType()), StructField("name", StringType())])
 
 
-def created(table: str = "a$b") -> StructType:
-    made = {f"option.{name}": value for name, value in ((SERVERS, "h:1"), ("table", table))}
+def created(table: str = "a$b", **more: str) -> StructType:
+    given = {SERVERS: "h:1", "table": table, **more}
+    made = {f"option.{name}": value for name, value in given.items()}
     return keeping_options(COLUMNS, {**made, "provider": "commitlog", "owner": "me"})
 
 
@@ -42,6 +43,19 @@ def test_the_options_come_back_with_the_columns() -> None:
     assert kept_for_reading(created(), own, SERVERS) == own
     assert kept_for_writing(created(), own, SERVERS) == own
     assert keeping_options(COLUMNS, own) == COLUMNS
+
+
+@pytest.mark.parametrize("own", [{}, {SERVERS: "h:2", "table": "c$d"}])
+def test_a_name_reads_only_what_it_was_made_for(own: dict[str, str]) -> None:
+    """A table's columns lack `_change_type`: its deletions were read as rows."""
+    with pytest.raises(InvalidRequest, match="the columns of a table.*not of changes") as caught:
+        kept_for_reading(created(), {**own, "read": "Changes"}, SERVERS)
+    assert "OPTIONS (…, read 'changes')" in str(caught.value)
+    changes = created(read="Changes")
+    assert kept_for_reading(changes, {**own, "READ": "changes"}, SERVERS)["read"] == "changes"
+    assert kept_for_reading(changes, {}, SERVERS)["read"] == "Changes"
+    with pytest.raises(InvalidRequest, match="the columns of changes.*not of a table"):
+        kept_for_reading(changes, {**own, "read": "table"}, SERVERS)
 
 
 @pytest.mark.parametrize(
