@@ -28,6 +28,7 @@ from commitlog.spark.changes import (
     read_part,
     snapshot_parts,
 )
+from commitlog.spark.log_positions import another_sources
 from commitlog.spark.options import EARLIEST, LATEST, ChangeOptions, Connection
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import (
@@ -251,9 +252,12 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _versions(self, start: Offset | None = None) -> TableVersions:
         log = self.connect(self.options.connection)
         info = log.table(self.options.table)
+        if start is not None and (not isinstance(start, dict) or "incarnation" not in start):
+            raise another_sources(start)
         if start is not None and start["incarnation"] != info.incarnation:
             raise InvalidRequest(
-                f"{self.options.table} was dropped and made again since this query began",
+                f"the checkpoint is another table's, or {self.options.table} was dropped and made"
+                " again since the query began",
                 field="table", value=self.options.table,
                 advice="Start the query with a new checkpoint",
             )  # fmt: skip

@@ -16,7 +16,7 @@ from commitlog.adapters.reading import SILENCE_SECONDS, end_of, read_to
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog, InvalidRequest, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
 from commitlog.ports import Log
 
@@ -66,6 +66,15 @@ class Stretch:
     partition: int
     start: LogPosition
     end_offset: int
+
+
+def another_sources(offset: object) -> InvalidRequest:
+    """Return the error of a query whose checkpoint has no offset of the source that it reads."""
+    return InvalidRequest(
+        f"the checkpoint is another source's: its offset is {offset}", field="checkpointLocation",
+        advice="Read what the query read before (options 'read' and 'table'), or start it with a"
+        " new checkpoint",
+    )  # fmt: skip
 
 
 def beginning(log: Log) -> dict[int, LogPosition]:

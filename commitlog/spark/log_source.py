@@ -35,6 +35,7 @@ from commitlog.spark.files import Connect
 from commitlog.spark.log_positions import (
     LogPosition,
     Stretch,
+    another_sources,
     beginning,
     decided_in,
     outcomes_end,
@@ -295,4 +296,7 @@ def _to_json(positions: dict[int, LogPosition]) -> Offset:
 
 
 def _from_json(offset: Offset) -> dict[int, LogPosition]:
-    return {int(number): LogPosition(**position) for number, position in sorted(offset.items())}
+    try:
+        return {int(number): LogPosition(**position) for number, position in sorted(offset.items())}
+    except (AttributeError, TypeError, ValueError):
+        raise another_sources(offset) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
@@ -74,6 +75,33 @@ def test_a_stream_doesnt_wait_for_what_another_log_had(tmp_path: Path) -> None:
         for given in (start, of_the_term_before):
             with pytest.raises(CorruptLog, match="is broken .*new checkpoint"):
                 stream.latestOffset(given)
+
+
+def test_a_checkpoint_of_another_source_is_no_riddle(tmp_path: Path) -> None:
+    """It was a KeyError, or said of a table that it was dropped."""
+    with service(tmp_path) as made:
+        for name in (T, "ns$other"):
+            made.client.create_table(name, SCHEMA)
+
+        def changes(name: str = T) -> ChangeStream:
+            options = parse_changes({**SERVERS, "table": name, "read": "changes"})
+            return ChangeStream(options, from_arrow_schema(SCHEMA), lambda _: made.client)
+
+        log = LogStream(parse_log({**SERVERS, "read": "log"}), lambda _: made.client)
+        of_table, of_log, of_rate = changes().initialOffset(), log.latestOffset(), 5
+        pairs: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+            (changes(), (of_log, of_rate)),
+            (log, (of_table, of_rate, {"0": 5})),
+        )
+        told = "checkpoint is another source's"
+        for stream, others in pairs:
+            for other in others:
+                with pytest.raises(InvalidRequest, match=told):
+                    stream.latestOffset(other)
+                with pytest.raises(InvalidRequest, match=told):
+                    stream.partitions(other, other)
+        with pytest.raises(InvalidRequest, match="is another table's.*or ns.other was dropped"):
+            changes("ns$other").latestOffset(of_table)
 
 
 @pytest.mark.parametrize("what", ["read_outcomes", "read_transactions"])
