@@ -257,6 +257,12 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
         return _to_json(positions)
 
+    def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Return where the log ends now, for the query's progress; Spark asks at each poll."""
+        return self._reading.asked(
+            lambda log: {str(one): {"offset": outcomes_end(log, one)} for one in beginning(log)}
+        )
+
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return stretches between two offsets."""
         ends = _from_json(end)

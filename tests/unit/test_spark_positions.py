@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
@@ -102,6 +103,19 @@ def test_a_checkpoint_of_another_source_is_no_riddle(tmp_path: Path) -> None:
                     stream.partitions(other, other)
         with pytest.raises(InvalidRequest, match="is another table's.*or ns.other was dropped"):
             changes("ns$other").latestOffset(of_table)
+
+
+def test_progress_shows_how_far_a_stream_is_behind_the_log(tmp_path: Path) -> None:
+    """Spark showed null as `latestOffset`."""
+    with service(tmp_path) as made:
+        options = parse_log({**SERVERS, "read": "log", "maxRowsPerTrigger": "1"})
+        stream = LogStream(options, lambda _: made.client)
+        at = stream.latestOffset(stream.initialOffset(), ReadMaxRows(1))
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(1))
+        newest = stream.latestOffset(at, ReadAllAvailable())
+        assert at["0"]["offset"] < newest["0"]["offset"]
+        assert stream.reportLatestOffset() == {"0": {"offset": newest["0"]["offset"]}}
 
 
 @pytest.mark.parametrize("what", ["read_outcomes", "read_transactions"])
