@@ -53,7 +53,7 @@ class Audited:
     recomputed: int = 0
     """Decided again, with the recorded hash as the result."""
     as_recorded: int = 0
-    """Not decided again, since a file that the decision read is gone."""
+    """Not decided again, since a file that the decision read is gone, or isn't what it was."""
     states: int = 0
     """States declared by leaders, and found equal."""
     rows: int = 0
