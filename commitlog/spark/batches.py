@@ -236,8 +236,10 @@ def each_batch(
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for failures in itertools.count():
-                batch = Batch(log, given)
+                batch, began = Batch(log, given), time.monotonic()
                 write(batch, frame)
+                # Spark may compute for hours: the timeout is for what the log takes.
+                deadline += time.monotonic() - began
                 try:
                     batch.commit(application, max(1.0, deadline - time.monotonic()))
                     if batch.repeat is not None:

@@ -130,13 +130,13 @@ def merge(
         rows_in_driver=rows_in_driver,
     )
     log = connect(parsed.connection)
-    execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
     with Source(source, wanted, info := standing(log, table)) as rows:
         small = merged(info, rows.local if parsed.by_log else None, wanted)
         if small is not None:
             found = _write_rows(log, info, small, parsed.timeout_seconds)
             if found is not None:
                 return found
+        execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
         return execution.merge(lambda info: prepare(log, info, rows, wanted, parsed))
 
 
@@ -169,8 +169,17 @@ class _Execution(Execution):
 
     def merge(self, prepare: Callable[[TableInfo], Prepared]) -> Merged:
         """Return what the attempt did that was committed."""
+
+        def computed(info: TableInfo) -> Prepared:
+            began = time.monotonic()
+            try:
+                return prepare(info)
+            finally:
+                # Spark may compute for hours: the timeout is for what the log takes.
+                self._deadline += time.monotonic() - began
+
         try:
-            outcome = self._run(prepare).raise_for_conflict()
+            outcome = self._run(computed).raise_for_conflict()
         except NothingToDo:
             return Merged(None)
         return Merged(outcome, *(self.counts[name] for name in COUNTED))

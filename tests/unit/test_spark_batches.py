@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.client import direct
+from commitlog.client import direct, execution
 from commitlog.client.row_tickets import RowsApplied, RowsOutcome
+from commitlog.client.rows import Prepared
+from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import Batch, batches, each_batch, merge, upsert
 from commitlog.spark.files import write_files
+from commitlog.spark.merge import COUNTED, _Execution
 from commitlog.spark.options import parse_batches
 from tests.service import SCHEMA, ids_of, rows, service
 
@@ -29,13 +34,16 @@ class Conflicting:
 
     left = 0
     repeat = None
+    seconds: ClassVar[list[float]] = []
+    """How long each commit may take."""
 
     def __init__(self, *_: object) -> None:
         """Take what a batch takes."""
 
-    def commit(self, *_: object) -> None:
+    def commit(self, application: Application, timeout: float) -> None:
         """Commit, or lose to another writer."""
         Conflicting.left -= 1
+        Conflicting.seconds.append(timeout)
         if Conflicting.left >= 0:
             raise RetryableConflict("others came first", Outcome(0, "", 0, Status.RETRYABLE))
 
@@ -66,6 +74,44 @@ def test_a_batch_is_tried_until_its_time_is_up(clock: Any) -> None:
     with pytest.raises(RetryableConflict):
         run(MagicMock(), 1)
     assert 3600 <= clock.now - before < 3602
+
+
+def test_a_batch_may_be_computed_for_longer_than_its_commit_may_take(clock: Any) -> None:
+    """Its commit had a second then, and it wasn't tried again."""
+    run = each_batch(
+        lambda batch, frame: setattr(clock, "now", clock.now + 500),
+        {**OPTIONS, "txnAppId": "a", "timeoutSeconds": "60"},
+        connect=MagicMock(),
+    )
+    Conflicting.left, Conflicting.seconds = 3, []
+    run(MagicMock(), 0)
+    assert len(Conflicting.seconds) == 4
+    assert 55 < min(Conflicting.seconds) <= max(Conflicting.seconds) == 60
+
+
+def test_a_merge_may_be_computed_for_longer_than_its_commit_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could never succeed: "120 s passed before this call appended anything"."""
+    passed = 0.0
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + passed, sleep=time.sleep)
+    for module in (execution, sys.modules[_Execution.__module__]):
+        monkeypatch.setattr(module, "time", later)
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table("t", SCHEMA)
+        log.append("t", rows(1, 3))
+
+        def computed(info: TableInfo) -> Prepared:
+            nonlocal passed
+            done = direct.delete(info, log.opened, "id = 1 OR id = 3")
+            if not passed:
+                log.delete("t", "id = 1")  # another writer is first
+            passed += 500
+            return replace(done, counts=dict.fromkeys(COUNTED, 0))
+
+        assert _Execution(log, ("t",), timeout=60).merge(computed).outcome is not None
+        assert ids_of(log.open("t")) == []
 
 
 def test_options_that_a_merge_has_not_are_refused_at_once() -> None:
