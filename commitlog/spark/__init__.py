@@ -1,7 +1,7 @@
 """Spark: format `commitlog` for streams and batches, MERGE, `foreachBatch`, a local session."""
 
 # First: it refuses a PySpark that the others cannot be imported with.
-from commitlog.spark.pyspark_api import start_streams_in_any_thread  # isort: split
+from commitlog.spark.pyspark_api import write_in_any_thread  # isort: split
 
 from commitlog.spark.batches import Batch, each_batch, upsert
 from commitlog.spark.compaction import compact
@@ -13,7 +13,7 @@ from commitlog.spark.session import local_session
 from commitlog.spark.statements import NotInSql, check_statements
 from commitlog.spark.writers import check_writers
 
-start_streams_in_any_thread()
+write_in_any_thread()
 check_statements()
 check_writers()
 

@@ -43,6 +43,7 @@ from pyspark.logger import PySparkLogger  # noqa: E402
 from pyspark.sql import DataFrame  # noqa: E402
 from pyspark.sql import functions as f  # noqa: E402
 from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
+from pyspark.sql.readwriter import DataFrameWriter  # noqa: E402
 from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
@@ -89,7 +90,7 @@ __all__ = [
     "check_limits",
     "check_version",
     "is_connect",
-    "start_streams_in_any_thread",
+    "write_in_any_thread",
 ]
 
 
@@ -149,22 +150,23 @@ def _unlogged() -> Iterator[None]:
         log.removeFilter(is_another)
 
 
-def start_streams_in_any_thread() -> None:
-    """Have `writeStream.start()` find Python data sources in every thread.
+def write_in_any_thread() -> None:
+    """Have `writeStream.start()` and `write.save()` find Python sources in every thread.
 
     Spark looks them up in the session that is active in the calling thread of its JVM. A Python
-    thread has a JVM thread of its own, in which none is, so `start()` ends in
-    DATA_SOURCE_NOT_FOUND; so the stream's own session is made the active one meanwhile.
+    thread has a JVM thread of its own, in which none is, so both end in
+    DATA_SOURCE_NOT_FOUND; so the frame's own session is made the active one meanwhile.
     """
-    for name in ("start", "toTable"):
-        plain = getattr(DataStreamWriter, name)
+    streams, batches = DataStreamWriter, DataFrameWriter
+    for writer, name in ((streams, "start"), (streams, "toTable"), (batches, "save")):
+        plain = getattr(writer, name)
         if not hasattr(plain, "__wrapped__"):
-            setattr(DataStreamWriter, name, _with_its_session(plain))
+            setattr(writer, name, _with_its_session(plain))
 
 
 def _with_its_session(plain: Any) -> Any:
     @functools.wraps(plain)
-    def start(self: DataStreamWriter, *args: Any, **options: Any) -> Any:
+    def start(self: DataStreamWriter | DataFrameWriter, *args: Any, **options: Any) -> Any:
         session: Any = self._spark
         sessions = session._jvm.SparkSession
         before = sessions.getActiveSession()

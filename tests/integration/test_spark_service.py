@@ -169,7 +169,7 @@ def test_a_large_source_is_merged_by_the_executors(
         merge(doubled, "s$large", "id", options=world.options, rows_in_driver=0)
 
 
-def test_a_stream_starts_in_any_python_thread(world: SparkWorld) -> None:
+def test_streams_and_batches_start_in_any_python_thread(world: SparkWorld) -> None:
     world.create("s$threads", SCHEMA)
     frame = world.files("threads", rows(1, 2)).select("id", "name")
 
@@ -178,9 +178,14 @@ def test_a_stream_starts_in_any_python_thread(world: SparkWorld) -> None:
         sink = sink.option("checkpointLocation", str(world.checkpoint("threads")))
         return sink.trigger(availableNow=True).start()
 
+    def write() -> None:
+        job = world.spark.createDataFrame([(3, "c")], "id long, name string").write
+        job.format("commitlog").options(**world.options, table="s$threads").mode("append").save()
+
     with ThreadPoolExecutor(1) as pool:
         finish(pool.submit(start).result())
-    assert [row["id"] for row in world.rows("s$threads")] == [1, 2]
+        pool.submit(write).result()
+    assert [row["id"] for row in world.rows("s$threads")] == [1, 2, 3]
 
 
 def test_a_batch_id_that_comes_with_other_rows_is_told(
