@@ -16,6 +16,8 @@ from consumers.tools.erasure.acts import ERASURE
 
 HOUR_MS = 3600 * 1000
 TABLES = ("t0", "t1", "t2", "é", 'a"b')
+UPGRADED_AT = 40
+"""The log begins under the protocol before, for so many records."""
 
 
 class OddWriters:
@@ -26,8 +28,10 @@ class OddWriters:
         self.chance = random.Random(seed)
         self.now_ms = 1_800_000_000_000
         self.made = MadeLog()
-        self.made.log.cluster.now_ms = lambda: self.now_ms
-        self._run_rules(self.chance.choice((20, 1_000)), self.chance.choice((24, 2_400)) * HOUR_MS)
+        self.broker_ahead_ms = 0
+        self.made.log.cluster.now_ms = lambda: self.now_ms + self.broker_ahead_ms
+        self.limits = self.chance.choice((20, 1_000)), self.chance.choice((24, 2_400)) * HOUR_MS
+        self._run_rules(PROTOCOL_SUPPORTED - 1)
         for number, table in enumerate(TABLES):
             [operation] = create(table, location=f"/tables/{number}").operations
             assert isinstance(operation, CreateTable)
@@ -38,10 +42,10 @@ class OddWriters:
             self.made.run(Transaction(name, (made,)))
         self.sent: list[Transaction] = []
 
-    def _run_rules(self, history_versions: int, horizon_ms: int) -> None:
-        name = LANCE_RELEASE_AT_FIRST
+    def _run_rules(self, protocol: int) -> None:
+        name, (history_versions, horizon_ms) = LANCE_RELEASE_AT_FIRST, self.limits
         rules = ProtocolVersion(
-            str(uuid.UUID(int=99)), PROTOCOL_SUPPORTED, horizon_ms, history_versions, 10, name
+            str(uuid.UUID(int=99 + protocol)), protocol, horizon_ms, history_versions, 10, name
         )
         self.made.log.transactions_writer().append(rules, partition=0)
         reader = self.made.log.read_transactions(
@@ -57,7 +61,10 @@ class OddWriters:
     def step(self) -> None:
         """Have somebody write."""
         self.now_ms += self.rarely((HOUR_MS, 30 * HOUR_MS, -HOUR_MS), self.chance.randrange(20))
+        self.broker_ahead_ms += self.rarely((HOUR_MS, 30 * HOUR_MS), 0)
         number, act = len(self.sent), self.chance.random()
+        if number == UPGRADED_AT:
+            self._run_rules(PROTOCOL_SUPPORTED)
         if act < 0.03:
             made = configure("t0", number + 1)
         elif act < 0.06 and self.sent:

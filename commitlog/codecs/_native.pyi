@@ -58,16 +58,19 @@ class Appends:
         packed_in: Callable[[str], list[int]],
         time_ms: int,
         clock_ms: int,
+        appended_ms: int,
         step_ms: int,
         horizon_ms: int,
         forgotten_ms: int,
         oldest_ms: int,
         is_bounded: bool,
+        is_confirmed: bool,
     ) -> None: ...
     heads: dict[tuple[str, ...], AppendHead | None]
     rows: dict[str, bytes]
     time_ms: int
     clock_ms: int
+    appended_ms: int
 
 class Chain:
     def __init__(

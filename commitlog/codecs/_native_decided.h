@@ -38,8 +38,8 @@ typedef struct Appends {
     PyObject *known;          /* dict of ids that were decided */
     PyObject *packed_in;      /* called with an id: the chunks that may have it */
     PyObject *rows;           /* dict: what is to be remembered, by id */
-    long long time_ms, clock_ms, step_ms, horizon_ms, forgotten_ms, oldest_ms;
-    int is_bounded;
+    long long time_ms, clock_ms, appended_ms, step_ms, horizon_ms, forgotten_ms, oldest_ms;
+    int is_bounded, is_confirmed;
 } Appends;
 
 /* --- The request -------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static long long most(long long one, long long other) { return one > other ? one
 static long long least(long long one, long long other) { return one < other ? one : other; }
 
 typedef struct {
-    long long time_ms, clock_ms, kept_ms, made_ms;
+    long long time_ms, clock_ms, appended_ms, kept_ms, made_ms;
 } Times;
 
 /* Whether the log's clocks are known after a record; `core/partition/log_time.py` says how. */
@@ -123,17 +123,26 @@ static int take_times(const Appends *self, Bytes id, long long submitted_ms, lon
         return 0;
     }
     long long floor_ms = self->forgotten_ms + 1, now_ms;
+    times->appended_ms = self->appended_ms;
     if (self->is_bounded) {
         long long confirmed_ms = claimed_ms      ? claimed_ms
                                  : self->time_ms ? self->time_ms
                                                  : appended_ms;
-        times->time_ms = most(self->time_ms, least(appended_ms, confirmed_ms + self->step_ms));
+        confirmed_ms = least(appended_ms, confirmed_ms + self->step_ms);
+        times->time_ms = most(self->time_ms, confirmed_ms);
         times->made_ms = least(claimed_ms, most(times->time_ms, appended_ms) + self->horizon_ms);
         times->kept_ms = most(times->time_ms, times->made_ms);
         long long since_ms = self->clock_ms  ? self->clock_ms
                              : self->time_ms ? self->time_ms
                                              : times->time_ms;
-        now_ms = most(since_ms, least(appended_ms, since_ms + self->step_ms));
+        long long goal_ms = appended_ms;
+        if (self->is_confirmed) {
+            long long before_ms = self->appended_ms ? self->appended_ms : appended_ms;
+            since_ms = self->appended_ms ? since_ms : least(since_ms, times->time_ms);
+            goal_ms = least(appended_ms, most(since_ms + appended_ms - before_ms, confirmed_ms));
+            times->appended_ms = appended_ms;
+        }
+        now_ms = most(since_ms, least(goal_ms, since_ms + self->step_ms));
         times->clock_ms = now_ms;
     } else {
         now_ms = times->time_ms = most(self->time_ms, appended_ms);
@@ -426,6 +435,7 @@ static int note(Appends *self, Head *head, const Commit *commit, const Answer *a
     head->sequence = answer->sequence;
     head->time_ms = self->time_ms = answer->times.time_ms;
     self->clock_ms = answer->times.clock_ms;
+    self->appended_ms = answer->times.appended_ms;
     return 1;
 }
 
@@ -557,14 +567,16 @@ static PyType_Spec head_spec = {
 
 static PyObject *appends_new(PyTypeObject *type, PyObject *arguments, PyObject *named)
 {
-    static char *names[] = {"head_of", "known", "packed_in", "time_ms", "clock_ms", "step_ms",
-                            "horizon_ms", "forgotten_ms", "oldest_ms", "is_bounded", NULL};
+    static char *names[] = {"head_of", "known", "packed_in", "time_ms", "clock_ms", "appended_ms", "step_ms",
+                            "horizon_ms", "forgotten_ms", "oldest_ms", "is_bounded",
+                            "is_confirmed", NULL};
     Appends *self = (Appends *)type->tp_alloc(type, 0);
     if (self == NULL ||
-        !PyArg_ParseTupleAndKeywords(arguments, named, "OO!OLLLLLLp", names, &self->head_of,
+        !PyArg_ParseTupleAndKeywords(arguments, named, "OO!OLLLLLLLpp", names, &self->head_of,
                                      &PyDict_Type, &self->known, &self->packed_in, &self->time_ms,
-                                     &self->clock_ms, &self->step_ms, &self->horizon_ms,
-                                     &self->forgotten_ms, &self->oldest_ms, &self->is_bounded)) {
+                                     &self->clock_ms, &self->appended_ms, &self->step_ms,
+                                     &self->horizon_ms, &self->forgotten_ms, &self->oldest_ms,
+                                     &self->is_bounded, &self->is_confirmed)) {
         if (self != NULL) {
             self->head_of = self->known = self->packed_in = NULL;
             Py_DECREF(self);
@@ -602,6 +614,7 @@ static PyMemberDef appends_members[] = {
     {"rows", T_OBJECT_EX, offsetof(Appends, rows), READONLY, NULL},
     {"time_ms", T_LONGLONG, offsetof(Appends, time_ms), READONLY, NULL},
     {"clock_ms", T_LONGLONG, offsetof(Appends, clock_ms), READONLY, NULL},
+    {"appended_ms", T_LONGLONG, offsetof(Appends, appended_ms), READONLY, NULL},
     {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot appends_slots[] = {

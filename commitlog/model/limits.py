@@ -85,7 +85,7 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 8
+PROTOCOL_SUPPORTED = 9
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -151,6 +151,10 @@ FRAGMENT_REUSE_SINCE = 3
 BOUNDED_CLOCK_SINCE = 4
 """The protocol under which one append time moves the log's clock by no more than a step, and an id
 is too old only if one from its time may have been forgotten."""
+
+CONFIRMED_CLOCK_SINCE = 9
+"""The protocol under which ids are forgotten by a clock that a broker's can't put ahead: it makes a
+step only toward what the record's writer confirms, and else goes as the broker's clock goes."""
 
 CLOCK_STEP_MS = 3600 * 1000
 """How far an append time moves the log's clock beyond what the writer's clock confirms. Brokers'

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.model.limits import CLOCK_STEP_MS, GRACE_DAYS
+from commitlog.model.limits import CLOCK_STEP_MS, CONFIRMED_CLOCK_SINCE, GRACE_DAYS
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.tools.rules import rules_in
@@ -89,21 +89,24 @@ def ids(status: Mapping[str, Any]) -> Check:
             f" clocks are right are refused (TOO_OLD) for {refused_for:,.0f} s more",
             "see that all clocks are right, and wait",
         )
-    horizon = rules_in(status).id_horizon_ms
+    rules = rules_in(status)
+    horizon = rules.id_horizon_ms
     ahead = max(0, int(clock_ms) - int(now_ms))
     kept = horizon - ahead if ahead > CLOCK_STEP_MS else horizon
     if kept >= min(horizon, GRACE_DAYS * _DAY_MS):
         said = f"transaction ids are remembered for {kept / 1000:,.0f} s"
         return Check("ids", Level.OK, said)
     wanted = (GRACE_DAYS * _DAY_MS + ahead) / 1000
+    heals = "`commitlog rules --upgrade`, once all programs are new, or "
     return Check(
         "ids",
         Level.WARN if kept > 0 else Level.FAIL,
         "a broker's clock was ahead, so transaction ids are only remembered for"
         f" {max(0, kept) / 1000:,.0f} s: a transaction that comes later than one with a younger id"
         " is refused (TOO_OLD)",
-        "see that the brokers' clocks are right, then run"
-        f" `commitlog rules --id-horizon {wanted + CLOCK_STEP_MS / 1000:.0f}`",
+        "see that the brokers' clocks are right, then run "
+        f"{heals if rules.protocol < CONFIRMED_CLOCK_SINCE else ''}"
+        f"`commitlog rules --id-horizon {wanted + CLOCK_STEP_MS / 1000:.0f}`",
     )
 
 

@@ -29,12 +29,14 @@ REVISIONS = {
     "protocol-5": (5, "655efe4"),
     "protocol-6": (6, "6bb36d13"),
     "protocol-7": (7, "89856f1b"),
+    "protocol-8": (8, "ea0cb116"),
 }
 """The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
 """Where they are made. Their logs name it, and the tests bind it to where they unpack."""
 KEPT = ("checkpoints", "index", "index.duckdb", "tables", "cluster.json", "expected.json")
 INDEXED_SECONDS = 120.0
+HOUR_MS = 3_600_000
 
 
 def archive(name: str) -> Path:
@@ -173,10 +175,8 @@ def fill_by_protocol_6(made: Any) -> None:
 
 def fill_by_protocol_7(made: Any) -> None:
     """Commit what came with protocol 7, and columns of a table that protocol 8 would refuse."""
-    from commitlog.core.iceberg.reading import dump_json
-    from commitlog.model.operations import DropTable, IcebergChange
+    from commitlog.model.operations import DropTable
     from tests.service import SCHEMA, rows
-    from tests.unit.iceberg_examples import create_updates
 
     log = made.client
     log.create_table("again", SCHEMA)
@@ -185,6 +185,48 @@ def fill_by_protocol_7(made: Any) -> None:
     log.add_columns("again", {"other": "id * 2"})
     log.drop_table("again")
     log.undrop("again")
+    ice = _with_a_partitions_column(made)
+    log.submit(None, ice).result().raise_for_conflict()
+    log.submit(None, DropTable(ice.table)).result().raise_for_conflict()
+
+
+def fill_by_protocol_8(made: Any) -> None:
+    """Have refused what came with protocol 8, and ids forgotten by a broker's clock."""
+    import time
+    from dataclasses import replace
+
+    from commitlog.client.lance_request import new_transaction_id
+    from commitlog.model.operations import AlterProperties
+    from consumers.tools.rules import put_in_force
+
+    log, forgotten = made.client, new_transaction_id()
+    assert log.submit(None, _with_a_partitions_column(made)).result().code == "INVALID_OPERATION"
+
+    def alter(value: str, transaction_id: str | None = None) -> Any:
+        altered = AlterProperties(("fast",), upserts=(("owner", value),))
+        return log.submit(None, altered, transaction_id=transaction_id).result()
+
+    alter("forgotten", forgotten).raise_for_conflict()
+    put_in_force(log, lambda rules: replace(rules, id_horizon_ms=2 * HOUR_MS))
+    right_ms, made.cluster.now_ms = (
+        made.cluster.now_ms,
+        lambda: time.time_ns() // 1_000_000 + 24 * HOUR_MS,
+    )
+    for number in range(4):
+        alter(str(number)).raise_for_conflict()
+    alter("forgotten", forgotten)  # who asks is told of the commit, which the log no longer knows
+    alter("last").raise_for_conflict()
+    assert made.log.last_outcome_records(0, 2)[0].record.code == "TOO_OLD"
+    made.cluster.now_ms = right_ms
+    put_in_force(log, lambda rules: replace(rules, id_horizon_ms=7 * 24 * HOUR_MS))
+
+
+def _with_a_partitions_column(made: Any) -> Any:
+    """Return an Iceberg table with a column that has the name of its partition field."""
+    from commitlog.core.iceberg.reading import dump_json
+    from commitlog.model.operations import IcebergChange
+    from tests.unit.iceberg_examples import create_updates
+
     place, name = str(made.root / "tables" / "split"), ("shop", "split")
     part = {"source-id": 1, "transform": "bucket[4]", "name": "b"}
     fields = [
@@ -197,9 +239,7 @@ def fill_by_protocol_7(made: Any) -> None:
         {"action": "add-schema", "schema": {"type": "struct", "fields": fields}},
         {"action": "set-current-schema", "schema-id": -1},
     ]
-    ice = IcebergChange(name, '[{"type":"assert-create"}]', dump_json(made_updates))
-    log.submit(None, ice).result().raise_for_conflict()
-    log.submit(None, DropTable(name)).result().raise_for_conflict()
+    return IcebergChange(name, '[{"type":"assert-create"}]', dump_json(made_updates))
 
 
 def index(made: Any) -> None:
@@ -231,7 +271,7 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
-        if root.name in ("release-0.2.0", "protocol-5", "protocol-6", "protocol-7"):
+        if root.name in ("release-0.2.0", "protocol-5", "protocol-6", "protocol-7", "protocol-8"):
             fill_by_release(made)
         if root.name == "protocol-5":
             fill_by_protocol_5(made)
@@ -239,6 +279,8 @@ def leave(root: Path) -> None:
             fill_by_protocol_6(made)
         if root.name == "protocol-7":
             fill_by_protocol_7(made)
+        if root.name == "protocol-8":
+            fill_by_protocol_8(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))

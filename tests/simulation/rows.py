@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from commitlog.core.catalogue.version_deletion import HOLD
-from commitlog.model.limits import HOLDS_SINCE
+from commitlog.model.limits import CONFIRMED_CLOCK_SINCE, HOLDS_SINCE
 
 Row = tuple[int, int]
 """(key, value)"""
@@ -197,6 +197,9 @@ class Spec:
         self.time_ms = 0
         self.forgets_by_ms = 0
         """The clock that ids are forgotten by: an hour per record at most, whatever Kafka says."""
+        self.append_ms = 0
+        self.is_confirmed = False
+        """Whether that clock is bounded by the writers', too, from the first record on."""
         self.tables: dict[str, TableRows] = {}
         self.dropped: dict[str, TableRows] = {}
         """Incarnations that were dropped, at their last version."""
@@ -242,10 +245,19 @@ class Spec:
             self.repeating.setdefault(entry.transaction_id, entry.payload)
         self.by_sequence[entry.sequence] = entry
         self.sequence, self.epoch = entry.sequence, max(self.epoch, entry.epoch)
-        since = self.forgets_by_ms or self.time_ms or entry.time_ms
-        self.forgets_by_ms = max(since, min(entry.append_ms, since + HOUR_MS))
-        self.time_ms = max(self.time_ms, entry.time_ms)
+        self._pass_time(entry)
         assert len(self.problems) >= before
+
+    def _pass_time(self, entry: Entry) -> None:
+        since, goal_ms = self.forgets_by_ms or self.time_ms or entry.time_ms, entry.append_ms
+        if entry.sequence == 1:
+            self.is_confirmed = entry.protocol >= CONFIRMED_CLOCK_SINCE
+        if self.is_confirmed:
+            passed = since + entry.append_ms - (self.append_ms or entry.append_ms)
+            confirmed = (entry.submitted_at_ms or self.time_ms or goal_ms) + HOUR_MS
+            goal_ms = min(goal_ms, max(passed, confirmed))
+        self.forgets_by_ms = max(since, min(goal_ms, since + HOUR_MS))
+        self.time_ms, self.append_ms = max(self.time_ms, entry.time_ms), entry.append_ms
 
     def _problem(self, entry: Entry, what: str) -> None:
         self.problems.append(f"{what} (sequence {entry.sequence}, id {entry.transaction_id[:8]})")

@@ -16,7 +16,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidRequest
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import CONFIRMED_CLOCK_SINCE, Rules
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.partition.brokers_clock import BrokersClock
@@ -195,9 +195,10 @@ def test_a_leader_whose_clock_differs_is_a_warning(ahead_ms: int, level: Level, 
 def test_ids_that_a_brokers_clock_made_forgotten_are_told_and_can_be_remembered_again() -> None:
     """A broker years ahead: each id is forgotten at once, so a writer's that is older is refused.
 
-    The rules heal it: with a longer horizon ids are remembered again.
+    That was so until protocol 8. The rules heal it: with a longer horizon, or a newer protocol.
     """
-    made = World(rules=Rules(PROTOCOL_SUPPORTED, id_horizon_ms=HORIZON_MS))
+    before = CONFIRMED_CLOCK_SINCE - 1
+    made = World(rules=Rules(before, id_horizon_ms=HORIZON_MS))
     made.now_ms = NOW_MS
     made.create()
 
@@ -223,10 +224,16 @@ def test_ids_that_a_brokers_clock_made_forgotten_are_told_and_can_be_remembered_
     assert told().level is Level.FAIL
     assert [ask("b"), ask("c", skew_ms=100)] == ["", "TOO_OLD"]
     seconds = int(told().advice.rpartition(" ")[2].rstrip("`"))
-    made.machine.rules = Rules(PROTOCOL_SUPPORTED, id_horizon_ms=seconds * 1000)
+    made.machine.rules = Rules(before, id_horizon_ms=seconds * 1000)
     assert [ask("d"), ask("e"), ask("f", skew_ms=15)] == ["", "", ""]
     assert told().level is Level.OK
     assert told().message.startswith("transaction ids are remembered for 608,40")
+    made.machine.rules = Rules(before, id_horizon_ms=HORIZON_MS)
+    assert told().level is Level.FAIL
+    assert "`commitlog rules --upgrade`" in told().advice
+    made.machine.rules = Rules(CONFIRMED_CLOCK_SINCE, id_horizon_ms=HORIZON_MS)
+    assert [ask("g"), ask("h", skew_ms=15)] == ["", ""]
+    assert told().message.startswith("transaction ids are remembered for 604,800")
     once = {"ids_clock_ms": 0, "ids_forgotten_ms": NOW_MS + DAY_MS, "clock_ms": NOW_MS}
     assert "are refused (TOO_OLD) for 86,400 s more" in ids(once).message
     assert ids({}).level is Level.OK, "older leaders don't say it"

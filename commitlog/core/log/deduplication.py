@@ -76,6 +76,8 @@ class Deduplication:
         """No id that was made later, by its own account, has been forgotten."""
         self.clock_ms = 0
         """What ids are forgotten by, where that isn't the time of the outcomes."""
+        self.appended_ms = 0
+        """What the broker's clock said at the last record, where `clock_ms` goes on by it."""
 
     def get(self, transaction_id: str) -> KnownId | None:
         """Return what is known of an id."""

@@ -20,7 +20,12 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.manifest.plain_appends import KIND
 from commitlog.core.operations.append import KEYED
 from commitlog.core.partition.machine import Machine
-from commitlog.model.limits import BOUNDED_CLOCK_SINCE, CLOCK_STEP_MS, INT64_MAX
+from commitlog.model.limits import (
+    BOUNDED_CLOCK_SINCE,
+    CLOCK_STEP_MS,
+    CONFIRMED_CLOCK_SINCE,
+    INT64_MAX,
+)
 from commitlog.model.table import TableId
 
 if TYPE_CHECKING:
@@ -36,8 +41,8 @@ def appends_on(machine: Machine) -> Appends | None:
     Nothing may be applied to the machine before `apply_appends`.
     """
     once, horizon_ms = machine.deduplication, machine.rules.id_horizon_ms
-    times = (machine.time_ms, once.clock_ms, once.forgotten_ms, once.oldest_ms, horizon_ms)
-    if APPENDS is None or max(times) > _MS_MAX:
+    times = (machine.time_ms, once.clock_ms, once.appended_ms, once.forgotten_ms, once.oldest_ms)
+    if APPENDS is None or max(*times, horizon_ms) > _MS_MAX:
         return None
     known, packed_in = once.lookups()
     return APPENDS(
@@ -46,11 +51,13 @@ def appends_on(machine: Machine) -> Appends | None:
         packed_in=packed_in,
         time_ms=machine.time_ms,
         clock_ms=once.clock_ms,
+        appended_ms=once.appended_ms,
         step_ms=CLOCK_STEP_MS,
         horizon_ms=horizon_ms,
         forgotten_ms=once.forgotten_ms,
         oldest_ms=once.oldest_ms,
         is_bounded=machine.rules.protocol >= BOUNDED_CLOCK_SINCE,
+        is_confirmed=machine.rules.protocol >= CONFIRMED_CLOCK_SINCE,
     )
 
 
@@ -108,5 +115,5 @@ def apply_appends(machine: Machine, appends: Appends, sequence: int) -> None:
         table.changed_at = head.sequence
     once = machine.deduplication
     once.remember_all(appends.rows, sequence)
-    once.clock_ms = appends.clock_ms
+    once.clock_ms, once.appended_ms = appends.clock_ms, appends.appended_ms
     machine.sequence, machine.time_ms = sequence, appends.time_ms

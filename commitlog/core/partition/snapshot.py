@@ -150,11 +150,7 @@ def _machine(machine: PartitionState) -> bytes:
             "sequence": machine.sequence,
             "time_ms": machine.time_ms,
             "ids_forgotten_ms": machine.deduplication.forgotten_ms,
-            **(
-                {"ids_clock_ms": machine.deduplication.clock_ms}
-                if machine.deduplication.clock_ms
-                else {}
-            ),
+            **_ids_clocks(machine),
             "rules": [
                 rules.protocol,
                 rules.id_horizon_ms,
@@ -170,6 +166,12 @@ def _machine(machine: PartitionState) -> bytes:
         },
         places,
     )
+
+
+def _ids_clocks(machine: PartitionState) -> dict[str, int]:
+    once = machine.deduplication
+    clocks = {"ids_clock_ms": once.clock_ms, "ids_appended_ms": once.appended_ms}
+    return {name: time_ms for name, time_ms in clocks.items() if time_ms}
 
 
 def _ended_rows(machine: PartitionState) -> dict[str, Any]:
@@ -195,6 +197,7 @@ def _restore_machine(machine: PartitionState, state: Any) -> None:
     machine.sequence, machine.time_ms = state["sequence"], state["time_ms"]
     machine.deduplication.forgotten_ms = state["ids_forgotten_ms"]
     machine.deduplication.clock_ms = state.get("ids_clock_ms", 0)
+    machine.deduplication.appended_ms = state.get("ids_appended_ms", 0)
     protocol, horizon, versions, operations, *releases = state["rules"]
     named = tuple((since, release) for one in releases for since, release in one)
     machine.rules = Rules(
