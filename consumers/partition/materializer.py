@@ -16,7 +16,6 @@ with those after it. A table whose files can't be written is retried separately.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import sys
@@ -27,32 +26,20 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from commitlog.adapters.storage import ObjectStore, is_local, store_for
-from commitlog.core.decisions import ENDS, Change, ChangeKind
+from commitlog.core.decisions import Change
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.agenda import Agenda
 from consumers.partition.events import Event, Filed, Filing
 from consumers.partition.failing_store import open_or_fail_later
-from consumers.partition.lance_branches import follow_branch
 from consumers.partition.mailbox import Displaced, Outside
-from consumers.partition.table_files import (
-    Deletions,
-    NewestInLog,
-    TableFiles,
-    apply_change,
-    delete_versions,
-    files_of,
-    retry_later,
-    write_manifest,
-    written_by_others,
-)
+from consumers.partition.table_files import NewestInLog, TableFiles, files_of, retry_later
+from consumers.partition.table_writer import TableWriter
 
 SIDE_BY_SIDE = 16
 """How many tables of one object store are written at once."""
 END_SECONDS = 5.0
-GIVEN_UP_AFTER = {Policy.EVERY: 100, Policy.LATEST: 3}
-"""After so many failures in a row, minutes or a second, a dropped table is given up."""
 QUICK_SECONDS = 0.02
 """A local table that takes longer is written by another thread the next time."""
 
@@ -86,13 +73,14 @@ class Materializer:
         self._delay_seconds = delay_seconds
         self._clock = clock
         # A clock that is made up stands for the processor's as well.
-        self._work_clock = work_clock or (time.thread_time if clock is time.monotonic else clock)
-        self._newest_in_log, self._heard_offset = newest_in_log, heard_offset
+        work_clock = work_clock or (time.thread_time if clock is time.monotonic else clock)
+        is_alone = not delay_seconds
+        self._writer = TableWriter(open_store, newest_in_log, clock, work_clock, is_alone=is_alone)
+        self._heard_offset = heard_offset
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, list[Event]]] = deque()
         """Items from the queue that aren't due yet."""
         self._by_incarnation: dict[str, TableFiles] = {}
-        self._deletions = Deletions()
         self._agenda = Agenda()
         self._failing: set[str] = set()
         self._strangers: list[tuple[TableId, int, str]] = []
@@ -141,7 +129,7 @@ class Materializer:
 
     def put(self, events: list[Event]) -> None:
         """Hand over acknowledged events, in sequence order."""
-        self._deletions.announce(change for event in events for change in event.changes)
+        self._writer.deletions.announce(change for event in events for change in event.changes)
         self._queue.put((self._clock() + self._delay_seconds, events))
 
     @property
@@ -156,7 +144,7 @@ class Materializer:
 
     def hurry(self) -> None:
         """Drop the delay, for what is queued as well: this process leads now."""
-        self._delay_seconds = 0.0
+        self._delay_seconds, self._writer.is_alone = 0.0, True
 
     def failing(self) -> tuple[str, ...]:
         """Return the names of tables whose files can't be written at present."""
@@ -298,7 +286,7 @@ class Materializer:
     def _write_timed(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
         began = time.monotonic()
         try:
-            self._write_table(files, versions_max)
+            self._writer.write(files, versions_max)
         finally:
             files.is_quick = time.monotonic() - began < QUICK_SECONDS
 
@@ -344,57 +332,3 @@ class Materializer:
             self._write_all()
         for pool in self._side_by_side.values():
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _write_table(self, files: TableFiles, versions_max: int) -> None:
-        """Write a table's pending versions by its policy: under `every` only this many."""
-        if files.policy is Policy.EVERY:
-            while files.pending and versions_max:
-                written = written_by_others(files) if self._delay_seconds else 0
-                self._write_next(files, max(1, written, files.applied))
-                versions_max -= 1
-        else:
-            work_clock = self._work_clock if is_local(files.location) else self._clock
-            started, count = work_clock(), len(files.pending)
-            self._write_next(files, count)
-            files.gather(count, work_clock() - started, self._clock)
-
-    def _write_next(self, files: TableFiles, count: int) -> None:
-        """Apply the next `count` pending changes and write the version that they end at."""
-        last: Change | None = None
-        # It would fail for ever, and hold up all checkpoints.
-        is_dropped = files.pending[-1][0].kind in ENDS
-        is_given_up = is_dropped and files.failures >= GIVEN_UP_AFTER[files.policy]
-        if is_given_up:
-            files.given_up = True
-            logger.warning("table %s was dropped: its files are given up", files.location)
-        # Another thread appends meanwhile, which an iterator of the queue would trip over.
-        changes = [files.pending[position][0] for position in range(count)]
-        for position, change in enumerate(changes):
-            if change.delta is not None:
-                last = change
-            if position >= files.applied:
-                apply_change(files, change)
-                files.applied = position + 1
-        if last is not None and not files.given_up:  # also before a drop: `undrop` needs it
-            if not self._deletions.include(last):
-                self._write_manifest(files, last)
-            files.written_version = last.version
-        for change in changes:
-            if change.deleted:
-                delete_versions(files, change)
-                self._deletions.forget(change)
-        if not is_given_up:
-            follow_branch(self._open_store, files, changes)
-        for _ in range(count):
-            change, event = files.pending.popleft()
-            files.applied -= 1
-            files.done.append(event)
-            if change.staged_path:
-                # A staged file that stays behind does no harm.
-                with contextlib.suppress(OSError):
-                    files.store.delete(change.staged_path)
-
-    def _write_manifest(self, files: TableFiles, change: Change) -> None:
-        if change.kind is not ChangeKind.REGISTERED:
-            is_alone = not self._delay_seconds
-            write_manifest(files, change, self._newest_in_log, is_alone=is_alone)

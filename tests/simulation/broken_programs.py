@@ -24,8 +24,8 @@ from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.events import Event
 from consumers.partition.follower import Follower
 from consumers.partition.leader import Leader
-from consumers.partition.materializer import Materializer
 from consumers.partition.session import Session
+from consumers.partition.table_writer import TableWriter
 
 
 def _delivered_in_any_order(
@@ -50,7 +50,7 @@ def _candidate_without_keys(
 _append = Leader._append
 _candidate = LanceOperation.candidate
 _delivered = Leader._delivered
-_write_next = Materializer._write_next
+_write_next = TableWriter._write_next
 _campaign = Session.campaign
 
 
@@ -83,7 +83,7 @@ def _campaign_without_reading(self: Session, node: str, started_at_ms: int) -> i
     return epoch
 
 
-def _forgetting(self: Materializer, files: Any, count: int) -> None:
+def _forgetting(self: TableWriter, files: Any, count: int) -> None:
     """Take what was applied once for what is applied now (a failure after the write)."""
     _write_next(self, files, count)
     if files.naming_scheme == "V2" and files.written_version % 7 == 0:
@@ -119,7 +119,7 @@ def _deletions_without_union(base: Any, deleted: Any, rows: Any, **more: Any) ->
     return merge_deletions(base, BitMap(), rows, **more)
 
 
-def _staged_deleted_too_soon(self: Materializer, files: Any, count: int) -> None:
+def _staged_deleted_too_soon(self: TableWriter, files: Any, count: int) -> None:
     """Let a failure to delete a staged manifest end what was already written."""
     changes = [change for change, _ in list(files.pending)[:count]]
     _write_next(self, files, count)
@@ -200,10 +200,10 @@ PROGRAM_MUTANTS: dict[str, Break] = {
         lambda self, floor_ms, sequence: _prune(self, floor_ms + YEAR_MS, sequence),
     ),
     "the materializer skips a change": lambda: mock.patch.object(
-        Materializer, "_write_next", _forgetting
+        TableWriter, "_write_next", _forgetting
     ),
     "a staged manifest that stays spoils the next version": lambda: mock.patch.object(
-        Materializer, "_write_next", _staged_deleted_too_soon
+        TableWriter, "_write_next", _staged_deleted_too_soon
     ),
     "a lost tail is not noticed": lambda: _all(
         mock.patch.object(Follower, "catch_up", _catch_up_unsuspecting),

@@ -17,6 +17,7 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
 from consumers.partition import materializer as module
+from consumers.partition import table_writer
 from consumers.partition.events import Event, Filed
 from consumers.partition.materializer import Materializer
 from consumers.partition.table_files import TableFiles
@@ -156,7 +157,7 @@ def test_a_dropped_table_whose_store_is_gone_is_given_up(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumers.partition.table_files.RETRY_SECONDS", (0.0,))
-    monkeypatch.setitem(module.GIVEN_UP_AFTER, Policy.EVERY, 3)
+    monkeypatch.setitem(table_writer.GIVEN_UP_AFTER, Policy.EVERY, 3)
     running.store("a").failures = 10**9
     first, second = running.changes["a"]
     sequences = [running.put(first)]
@@ -227,7 +228,7 @@ def test_changes_that_come_while_a_group_is_written_disturb_nothing(
         begun.set()
         assert may_end.wait(WAIT_SECONDS)
 
-    monkeypatch.setattr(module, "follow_branch", follow)
+    monkeypatch.setattr(table_writer, "follow_branch", follow)
     try:
         sequences = [running.put(first, second)]
         assert begun.wait(WAIT_SECONDS)
