@@ -16,7 +16,8 @@ The server's duties towards the world:
 6. A store that hangs, fails or is slow delays the tables in it, and no other.
 7. A thread that ends ends the term, and status says which tables lack files and for how long
    Kafka, the loop or a transaction has been silent; `/readyz` is made of that.
-8. A checkpoint holds acknowledged outcomes, all of whose files are there.
+8. A checkpoint holds acknowledged outcomes, all of whose files are there, or it names the versions
+   that lack theirs, which whoever starts from it makes from the log again.
 9. It forgets dropped tables, closed connections and answered watches. Of dropped tables it keeps
    the transactions' ids for the horizon, their locations, and how far their rows were applied.
 

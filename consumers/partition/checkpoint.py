@@ -1,6 +1,7 @@
 """A committer's state on disk: acknowledged outcomes only, with the identity of their log.
 
     ROOT/checkpoints/<partition>/head.json          what belongs together, replaced atomically
+    ROOT/checkpoints/<partition>/owing.json         the same of a newer one that owes files, if any
     ROOT/checkpoints/<partition>/<sha256>.part      one table's state, or the rest; never changed
     ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
@@ -32,7 +33,17 @@ from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity
 from consumers.partition.chain_json import chain_from_json, chain_to_json
+from consumers.partition.checkpoint_heads import (
+    FORMATS,
+    HEAD,
+    OWING,
+    files_of,
+    head_path,
+    newest_head,
+    read_head,
+)
 from consumers.partition.folders import SEAL, DiskFolder, Folder, break_seal, encode_sealed
+from consumers.partition.owed import Owed, owed_from_json, owed_to_json
 from consumers.partition.prepared_checkpoint import (
     NamedPiece,
     PartEntry,
@@ -41,8 +52,6 @@ from consumers.partition.prepared_checkpoint import (
 )
 from consumers.runtime.places import another_log
 
-FORMAT = 3
-HEAD = "head.json"
 AHEAD_OUTCOMES = 250
 """After so many, parts may be full that were not, and a table may be left alone."""
 AHEAD_PARTS, AHEAD_BYTES = 20, 32 * 1024
@@ -51,13 +60,8 @@ LAST_WRITE_SECONDS = 60.0
 """How long a term waits for the end of what the last one is writing."""
 
 
-def head_path(root: Path, partition: int) -> Path:
-    """Return where the head of a partition's checkpoint is."""
-    return root / "checkpoints" / str(partition) / HEAD
-
-
-Place = tuple[int, int, int, tuple[int, ...], int]
-"""How far both topics were taken: epoch, sequence, and the positions in them."""
+Place = tuple[int, int, int, tuple[int, ...], int, tuple[Owed, ...]]
+"""How far both topics were taken: epoch, sequence, and the positions in them; and what is owed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,11 @@ class Checkpoint:
     decided_beyond: tuple[int, ...]
     outcomes_position: int
     outcome_offset: int
+    owed: tuple[Owed, ...] = ()
+    """Tables with versions that had no files."""
 
     @classmethod
-    def of(cls, machine: Machine, replica: Replica) -> Checkpoint:
+    def of(cls, machine: Machine, replica: Replica, owed: tuple[Owed, ...] = ()) -> Checkpoint:
         """Take the present state; nothing may be in flight."""
         position, beyond = replica.resume_point()
         return cls(
@@ -82,6 +88,7 @@ class Checkpoint:
             tuple(beyond),
             replica.outcomes_position,
             replica.outcome_offset,
+            owed,
         )
 
     @property
@@ -89,7 +96,7 @@ class Checkpoint:
         """Where it was taken: two of one place, in one term, have the same state."""
         chain, beyond = self.chain, self.decided_beyond
         position = self.transactions_position
-        return chain.epoch, chain.sequence, position, beyond, self.outcomes_position
+        return chain.epoch, chain.sequence, position, beyond, self.outcomes_position, self.owed
 
     def replica(self) -> Replica:
         """Return a replica that continues from here."""
@@ -127,7 +134,7 @@ class Checkpoints:
         self._writing = threading.Lock()
         self._term = 0
         """Counts how often it was loaded: what was prepared before that is not written any more."""
-        self._looked_at: tuple[bytes | None, Checkpoint] | None = None
+        self._looked_at: tuple[tuple[str, bytes] | None, Checkpoint] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -159,11 +166,11 @@ class Checkpoints:
                 return looked_at[1]
             # What was written ahead may tell of outcomes that never came into the log.
             self._forget()
-            while (encoded := self._head()) is not None:
+            while (head := self._head()) is not None:
                 try:
-                    return self._load(encoded, only)
+                    return self._load(head, only)
                 except CorruptLog:
-                    if self._head() == encoded:
+                    if self._head() == head:
                         raise
                     # Its writer, another process, has put the next one, and removed parts.
             return None
@@ -177,21 +184,19 @@ class Checkpoints:
         self._looked_at = (head, found) if found is not None else None
         return found
 
-    def _head(self) -> bytes | None:
-        try:
-            return self._folder.read(HEAD)
-        except FileNotFoundError:
-            return None
+    def _head(self) -> tuple[str, bytes] | None:
+        return newest_head(self._folder)
 
-    def _load(self, encoded: bytes, only: str) -> Checkpoint:
+    def _load(self, named: tuple[str, bytes], only: str) -> Checkpoint:
+        name, encoded = named
         try:
             head = json.loads(encoded)
         except ValueError as error:
-            raise self._corrupt(f"{HEAD} is not JSON: {error}") from error
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise self._corrupt(f"{HEAD} has an unknown format")
+            raise self._corrupt(f"{name} is not JSON: {error}") from error
+        if not isinstance(head, dict) or head.get("format") != FORMATS[name]:
+            raise self._corrupt(f"{name} has an unknown format")
         if not break_seal(head):
-            raise self._corrupt(f"{HEAD} is damaged")
+            raise self._corrupt(f"{name} is damaged")
         self._check_identity(head["identity"])
         hints = head.get("hints", {})
         parts = {
@@ -217,6 +222,7 @@ class Checkpoints:
             decided_beyond=tuple(head["decided_beyond"]),
             outcomes_position=head["outcomes_position"],
             outcome_offset=head["outcome_offset"],
+            owed=tuple(map(owed_from_json, head.get("owed", ()))),
         )
 
     def take_over(self, head: dict[str, Any]) -> None:
@@ -271,7 +277,7 @@ class Checkpoints:
         parts = {name: entry for named in pieces.values() for name, entry in named.parts}
         hints = {name: hint for named in pieces.values() for name, hint in named.hints}
         head = {
-            "format": FORMAT,
+            "format": FORMATS[OWING if checkpoint.owed else HEAD],
             "identity": self._identity,
             "chain": chain_to_json(checkpoint.chain),
             "transactions_position": checkpoint.transactions_position,
@@ -279,6 +285,8 @@ class Checkpoints:
             "outcomes_position": checkpoint.outcomes_position,
             "outcome_offset": checkpoint.outcome_offset,
         }
+        if checkpoint.owed:
+            head["owed"] = [owed_to_json(one) for one in checkpoint.owed]
         return PreparedCheckpoint(
             term=self._term, parts=parts, hints=hints, files=files, head=head, named=pieces
         )
@@ -311,9 +319,13 @@ class Checkpoints:
                 # Somebody removed what was saved before: a head that names it would be damaged.
                 gone = f"files of it are gone from {self._folder}; the next checkpoint is written"
                 raise FileNotFoundError(errno.ENOENT, f"{gone} whole")
-            self._folder.replace(HEAD, prepared.encoded_head())
+            name = OWING if prepared.owes else HEAD
+            self._folder.replace(name, prepared.encoded_head())
+            keep.add(name)
+            if prepared.owes:
+                keep |= {HEAD, *files_of(read_head(self._folder, HEAD))}
             for name in names:
-                if name not in keep and name != HEAD:
+                if name not in keep:
                     self._folder.remove(name)
 
     def written(self, prepared: PreparedCheckpoint) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from commitlog.adapters.storage import ObjectStore, is_local, store_for
-from commitlog.core.decisions import Change
+from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
@@ -34,6 +34,7 @@ from consumers.partition.agenda import Agenda
 from consumers.partition.events import Event, Filed, Filing
 from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.mailbox import Displaced, Outside
+from consumers.partition.owed import Owed
 from consumers.partition.table_files import NewestInLog, TableFiles, files_of, retry_later
 from consumers.partition.table_writer import TableWriter
 
@@ -75,7 +76,7 @@ class Materializer:
         # A clock that is made up stands for the processor's as well.
         work_clock = work_clock or (time.thread_time if clock is time.monotonic else clock)
         is_alone = not delay_seconds
-        self._writer = TableWriter(open_store, newest_in_log, clock, work_clock, is_alone=is_alone)
+        self.writer = TableWriter(open_store, newest_in_log, clock, work_clock, is_alone=is_alone)
         self._heard_offset = heard_offset
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, list[Event]]] = deque()
@@ -103,6 +104,8 @@ class Materializer:
         """The outcomes that miss a file, by sequence. It may be long: a store may be away."""
         self._readable: list[Event] = []
         """Those that miss none any more, and weren't reported yet."""
+        self._owed: dict[str, int] = {}
+        """The first outcome of what a checkpoint owes, by table."""
         self._newest_written = 0
 
     def adopt(
@@ -112,14 +115,27 @@ class Materializer:
         location: str,
         policy: Policy,
         state: ManifestState,
+        owed: Owed | None = None,
     ) -> None:
-        """Take a table as a checkpoint has it, before `start`."""
+        """Take a table as a checkpoint has it, and what it owes of it, before `start`."""
         store = open_or_fail_later(self._open_store, location)
         files = TableFiles(
             table, incarnation, location, policy, store=store, state=state, naming_scheme=""
         )
         files.written_version = files.reported_version = state.version
         self._by_incarnation[incarnation] = files
+        if owed is not None:
+            if owed.has_versions:
+                files.written_version = files.reported_version = owed.base
+            files.owed, files.dropped = owed, owed.end is not None
+            self.writer.deletions.announce([owed.change(ChangeKind.VERSIONS_DELETED)])
+            self._owed[incarnation] = owed.sequence
+            self._agenda.now[incarnation] = None
+
+    def begin_at(self, sequence: int) -> None:
+        """Begin after this outcome, with what was adopted."""
+        self._newest_written = sequence
+        self.written_sequence = min([sequence + 1, *self._owed.values()]) - 1
 
     def start(self) -> None:
         """Begin to write."""
@@ -129,7 +145,7 @@ class Materializer:
 
     def put(self, events: list[Event]) -> None:
         """Hand over acknowledged events, in sequence order."""
-        self._writer.deletions.announce(change for event in events for change in event.changes)
+        self.writer.deletions.announce(change for event in events for change in event.changes)
         self._queue.put((self._clock() + self._delay_seconds, events))
 
     @property
@@ -144,7 +160,7 @@ class Materializer:
 
     def hurry(self) -> None:
         """Drop the delay, for what is queued as well: this process leads now."""
-        self._delay_seconds, self._writer.is_alone = 0.0, True
+        self._delay_seconds, self.writer.is_alone = 0.0, True
 
     def failing(self) -> tuple[str, ...]:
         """Return the names of tables whose files can't be written at present."""
@@ -227,7 +243,7 @@ class Materializer:
                 self._settle(files, files.writing.result)
                 if files.failures:
                     continue
-            if files is None or not files.pending:
+            if files is None or not (files.pending or files.owed):
                 continue
             until = max(files.retry_at, files.gather_until)
             if until > now and not self._stopped.is_set():
@@ -236,13 +252,16 @@ class Materializer:
                 self._begin_write(files)
         # A table that can't be written delays only its own answers.
         readable, self._readable = self._readable, []
-        if readable:
-            readable.sort(key=lambda event: event.outcome.sequence)
-            self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
+        if readable or self._filings:
+            if readable:
+                readable.sort(key=lambda event: event.outcome.sequence)
+                self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
             missing = next(iter(self._unwritten), self._newest_written + 1)
+            if self._owed:
+                missing = min(missing, *self._owed.values())
             self.written_sequence = max(self.written_sequence, missing - 1)
         strangers, self._strangers = tuple(self._strangers), []
-        if readable or strangers or self._news or self._has_failing_news:
+        if readable or strangers or self._news or self._filings or self._has_failing_news:
             if self._has_failing_news:
                 self._has_failing_news, self._reported = False, self.failing()
             news, self._news = list(self._news.items()), {}
@@ -252,7 +271,8 @@ class Materializer:
 
     def _begin_write(self, files: TableFiles) -> None:
         files.heard_offset = self._heard_offset
-        if is_local(files.location) and (files.is_quick or self._thread is None):
+        is_quick = files.is_quick and files.owed is None
+        if is_local(files.location) and (is_quick or self._thread is None):
             self._write_here(files)
             return
         store = "/".join(files.location.split("/")[:3])  # `s3://bucket`, or the top of a path
@@ -286,7 +306,7 @@ class Materializer:
     def _write_timed(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
         began = time.monotonic()
         try:
-            self._writer.write(files, versions_max)
+            self.writer.write(files, versions_max)
         finally:
             files.is_quick = time.monotonic() - began < QUICK_SECONDS
 
@@ -302,8 +322,9 @@ class Materializer:
             self._failing.add(files.incarnation)
             return
         finally:
-            if files.done:
-                self._filings.append(Filing(files.incarnation, len(files.done)))
+            if files.done or files.paid:
+                self._filings.append(Filing(files.incarnation, len(files.done) + files.paid))
+                files.paid = 0
             for event in files.done:
                 event.unwritten -= 1
                 if not event.unwritten:
@@ -314,10 +335,12 @@ class Materializer:
             files.strangers.clear()
             if files.written_version != files.reported_version:
                 files.reported_version = self._news[files.incarnation] = files.written_version
+        if files.owed is None and self._owed:
+            self._owed.pop(files.incarnation, None)
         files.succeeded(self._clock)
         self._has_failing_news |= files.incarnation in self._failing
         self._failing.discard(files.incarnation)
-        if files.dropped and not files.pending:
+        if files.dropped and not files.pending and files.owed is None:
             # What comes under this name again is another table's, or registered again.
             del self._by_incarnation[files.incarnation]
 

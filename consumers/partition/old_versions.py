@@ -31,7 +31,7 @@ from commitlog.core.catalogue.catalogue_state import make_table
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.lance.versions import realize, recorded
-from commitlog.core.log.chain import BEGINNING
+from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
@@ -161,21 +161,19 @@ class OldVersions:
         wanted -= made.keys()
         if not wanted:
             return made
-        older = sorted((v for v in there if v < min(wanted)), reverse=True)
-        ours = (v for v in older if self._is_ours(head, v, store, there[v]))
-        base, last = next(ours, 0), max(wanted)
+        last = max(wanted)
+        base, state = self.newest_before(head, min(wanted), store, there)
         scheme = parse_manifest_name(next(iter(there.values()), manifest_name(1)).split("/")[-1])
         assert scheme is not None
-        state = decode_manifest(store.read(there[base]))[0] if base else None
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
         reached = self._reached.pop(head.incarnation, table)
         if base < reached.version < min(wanted):
             table, base, state = reached, reached.version, reached.manifest
         began: int | None = None
         try:
-            for outcome, submitted in self._past.decided(head, base, last, state):
-                began = _registered_at(outcome, head) if began is None else began
-                for change, now in self._made_by(table, outcome, submitted, last):
+            for valid, submitted in self._past.decided(head, base, last, state):
+                began = _registered_at(valid.outcome, head) if began is None else began
+                for change, now in self._made_by(table, valid.outcome, submitted, last):
                     if change.version in wanted:
                         made[change.version] = _put_again(store, change, now, scheme.scheme)
         except Unavailable:
@@ -188,6 +186,27 @@ class OldVersions:
                 f"but not {last}; run `commitlog verify`"
             )
         return made
+
+    def newest_before(
+        self, head: Head, version: int, store: ObjectStore, there: Mapping[int, str]
+    ) -> tuple[int, ManifestState | None]:
+        """Return the newest version before one that has its file, and its state; 0 if none has."""
+        for older in sorted((v for v in there if v < version), reverse=True):
+            if self._is_ours(head, older, store, there[older]):
+                return older, decode_manifest(store.read(there[older]))[0]
+        return 0, None
+
+    def made_after(
+        self, head: Head, base: int, last: int, state: ManifestState | None
+    ) -> Iterator[tuple[Change, ManifestState, ChainPlace]]:
+        """Yield the versions after `base`, whose state is given, to `last`, while theirs stand.
+
+        With each comes the place behind its outcome.
+        """
+        table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        for valid, submitted in self._past.decided(head, base, last, state):
+            for change, made in self._made_by(table, valid.outcome, submitted, last):
+                yield change, made, valid.place
 
     def _is_ours(self, head: Head, version: int, store: ObjectStore, path: str) -> bool:
         """Return False if a file has a version's name and isn't the log's.
@@ -205,8 +224,8 @@ class OldVersions:
         # The log says it, too, but one of years is read for hours.
         is_named = state.version == version and made_by and made_by in state.transaction_file
         decided = () if is_named else self._past.decided(head, version - 1, version, state)
-        for outcome, submitted in decided:
-            if not _may_have_made(outcome, submitted, known, state):
+        for valid, submitted in decided:
+            if not _may_have_made(valid.outcome, submitted, known, state):
                 return False
             break
         self._ours[known] = None

@@ -63,7 +63,7 @@ class PastOutcomes:
 
     def decided(
         self, head: Head, base: int, version: int, near: ManifestState | None
-    ) -> Iterator[tuple[Outcome, Submitted]]:
+    ) -> Iterator[tuple[Valid, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions.
 
         The time in a manifest `near` these versions says where to begin if their place was
@@ -84,7 +84,7 @@ class PastOutcomes:
                     if not is_begun and made[0] != base + 1:
                         break
                     is_begun = is_found = True
-                    yield valid.outcome, transactions.of(valid.outcome)
+                    yield valid, transactions.of(valid.outcome)
                     if made[-1] >= version:
                         return
         except Unavailable:

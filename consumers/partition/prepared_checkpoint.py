@@ -37,6 +37,11 @@ class PreparedCheckpoint:
     named: Mapping[Hashable, NamedPiece] = field(default_factory=dict)
     """By their keys: the pieces of which the state consists."""
 
+    @property
+    def owes(self) -> bool:
+        """Whether tables lacked files."""
+        return "owed" in self.head
+
     def encoded_head(self) -> bytes:
         """Return the head; with thousands of tables it has megabytes."""
         digests = {name: bytes.fromhex(digest) for name, (_, digest, _) in self.parts.items()}

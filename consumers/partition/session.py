@@ -18,19 +18,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
-from commitlog.protocol import leader_key
 from commitlog.wire import program
+from consumers.partition.adopting import adopt_tables
+from consumers.partition.campaigning import append_started
 from consumers.partition.catalogue import Head, PartitionHeads
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
@@ -46,6 +46,8 @@ from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
 from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
 from consumers.partition.others import only_retained
+from consumers.partition.owed import Owed
+from consumers.partition.owed_writer import OwedWriter
 from consumers.partition.past_outcomes import maker_of
 from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from consumers.partition.readable import Readable
@@ -53,7 +55,6 @@ from consumers.partition.saving import Saving
 from consumers.partition.unwritten import USUAL, Unwritten, UnwrittenMax
 
 CATCH_UP_SECONDS = 600.0
-CAMPAIGN_SECONDS = 30.0
 STANDBY_DELAY_SECONDS = 2.0
 SLOW_SECONDS = 5.0
 """Tables whose files are this late are reported, even if no call has failed."""
@@ -61,6 +62,8 @@ BEHIND_MAX = 1_000
 """With more outcomes than this that lack files, the leader doesn't wait for a checkpoint."""
 AHEAD_SECONDS = 0.02
 """The interval between parts that are written ahead of a checkpoint; each takes milliseconds."""
+OVERDUE = 2
+"""A checkpoint that comes after so many times its interval waits for no files."""
 STILL_SECONDS = 0.25
 """If files make no progress for this long, no checkpoint waits for them either: writing hangs."""
 REPEAT_SECONDS = 600.0
@@ -95,9 +98,7 @@ class Session:
         self.lanes = lanes or Lanes("worker", self.mailbox.post, clock=clock)
         self.leader: Leader | None = None
         """While this process leads."""
-        self._log = log
-        self._partition = genesis.partition
-        self._clock = clock
+        self._log, self._partition, self._clock = log, genesis.partition, clock
         self.outcomes: Counter[str] = Counter()
         """Acknowledged outcomes of this stay by their status."""
         self.meters = Meters()
@@ -124,15 +125,19 @@ class Session:
             newest_in_log=partial(newest_in_log, log, genesis.partition),
             heard_offset=replica.outcomes_position,
         )
-        self._adopt(machine)
         self.unwritten = Unwritten(machine.tables, unwritten_max)
-        self.materializer.written_sequence = self.published = replica.chain.sequence
-        self._ahead_at = 0.0
+        self.published = replica.chain.sequence
+        self._ahead_at, self._saved_at, self._checkpoint_seconds = 0.0, clock(), inf
         self.saving = Saving(checkpoints, self.lanes, lambda prepared: self.on_saved(prepared))
         self.offset_index = OffsetIndex(
             offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
         )
-        self.written_sequence = replica.chain.sequence
+        owed = checkpoint.owed if checkpoint else ()
+        if owed:
+            pays = OwedWriter(log, genesis, owed, machine, self.offset_index, open_store, clock)
+            self.materializer.writer.pays_owed = pays
+        adopt_tables(machine, owed, self.materializer, self.readable, self.unwritten)
+        self.written_sequence = self.materializer.written_sequence
         """Up to this outcome, everything has its files, as the materializer said."""
         self.failing_tables: tuple[str, ...] = ()
         self._followed_at = clock()
@@ -141,14 +146,6 @@ class Session:
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
         self.follower = Follower(log, genesis, machine, replica, open_store=open_store, clock=clock)
-
-    def _adopt(self, machine: Machine) -> None:
-        """Take the tables' files as a checkpoint has them."""
-        for name, table in machine.tables.items():
-            made, place, state = table.incarnation, table.location, table.manifest
-            self.readable.adopt(made, table.version if state else 0)
-            if state is not None:
-                self.materializer.adopt(name, made, place, table.policy, state.copy())
 
     def now(self) -> float:
         """Return the time on which deadlines are based."""
@@ -245,7 +242,7 @@ class Session:
             version=program()["version"],
             started_at_ms=started_at_ms,
         )
-        if not self._append(started):
+        if not append_started(self._log, self._partition, started, self._clock):
             return 0
         self.catch_up()
         leader = chain.leader
@@ -259,6 +256,7 @@ class Session:
     ) -> Leader:
         """Begin the term that `campaign` won; every while, with nothing in flight, save."""
         self.materializer.hurry()
+        self._checkpoint_seconds, self._saved_at = checkpoint_seconds, self._clock()
         self.leader = Leader(
             self.follower,
             self._log.outcomes_writer(self._partition),
@@ -271,7 +269,7 @@ class Session:
             readable=self.readable,
             on_acknowledged=self.publish,
             on_pause=self.checkpoint,
-            may_pause=self._files_follow,
+            may_pause=self._may_pause,
             pause_seconds=checkpoint_seconds,
             only_retained=partial(only_retained, self._log, self._partition),
             meters=self.meters,
@@ -280,14 +278,19 @@ class Session:
         self.leader.appending.why_not = self.unwritten.why_not
         return self.leader
 
-    def checkpoint(self) -> bool:
-        """Begin to save the state; return False if some of it has no files yet.
+    def checkpoint(self, *, is_last: bool = False) -> bool:
+        """Begin to save the state; return False to wait for files that will exist soon.
 
-        Nothing may be in flight.
+        Nothing may be in flight. If files don't follow for long, or this is the term's last
+        chance, the checkpoint says which versions lack theirs.
         """
+        owed: tuple[Owed, ...] = ()
         if self.written_sequence < self.follower.replica.chain.sequence:
-            return False
-        checkpoint = Checkpoint.of(self.follower.machine, self.follower.replica)
+            if not (self._is_overdue() or (is_last and self._is_stuck())):
+                return False
+            owed = self.unwritten.owed(self.offset_index.before, self.readable.newest)
+        self._saved_at = self._clock()
+        checkpoint = Checkpoint.of(self.follower.machine, self.follower.replica, owed)
         self.saving.begin(checkpoint, self.offset_index)
         return True
 
@@ -326,11 +329,18 @@ class Session:
     def _behind(self) -> int:
         return self.published - self.written_sequence
 
-    def _files_follow(self) -> bool:
-        """Return True if files that are missing will exist soon."""
-        if self.failing_tables or self._behind() > BEHIND_MAX:
-            return False
-        return not self._behind() or self._clock() < self._followed_at + STILL_SECONDS
+    def _may_pause(self) -> bool:
+        """Return True if files that are missing will exist soon, or have been waited for."""
+        return self._is_overdue() or not (self._behind() > BEHIND_MAX or self._is_stuck())
+
+    def _is_stuck(self) -> bool:
+        """Return True if files are missing that won't exist soon."""
+        if self.failing_tables:
+            return True
+        return self._behind() > 0 and self._clock() >= self._followed_at + STILL_SECONDS
+
+    def _is_overdue(self) -> bool:
+        return self._clock() >= self._saved_at + OVERDUE * self._checkpoint_seconds
 
     def _filed(self, filed: Filed) -> None:
         """Handle a report of the materializer."""
@@ -374,26 +384,3 @@ class Session:
                 work()
 
         self.readable.when(versions, Reply(heard), self._clock() + REPEAT_SECONDS)
-
-    def _append(self, started: LeaderStarted) -> bool:
-        landed: list[Exception | None] = []
-
-        def delivered(offset: int, error: Exception | None) -> None:
-            landed.append(error)
-
-        writer = self._log.outcomes_writer(self._partition)
-        deadline = self._clock() + CAMPAIGN_SECONDS
-        try:
-            key = leader_key(started.epoch, started.leader_id)
-            writer.append(key, encode_leader_started(started), delivered)
-            while not landed and self._clock() < deadline:
-                writer.poll(0.1)
-            error = landed[0] if landed else TimeoutError("no acknowledgement came")
-            if error is not None:
-                raise error
-        except (CommitLogError, TimeoutError) as error:
-            logger.warning("epoch %d was not started: %s", started.epoch, error)
-            return False
-        finally:
-            writer.close()
-        return True

@@ -36,6 +36,7 @@ from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event
 from consumers.partition.failing_store import open_or_fail_later
+from consumers.partition.owed import Owed
 from consumers.partition.trouble import Trouble
 
 QUARANTINE = "_quarantine"
@@ -94,6 +95,10 @@ class TableFiles:
     dropped: bool = False
     given_up: bool = False
     """Whether a dropped table's manifests are written no more."""
+    owed: Owed | None = None
+    """What a checkpoint owes of it, which comes before `pending`."""
+    paid: int = 0
+    """How many of the changes that were owed were done since the last write came to its end."""
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
@@ -368,8 +373,9 @@ def retry_later(files: TableFiles, error: Exception, now: float) -> None:
     files.failures += 1
     files.retry_at = now + seconds
     files.trouble = files.trouble or Trouble(now)
+    version = files.owed.first if files.owed is not None else files.pending[0][0].version
     what = (
-        f"table {format_table_id(files.table)}: version {files.pending[0][0].version} is committed"
+        f"table {format_table_id(files.table)}: version {version} is committed"
         " but its manifest cannot be written"
     )
     files.trouble.failed(what, error, now, seconds)

@@ -88,7 +88,7 @@ def check_tables(log: Log, root: Path, known: Mapping[int, Checkpoints] | None =
         if saved is not None:
             count += len(saved.machine.tables) + len(saved.machine.iceberg.tables)
             check_followed(saved.machine)
-            _check_folders(saved.machine)
+            _check_folders(saved)
             if _is_current(log, partition, saved):
                 _check_files(saved.machine)
     return count
@@ -162,11 +162,14 @@ def check_followed(machine: Machine) -> None:
         )
 
 
-def _check_folders(machine: Machine) -> None:
+def _check_folders(saved: Checkpoint) -> None:
     """Refuse tables whose local folders aren't there."""
     gone = []
-    for name, table in machine.tables.items():
-        folder = local_path(table.location) if table.manifest is not None else None
+    # Not even their first versions had files yet.
+    new = {owed.incarnation for owed in saved.owed if not owed.base}
+    for name, table in saved.machine.tables.items():
+        has_files = table.manifest is not None and table.incarnation not in new
+        folder = local_path(table.location) if has_files else None
         # Writers make the folder anew, for their data, where a disk isn't mounted.
         if folder is not None and not (folder / "_versions").is_dir():
             gone.append((name, folder))

@@ -10,6 +10,7 @@ from commitlog.adapters.storage import ObjectStore, is_local
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.model.table import Policy
 from consumers.partition.lance_branches import follow_branch
+from consumers.partition.owed_writer import PaysOwed
 from consumers.partition.table_files import (
     Deletions,
     NewestInLog,
@@ -44,9 +45,13 @@ class TableWriter:
         self._clock, self._work_clock = clock, work_clock
         self.is_alone = is_alone
         self.deletions = Deletions()
+        self.pays_owed: PaysOwed | None = None
+        """Writes what a checkpoint owes."""
 
     def write(self, files: TableFiles, versions_max: int) -> None:
         """Write a table's pending versions by its policy: under `every` only this many."""
+        if files.owed is not None and self._still_owes(files, versions_max):
+            return
         if files.policy is Policy.EVERY:
             while files.pending and versions_max:
                 written = 0 if self.is_alone else written_by_others(files)
@@ -58,15 +63,40 @@ class TableWriter:
             self._write_next(files, count)
             files.gather(count, work_clock() - started, self._clock)
 
+    def _still_owes(self, files: TableFiles, steps_max: int) -> bool:
+        """Write what a checkpoint owes; return True if it is not all, or nothing comes after it."""
+        assert self.pays_owed is not None
+        while files.owed is not None and steps_max:
+            ends = files.owed.end is not None or _is_ended(files)
+            if ends and files.failures >= GIVEN_UP_AFTER[files.policy]:
+                self._give_up(files)
+                files.paid += files.owed.changes
+                files.owed = None
+            else:
+                deletes = files.owed.change(ChangeKind.VERSIONS_DELETED)
+                self.pays_owed(files, self._write_version)
+                steps_max -= 1
+                if files.owed is None:
+                    self.deletions.forget(deletes)
+        return files.owed is not None or not files.pending
+
+    def _write_version(self, files: TableFiles, change: Change) -> None:
+        """Write the version that a change made, unless it had a file or a later one deletes it."""
+        if change.kind is not ChangeKind.REGISTERED and not self.deletions.include(change):
+            write_manifest(files, change, self._newest_in_log, is_alone=self.is_alone)
+
+    @staticmethod
+    def _give_up(files: TableFiles) -> None:
+        files.given_up = True
+        logger.warning("table %s was dropped: its files are given up", files.location)
+
     def _write_next(self, files: TableFiles, count: int) -> None:
         """Apply the next `count` pending changes and write the version that they end at."""
         last: Change | None = None
-        # It would fail for ever, and hold up all checkpoints.
-        is_dropped = files.pending[-1][0].kind in ENDS
-        is_given_up = is_dropped and files.failures >= GIVEN_UP_AFTER[files.policy]
+        # It would fail for ever.
+        is_given_up = files.failures >= GIVEN_UP_AFTER[files.policy] and _is_ended(files)
         if is_given_up:
-            files.given_up = True
-            logger.warning("table %s was dropped: its files are given up", files.location)
+            self._give_up(files)
         # Another thread appends meanwhile, which an iterator of the queue would trip over.
         changes = [files.pending[position][0] for position in range(count)]
         for position, change in enumerate(changes):
@@ -76,8 +106,7 @@ class TableWriter:
                 apply_change(files, change)
                 files.applied = position + 1
         if last is not None and not files.given_up:  # also before a drop: `undrop` needs it
-            if not self.deletions.include(last):
-                self._write_manifest(files, last)
+            self._write_version(files, last)
             files.written_version = last.version
         for change in changes:
             if change.deleted:
@@ -94,6 +123,6 @@ class TableWriter:
                 with contextlib.suppress(OSError):
                     files.store.delete(change.staged_path)
 
-    def _write_manifest(self, files: TableFiles, change: Change) -> None:
-        if change.kind is not ChangeKind.REGISTERED:
-            write_manifest(files, change, self._newest_in_log, is_alone=self.is_alone)
+
+def _is_ended(files: TableFiles) -> bool:
+    return bool(files.pending) and files.pending[-1][0].kind in ENDS

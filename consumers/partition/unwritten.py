@@ -9,17 +9,21 @@ is about what is appended, never about a decision. A writer that appends by itse
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
-from commitlog.core.decisions import Change
-from commitlog.core.tables.lance_tables import Table
+from commitlog.core.catalogue.version_deletion import merged
+from commitlog.core.decisions import ENDS, Change, ChangeKind
+from commitlog.core.log.chain import ChainPlace
+from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.errors import Overloaded
 from commitlog.model.operations import DeregisterTable, DropTable, WriteRows
 from commitlog.model.records import LogRecord, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event, Filing
+from consumers.partition.owed import Owed
 
 CHANGE_BYTES = 3_500
 """What a small append takes until it has its file, in a committer's memory (measured)."""
@@ -54,10 +58,36 @@ def held_bytes(change: Change, event: Event) -> int:
 
 @dataclass(slots=True)
 class _Backlog:
-    table: TableId
-    sizes: deque[int] = field(default_factory=deque)
-    """What each of its changes holds, in their order, in which they get their files too."""
+    last: Change
+    """The newest change."""
+    waiting: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """Of each change what it holds, its version (0: it made none) and its outcome, in their order,
+    in which they get their files too."""
     bytes: int = 0
+    version: int = 0
+    """The newest version that was made."""
+    deleted: VersionRanges = ()
+    """Versions that were deleted since the oldest change or before."""
+
+    def owed(self, before: Callable[[int], ChainPlace], newest: Callable[[str], int]) -> Owed:
+        """Return what a checkpoint owes if it is made now."""
+        first = next((version for _, version, _ in self.waiting if version), 0)
+        last, sequence = self.last, self.waiting[0][2]
+        return Owed(
+            table=last.table,
+            incarnation=last.incarnation,
+            location=last.location,
+            policy=last.policy,
+            changes=len(self.waiting),
+            first=first,
+            last=self.version if first else 0,
+            # Nobody knows what was written of a table that has left the log.
+            base=max(0, first - 1) if last.kind in ENDS else newest(last.incarnation),
+            sequence=sequence,
+            place=before(sequence),
+            deleted=self.deleted,
+            end=last.kind if last.kind in ENDS else None,
+        )
 
 
 class Unwritten:
@@ -78,25 +108,50 @@ class Unwritten:
                 if change.iceberg is None:
                     backlog = self._behind.get(change.incarnation)
                     if backlog is None:
-                        backlog = self._behind[change.incarnation] = _Backlog(change.table)
-                    size = held_bytes(change, event)
-                    backlog.sizes.append(size)
+                        backlog = self._behind[change.incarnation] = _Backlog(change)
+                    size, version = held_bytes(change, event), 0
+                    if change.delta is not None:
+                        version = backlog.version = change.version
+                    elif change.deleted:
+                        backlog.deleted = merged(backlog.deleted, change.deleted)
+                    backlog.last = change
+                    backlog.waiting.append((size, version, event.outcome.sequence))
                     backlog.bytes += size
                     self._bytes += size
-                    if len(backlog.sizes) >= self.most.versions:
+                    if len(backlog.waiting) >= self.most.versions:
                         self._long.add(change.incarnation)
+
+    def adopt(self, owed: Owed) -> None:
+        """Take what a checkpoint owes of a table: its changes wait, and hold nothing."""
+        backlog = _Backlog(owed.change(owed.end or ChangeKind.VERSION))
+        backlog.waiting.extend(repeat((0, owed.first, owed.sequence), owed.changes))
+        backlog.version, backlog.deleted = owed.last, owed.deleted
+        self._behind[owed.incarnation] = backlog
+        if owed.changes >= self.most.versions:
+            self._long.add(owed.incarnation)
+
+    def owed(
+        self, before: Callable[[int], ChainPlace], newest: Callable[[str], int]
+    ) -> tuple[Owed, ...]:
+        """Return what a checkpoint owes if it is made now.
+
+        `before` returns a place before an outcome, `newest` a table's newest version with a file.
+        """
+        found = (backlog.owed(before, newest) for backlog in self._behind.values())
+        # Where a table was only declared, say, or renamed, there is nothing to write.
+        return tuple(one for one in found if one.has_versions or one.deleted or one.end)
 
     def filed(self, filings: Iterable[Filing]) -> None:
         """Hear from the materializer what has its files."""
         for incarnation, count in filings:
             backlog = self._behind[incarnation]
             for _ in range(count):
-                size = backlog.sizes.popleft()
+                size = backlog.waiting.popleft()[0]
                 backlog.bytes -= size
                 self._bytes -= size
-            if len(backlog.sizes) < self.most.versions:
+            if len(backlog.waiting) < self.most.versions:
                 self._long.discard(incarnation)
-            if not backlog.sizes:
+            if not backlog.waiting:
                 del self._behind[incarnation]
 
     def why_not(self, record: LogRecord) -> Overloaded | None:
@@ -114,7 +169,7 @@ class Unwritten:
                 continue
             name = format_table_id(table.table_id)
             return Overloaded(
-                f"{name} has {len(backlog.sizes):,} committed versions"
+                f"{name} has {len(backlog.waiting):,} committed versions"
                 f" ({backlog.bytes / MIB:,.1f} MiB) whose files aren't written yet, since its"
                 f" store is slower than its writers, or away. {self._limit(backlog)} Repeat the"
                 " call later; `commitlog doctor` and the committer's log say what the store does",
@@ -127,21 +182,21 @@ class Unwritten:
         """Return how much waits, and which tables get no more."""
         full = (one for one in self._behind.values() if self._is_full(one))
         return {
-            "unwritten_versions": sum(len(one.sizes) for one in self._behind.values()),
+            "unwritten_versions": sum(len(one.waiting) for one in self._behind.values()),
             "unwritten_bytes": self._bytes,
-            "full_tables": [format_table_id(one.table) for one in full],
+            "full_tables": [format_table_id(one.last.table) for one in full],
         }
 
     def tables(self) -> list[str]:
         """Return the names of the tables whose files are behind."""
-        return [format_table_id(one.table) for one in self._behind.values()]
+        return [format_table_id(one.last.table) for one in self._behind.values()]
 
     def _is_full(self, backlog: _Backlog) -> bool:
-        if len(backlog.sizes) >= self.most.versions:
+        if len(backlog.waiting) >= self.most.versions:
             return True
         return self._bytes > self._room and backlog.bytes * len(self._behind) > self._room
 
     def _limit(self, backlog: _Backlog) -> str:
-        if len(backlog.sizes) >= self.most.versions:
+        if len(backlog.waiting) >= self.most.versions:
             return f"At most {self.most.versions:,} of a table may be (unwritten_versions)."
         return f"All tables' may take {self.most.mib:,} MiB of memory (unwritten_memory)."

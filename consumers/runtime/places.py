@@ -248,7 +248,7 @@ def check_unused(root: Path, log: str) -> None:
         RootMoved: it holds what a log of this name left.
     """
     left = [path for path in ("index.duckdb", "index") if (root / path).exists()]
-    left += [str(path.relative_to(root)) for path in root.glob("checkpoints/*/head.json")]
+    left += [str(path.relative_to(root)) for path in root.glob("checkpoints/*/*.json")]
     owners = set()
     for path in root.glob(f"tables/{MARKS}/*.json"):
         left.append(str(path.relative_to(root)))

@@ -360,9 +360,9 @@ class Committer:
                 return False
             if has_begun:
                 return True
-            has_begun = session.checkpoint()
             # Files that cannot be written now won't come in a few seconds.
-            return not has_begun and bool(session.failing_tables)
+            has_begun = session.checkpoint(is_last=True)
+            return False
 
         self._step_until(is_over, session, leader, feeding)
 

@@ -17,7 +17,7 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
-from consumers.partition.checkpoint import FORMAT, head_path
+from consumers.partition.checkpoint_heads import FORMAT, FORMATS, head_path
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
@@ -88,7 +88,7 @@ def _checkpoint(path: Path) -> Check | str:
         has = json.loads(path.read_bytes()).get("format")
     except ValueError:
         has = "unknown"
-    if has == FORMAT:
+    if has == FORMATS.get(path.name):
         return f"format {has}, which this program reads"
     advice = f"delete {path.parent}: the committer then reads the log from its beginning"
     return Check("checkpoint", Level.WARN, f"format {has}; this program reads {FORMAT}", advice)

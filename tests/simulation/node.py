@@ -225,6 +225,8 @@ class Node:
         self.session = session
         if self._answers is None:
             self._answers = self._listen(log)
+        if session.unwritten.tables():
+            world.count("begun with files owed")
         self._add(process, "files", lambda: session.materializer.step(0), lambda: False, 0.2)
         session.catch_up()
         chain = session.follower.replica.chain
@@ -348,6 +350,8 @@ class Node:
     def _saved(self, prepared: PreparedCheckpoint) -> None:
         self.world.count("checkpoints")
         head = json.loads(prepared.encoded_head())
+        if prepared.owes:
+            self.world.count("checkpoint owes files")
         sequence, digest = head["chain"]["sequence"], bytes.fromhex(head["state_digest"])
         self.world.auditor.digest(sequence, digest, self.process.name)
         if self.world.versions is not None:

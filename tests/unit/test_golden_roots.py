@@ -14,7 +14,8 @@ from commitlog.client.roots import roots_of
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.operations import IcebergChange
-from consumers.partition.checkpoint import FORMAT, HEAD, Checkpoints
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.checkpoint_heads import FORMAT, HEAD
 from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup.writer import back_up

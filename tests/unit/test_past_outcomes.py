@@ -55,7 +55,7 @@ def test_asked_again_a_search_for_versions_continues_where_it_stopped(
         while not found:
             assert len(told) < 10, "it begins again"
             try:
-                found = [o.results[0].version for o, _ in past.decided(head, 1, 4, None)]
+                found = [v.outcome.results[0].version for v, _ in past.decided(head, 1, 4, None)]
             except Unavailable as error:
                 told.append(str(error))
         assert found == [2, 3, 4]

@@ -167,7 +167,7 @@ def test_the_logs_own_properties_are_read_without_its_tables(
     assert part.machine.catalogue.namespaces[()] == (("owner", "me"),)
     assert part.machine.catalogue.namespaces == whole.machine.catalogue.namespaces
     assert part.place == whole.place
-    assert [Path(name).suffix for name in names] == [".json", ".part"]
+    assert [Path(name).suffix for name in names] == [".json", ".json", ".part"], "of both heads"
 
 
 def test_a_checkpoint_that_was_looked_at_is_not_read_again(

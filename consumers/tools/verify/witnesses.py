@@ -26,7 +26,7 @@ from commitlog.errors import (
 from commitlog.model.records import Genesis, Outcome
 from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.checkpoint import head_path
+from consumers.partition.checkpoint_heads import head_path
 from consumers.tools.verify.findings import Problem, ProblemKind
 
 

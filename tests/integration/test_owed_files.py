@@ -1,0 +1,339 @@
+"""Does a table whose store is away leave checkpoints, starts and other tables alone?
+
+And does it get all of its files in the end, whoever leads by then and whatever became of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from commitlog.adapters.lance_refs import versions_with_files
+from commitlog.adapters.storage import LocalStore
+from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
+from commitlog.model.table import Policy
+from consumers.partition import session as session_module
+from consumers.partition import table_writer
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoint_heads import HEAD, OWING
+from consumers.partition.session import Session
+from consumers.partition.table_places import check_tables
+from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.waiting import WAIT_SECONDS, wait_until
+
+
+class Away:
+    """The stores of some tables fail, or hang, while they are away."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tables: set[str] = set()
+        self.hangs = False
+        self.back = threading.Event()
+        create = LocalStore.create
+
+        def held(store: LocalStore, path: str, data: bytes) -> bool:
+            if path.startswith("_versions/") and self._is_away(store._root):
+                if not self.hangs:
+                    raise OSError(errno.EIO, "the store is away")
+                assert self.back.wait(WAIT_SECONDS)
+            return create(store, path, data)
+
+        monkeypatch.setattr(LocalStore, "create", held)
+
+    def _is_away(self, root: str) -> bool:
+        return any(f"/{name}" in root for name in self.tables)
+
+    def come_back(self) -> None:
+        """Let all stores answer."""
+        self.tables = set()
+        self.back.set()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        for name in ("slow", "quick"):
+            made.client.create_table(name, SCHEMA)
+        await_checkpoint(made, HEAD)
+        yield made
+
+
+@pytest.fixture
+def away(running: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
+    made = Away(monkeypatch)
+    yield made
+    made.come_back()
+
+
+def status(running: Service) -> dict[str, Any]:
+    return dict(running.client.runtime().request(0, "status"))
+
+
+def append(running: Service, table: str, *ids: int) -> int:
+    """Commit rows of a table whose files may not follow; return the version."""
+    location = str(running.location(table))
+    operation = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(*ids), location))
+    ticket = running.client.submit(table, operation, read_version=1)
+    version = ticket.result(WAIT_SECONDS, wait="committed").version
+    assert version is not None
+    return version
+
+
+def heads(running: Service) -> dict[str, dict[str, Any]]:
+    folder = running.running[0].committer._options.root / "checkpoints" / "0"
+    found = {}
+    for name in (HEAD, OWING):
+        if (folder / name).exists():
+            found[name] = json.loads((folder / name).read_text())
+    return found
+
+
+def await_checkpoint(running: Service, name: str = OWING) -> dict[str, Any]:
+    """Wait until a checkpoint has everything that is committed by now."""
+    sequence = status(running)["sequence"]
+
+    def is_saved() -> bool:
+        return heads(running).get(name, {}).get("chain", {}).get("sequence", -1) >= sequence
+
+    wait_until(is_saved, "a checkpoint of all that is committed", state=partial(heads, running))
+    return heads(running)[name]
+
+
+def take_over(running: Service) -> None:
+    """Have another committer lead, on the checkpoint that is there now, as after `kill -9`."""
+    root = running.root.parent / f"{running.root.name}-again"
+    folder = running.running[0].committer._options.root / "checkpoints"
+    shutil.copytree(folder, root / "checkpoints")
+    running.running.pop().stop()
+    running.start(root).await_leading()
+
+
+def await_files(running: Service) -> None:
+    wait_until(lambda: not status(running)["unwritten_versions"], "the files")
+
+
+def versions_of(running: Service, table: str) -> list[int]:
+    return [one["version"] for one in lance.dataset(str(running.location(table))).versions()]
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["fails", "hangs"])
+def test_a_store_that_is_away_keeps_no_checkpoint_from_being_saved(
+    running: Service, away: Away, hangs: bool
+) -> None:
+    away.tables, away.hangs = {"slow"}, hangs
+    for number in range(2, 5):
+        assert append(running, "slow", number) == number
+    for number in range(2, 8):
+        running.client.append("quick", rows(number))
+    saved = await_checkpoint(running)
+    assert [(one["table"], one["versions"]) for one in saved["owed"]] == [(["slow"], [2, 4])]
+    assert heads(running)[HEAD]["chain"]["sequence"] < saved["chain"]["sequence"]
+
+    take_over(running)
+    assert running.client.table("slow").version == 4
+    found = status(running)
+    assert found["unwritten_versions"] == 3
+    assert found["unwritten_bytes"] == 0, "the log has them, no committer's memory"
+    assert found["written_sequence"] < saved["owed"][0]["sequence"]
+    running.client.append("quick", rows(8))
+    assert append(running, "slow", 5) == 5
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow") == [1, 2, 3, 4, 5]
+    assert ids_of(lance.dataset(str(running.location("slow")))) == [2, 3, 4, 5]
+    await_checkpoint(running, HEAD)
+    assert OWING not in heads(running)
+
+
+def test_under_latest_only_the_newest_version_gets_its_file(running: Service, away: Away) -> None:
+    running.client.create_table("slow$latest", SCHEMA, policy="latest")
+    await_checkpoint(running, HEAD)
+    away.tables = {"latest"}
+    for number in range(2, 6):
+        append(running, "slow$latest", number)
+    assert await_checkpoint(running)["owed"][0]["versions"] == [2, 5]
+    take_over(running)
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow$latest") == [1, 5]
+    assert ids_of(running.client.open("slow$latest")) == [2, 3, 4, 5]
+    assert ids_of(running.client.open("slow$latest", version=3)) == [2, 3]
+
+
+def test_versions_of_two_tables_that_one_record_made_are_owed_together(
+    running: Service, away: Away
+) -> None:
+    client = running.client
+    client.create_table("twin", SCHEMA)
+    await_checkpoint(running, HEAD)
+    away.tables = {"slow", "twin"}
+    with client.transact(wait="committed") as both:
+        for name in ("slow", "twin", "quick"):
+            both.append(name, rows(2))
+    owed = await_checkpoint(running)["owed"]
+    assert sorted(one["table"] for one in owed) == [["slow"], ["twin"]]
+    take_over(running)
+    assert versions_of(running, "quick") == [1, 2]
+    away.tables = {"slow"}
+    wait_until(lambda: status(running)["unwritten_versions"] == 1, "the files of one of them")
+    assert versions_of(running, "twin") == [1, 2]
+    running.client.append("quick", rows(3))
+    assert [one["table"] for one in await_checkpoint(running)["owed"]] == [["slow"]]
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow") == [1, 2]
+
+
+def test_what_is_owed_of_a_table_follows_it_through_the_log(running: Service, away: Away) -> None:
+    client = running.client
+    for name in ("slow$dropped", "slow$renamed", "slow$thinned"):
+        client.create_table(name, SCHEMA)
+    places = {name: running.location(f"slow${name}") for name in ("dropped", "renamed", "thinned")}
+    await_checkpoint(running, HEAD)
+    away.tables = {"dropped", "renamed", "thinned"}
+    for name in away.tables:
+        for number in (2, 3):
+            append(running, f"slow${name}", number)
+    for operation in (
+        DropTable(("slow", "dropped")),
+        RenameTable(("slow", "renamed"), ("slow", "called")),
+        DeleteTableVersions(("slow", "thinned"), ((1, 2),)),
+    ):
+        client.submit(None, operation).result(WAIT_SECONDS, wait="committed").raise_for_conflict()
+    owed = {one["table"][-1]: one for one in await_checkpoint(running)["owed"]}
+    found = {name: (one["versions"][1], one["end"], one["deleted"]) for name, one in owed.items()}
+    assert found == {
+        "dropped": (3, "dropped", []),
+        "called": (3, "", []),
+        "thinned": (3, "", [[1, 2]]),
+    }
+    take_over(running)
+    away.come_back()
+    await_files(running)
+    there = {name: sorted(versions_with_files(str(at))) for name, at in places.items()}
+    assert there == {"dropped": [1, 2, 3], "renamed": [1, 2, 3], "thinned": [3]}
+    client.append("slow$called", rows(4))
+    assert ids_of(client.open("slow$called")) == [2, 3, 4]
+
+
+def test_a_branch_is_found_once_its_store_is_back(running: Service, away: Away) -> None:
+    client = running.client
+    for number in (2, 3):
+        client.append("slow", rows(number))
+    await_checkpoint(running, HEAD)
+    away.tables = {"tree/"}
+    for name in ("dev", "old"):
+        clone = lance.LanceOperation.Clone(True, None, 3, str(running.location("slow")), name)
+        ticket = client.submit(f"slow@{name}", clone)
+        assert ticket.result(WAIT_SECONDS, wait="committed").status == "committed"
+    append_to_branch = lance.fragment.write_fragments(rows(9), str(running.location("slow@dev")))
+    operation = lance.LanceOperation.Append(append_to_branch)
+    client.submit("slow@dev", operation, read_version=3).result(WAIT_SECONDS, wait="committed")
+    dropped = client.submit(None, DropTable(("slow@old",)))
+    assert dropped.result(WAIT_SECONDS, wait="committed").status == "committed"
+    await_checkpoint(running)
+    take_over(running)
+    away.come_back()
+    await_files(running)
+    table = lance.dataset(str(running.location("slow")))
+    assert list(table.branches.list()) == ["dev"]
+    assert ids_of(table.checkout_version(("dev", None))) == [2, 3, 9]
+
+
+def test_a_dropped_table_whose_store_is_gone_is_given_up(
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away.tables = {"slow"}
+    append(running, "slow", 2)
+    await_checkpoint(running)
+    take_over(running)
+    monkeypatch.setitem(table_writer.GIVEN_UP_AFTER, Policy.EVERY, 1)
+    running.client.submit(None, DropTable(("slow",))).result(WAIT_SECONDS, wait="committed")
+    await_files(running)
+    await_checkpoint(running, HEAD)
+
+
+def test_a_table_that_never_had_a_file_keeps_no_committer_from_starting(
+    running: Service, away: Away
+) -> None:
+    away.tables = {"new"}
+    with pytest.raises(CommitLogError):
+        running.client.create_table("new", SCHEMA, timeout=0.2)
+    wait_until(lambda: status(running)["unwritten_versions"], "the table in the log")
+    shutil.rmtree(running.root / "tables" / "new", ignore_errors=True)
+    await_checkpoint(running)
+    assert check_tables(running.log, running.root) == 3
+    take_over(running)
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "new") == [1]
+
+
+def test_a_stop_saves_what_is_owed(
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "OVERDUE", 1_000)
+    away.tables = {"slow"}
+    append(running, "slow", 2)
+    running.running.pop().stop()
+    running.start().await_leading()
+    assert status(running)["unwritten_bytes"] == 0
+    assert OWING in heads(running)
+    away.come_back()
+    await_files(running)
+
+
+def test_an_older_program_continues_from_the_last_whole_checkpoint(
+    running: Service, away: Away
+) -> None:
+    """It knows one head only, and what it saves counts for a newer program as well."""
+    away.tables = {"slow"}
+    append(running, "slow", 2)
+    owing = await_checkpoint(running)
+    folder = running.root / "checkpoints" / "0"
+    running.running.pop().stop()
+    whole = json.loads((folder / HEAD).read_text())
+    assert whole["format"] == 3
+    assert not whole.get("owed")
+    assert all((folder / f"{entry[1]}.part").exists() for entry in whole["parts"].values())
+    genesis, identity = running.log.genesis(), running.log.identity()
+    newest = Checkpoints(running.root, identity, genesis).load()
+    assert newest is not None
+    assert newest.chain.sequence == owing["chain"]["sequence"]
+    # The older program reads the other one, and dies after it has saved, before it tidies up.
+    (folder / OWING).rename(folder / "aside")
+    older = Checkpoints(running.root, identity, genesis)
+    before = older.load()
+    assert before is not None
+    assert before.owed == ()
+    session = Session(running.log, genesis, older)
+    session.catch_up()
+    (folder / "aside").rename(folder / "kept")
+    older.save(Checkpoint.of(session.follower.machine, session.follower.replica))
+    session.close()
+    assert not (folder / "kept").exists()
+    (folder / OWING).write_text(json.dumps(owing))
+    found = Checkpoints(running.root, identity, genesis).load()
+    assert found is not None
+    assert found.owed == ()
+
+
+def test_a_damaged_head_that_owes_files_is_refused(running: Service, away: Away) -> None:
+    away.tables = {"slow"}
+    append(running, "slow", 2)
+    await_checkpoint(running)
+    running.running.pop().stop()
+    path = running.root / "checkpoints" / "0" / OWING
+    path.write_text(path.read_text().replace('"versions": [2, 2]', '"versions": [9, 9]'))
+    with pytest.raises(CorruptLog, match="owing.json is damaged"):
+        Checkpoints(running.root, running.log.identity(), running.log.genesis()).load()
