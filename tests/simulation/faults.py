@@ -315,7 +315,9 @@ class Faults:
             self.count("one location fails for a while")
             location = self.world.scheduler.random.choice(tables).location
             self.world.objects.failing.add(location)
-            self._later(3.0, lambda: self.world.objects.failing.discard(location))
+            # For longer than a checkpoint waits for its files, too.
+            seconds = 8.0 if self.world.seed % 3 == 0 else 3.0
+            self._later(seconds, lambda: self.world.objects.failing.discard(location))
 
     def _clock_jumps(self) -> None:
         self.count("clock jump")
