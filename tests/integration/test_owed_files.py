@@ -103,7 +103,8 @@ def await_checkpoint(running: Service, name: str = OWING) -> dict[str, Any]:
     sequence = status(running)["sequence"]
 
     def is_saved() -> bool:
-        return heads(running).get(name, {}).get("chain", {}).get("sequence", -1) >= sequence
+        found = heads(running).get(name)
+        return found is not None and int(found["chain"]["sequence"]) >= sequence
 
     wait_until(is_saved, "a checkpoint of all that is committed", state=partial(heads, running))
     return heads(running)[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
@@ -67,7 +68,7 @@ def test_a_bug_keeps_its_calls_and_rows_stay_rows() -> None:
 def test_a_refused_stream_has_a_reader_that_says_so() -> None:
     """Without one, Spark's last line was an UnboundLocalError of its own."""
     given = {"kafka.bootstrap.servers": "h:1", "table": "a$b"}
-    reader = CommitLogDataSource(given).streamReader(StructType())
+    reader: Any = CommitLogDataSource(given).streamReader(StructType())
     for ask in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
         with pytest.raises(InvalidRequest, match="a stream reads changes, or the log") as caught:
             ask()
