@@ -11,6 +11,7 @@ import os
 import ssl
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 LOOK_SECONDS = 0.5
 
@@ -34,6 +35,7 @@ class Certificates:
         """Read the files; OSError or ValueError if they can't be used."""
         self._tls = tls
         self._seen = self._state()
+        self._authorities, self._believed_since = _authorities(tls), 0.0
         self._newest = _context(tls)
         self._looked_at = time.monotonic()
         self._problem = ""
@@ -43,19 +45,29 @@ class Certificates:
         whether to go on with another one."""
         self.context.sni_callback = self._choose
 
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    def _choose(
+        self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext
+    ) -> int | None:
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
             self._looked_at = now
             self._look()
         connection.context = self._newest
+        # Who goes on with an earlier session shows no certificate again.
+        earlier = connection.session if connection.session_reused else None
+        if earlier is not None and earlier.time <= self._believed_since:
+            return ssl.ALERT_DESCRIPTION_CERTIFICATE_UNKNOWN  # a client then begins anew
+        return None
 
     def _look(self) -> None:
         before, self._problem = self._problem, ""
         try:
             if (seen := self._state()) != self._seen:
+                authorities = _authorities(self._tls)
                 self._newest = _context(self._tls)
                 self._seen = seen
+                if authorities != self._authorities:
+                    self._authorities, self._believed_since = authorities, time.time()
                 logger.info("%s was read again", self._tls.certificate)
         except (OSError, ValueError) as error:  # one of two files may be there already
             self._problem = str(error)
@@ -69,11 +81,16 @@ class Certificates:
         return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
 
 
+def _authorities(tls: Tls) -> bytes:
+    return Path(tls.client_ca).read_bytes() if tls.client_ca else b""
+
+
 def _context(tls: Tls) -> ssl.SSLContext:
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A key with a password would have OpenSSL ask for it on the terminal.
     found.load_cert_chain(tls.certificate, tls.key, password="")
     if tls.client_ca:
         found.verify_mode = ssl.CERT_REQUIRED
+        found.num_tickets = 0  # TLS 1.3 needs no earlier session: each client shows its certificate
         found.load_verify_locations(tls.client_ca)
     return found

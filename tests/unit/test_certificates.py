@@ -1,0 +1,105 @@
+"""Who gets in with TLS when the files of the server's certificate and authorities change?"""
+
+import shutil
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from consumers.servers.security import certificates
+from consumers.servers.security.certificates import Certificates, Tls
+
+Made = tuple[Path, Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Made]:
+    pytest.importorskip("cryptography")
+    from tests.certificates import make_certificate
+
+    monkeypatch.setattr(certificates, "LOOK_SECONDS", -1.0)
+
+    def made(name: str) -> Made:
+        (tmp_path / name).mkdir()
+        return make_certificate(tmp_path / name)
+
+    return made
+
+
+def spoken(
+    served: ssl.SSLContext, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLObject:
+    """Return a client's end of a connection on which an answer came; SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(to_client, to_server, session=session)
+    server = served.wrap_bio(to_server, to_client, server_side=True)
+    for step in (client.do_handshake, server.do_handshake, client.do_handshake):
+        try:
+            step()
+        except ssl.SSLWantReadError:
+            continue
+    server.do_handshake()
+    client.do_handshake()
+    server.write(b"answer")
+    assert client.read() == b"answer"
+    for end in (client, server, client):  # an end without a farewell would end the session, too
+        try:
+            end.unwrap()
+        except ssl.SSLWantReadError:
+            continue
+    return client
+
+
+def client_of(own: Made, version: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(*own)
+    context.maximum_version = version
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_whose_authority_was_removed_does_not_come_back(
+    tmp_path: Path, make: Callable[[str], Made], version: ssl.TLSVersion
+) -> None:
+    """Who goes on with an earlier session shows no certificate, so none would be checked."""
+    (shown, key), client, other = make("server"), make("client"), make("other")
+    authority = tmp_path / "authority.pem"
+    shutil.copy(client[0], authority)
+    served = Certificates(Tls(str(shown), str(key), str(authority))).context
+    context = client_of(client, version)
+    session = spoken(served, context).session
+    shutil.copy(client[0], tmp_path / "same.pem")
+    (tmp_path / "same.pem").replace(authority)  # the files of a Kubernetes secret are all new
+    again = spoken(served, context, session)
+    assert again.session_reused is (version is ssl.TLSVersion.TLSv1_2)
+    shutil.copy(other[0], authority)
+    for earlier in (again.session, None):
+        with pytest.raises(ssl.SSLError, match=r"(?i)callback|certificate"):
+            spoken(served, context, earlier)
+    assert spoken(served, client_of(other, version))
+
+
+def test_files_that_are_swapped_by_a_link_are_read_again(
+    tmp_path: Path, make: Callable[[str], Made]
+) -> None:
+    """So a Kubernetes secret changes: one link leads from the old folder to the new one."""
+    links, clients = tmp_path / "..data", make("client")
+    (first, _), (second, _) = make("first"), make("second")
+    links.symlink_to(first.parent.name)
+    for name in ("certificate.pem", "key.pem"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    served = Certificates(Tls(*(str(tmp_path / n) for n in ("certificate.pem", "key.pem")))).context
+    context = client_of(clients, ssl.TLSVersion.TLSv1_3)
+
+    def shown() -> bytes | None:
+        return spoken(served, context).getpeercert(binary_form=True)
+
+    before = shown()
+    assert before == ssl.PEM_cert_to_DER_cert(first.read_text())
+    (tmp_path / "..new").symlink_to(second.parent.name)
+    (tmp_path / "..new").replace(links)
+    assert shown() == ssl.PEM_cert_to_DER_cert(second.read_text())
+    links.unlink()
+    assert shown() == ssl.PEM_cert_to_DER_cert(second.read_text())
