@@ -123,7 +123,8 @@ def _tables_in(
         ]
         if limit is None or asked is None or len(told) < asked or len(names) > limit:
             return names
-        after = told[-1][0]
+        # A leader looks through all of its names each time.
+        after, asked = told[-1][0], 2 * asked
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
