@@ -107,3 +107,10 @@ def test_no_route_names_what_a_stranger_may_not_see(world: World) -> None:
         assert not leaks
     everything = set[str]().union(*(names for _, names in told(world, OWNER)))
     assert everything == HIDDEN - {"cellar_view"}, "what its owner is told by the same questions"
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/cellar/tables", "/v1/config"])
+def test_a_slash_at_the_end_takes_no_other_grant(world: World, path: str) -> None:
+    asked = world.send("GET", path, b"", GUEST)
+    assert asked[0] == 200, asked
+    assert world.send("GET", f"{path}/", b"", GUEST) == asked

@@ -134,6 +134,7 @@ def _lists(path: str) -> bool:
 
 
 def _needs_of_path(path: str, method: str) -> Iterator[Need]:
+    path = path.rstrip("/")  # it only leads to the same without a slash
     table, namespace = _TABLE.fullmatch(path), _NAMESPACE.fullmatch(path)
     is_reading = method in ("GET", "HEAD")
     if path == "/v1/config" or (is_reading and _lists(path)):
