@@ -81,6 +81,20 @@ def test_a_client_whose_authority_was_removed_does_not_come_back(
     assert spoken(served, client_of(other, version))
 
 
+def test_a_file_of_authorities_that_cannot_be_used_is_named(
+    tmp_path: Path, make: Callable[[str], Made], caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenSSL's own words name no file, and the certificate's alone would mislead."""
+    (shown, key), client = make("server"), make("client")
+    authority = tmp_path / "authority.pem"
+    shutil.copy(client[0], authority)
+    served = Certificates(Tls(str(shown), str(key), str(authority))).context
+    authority.write_text("")
+    assert spoken(served, client_of(client, ssl.TLSVersion.TLSv1_3))
+    assert str(authority) in caplog.text
+    assert "the previous ones stay" in caplog.text
+
+
 def test_files_that_are_swapped_by_a_link_are_read_again(
     tmp_path: Path, make: Callable[[str], Made]
 ) -> None:

@@ -506,7 +506,7 @@ def test_a_certificate_that_is_renewed_is_shown_to_who_connects_then(
         shutil.copy(first, tmp_path / "old.pem")
         shutil.copy(second, first)  # its key isn't there yet
         assert is_served(tmp_path / "old.pem", client)
-        assert "the previous one stays" in caplog.text
+        assert "the previous ones stay" in caplog.text
         shutil.copy(its_key, key)
         assert is_served(second, client)
         assert not is_served(tmp_path / "old.pem", client)

@@ -72,13 +72,16 @@ class Certificates:
         except (OSError, ValueError) as error:  # one of two files may be there already
             self._problem = str(error)
             if self._problem != before:
-                name = self._tls.certificate
-                logger.error("%s cannot be used, the previous one stays: %s", name, error)
+                names = ", ".join(_paths(self._tls))
+                logger.error("%s: cannot be used, the previous ones stay: %s", names, error)
 
     def _state(self) -> list[tuple[int, int, int]]:
-        tls = self._tls
-        found = [os.stat(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        found = [os.stat(path) for path in _paths(self._tls)]
         return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
+
+
+def _paths(tls: Tls) -> list[str]:
+    return [path for path in (tls.certificate, tls.key, tls.client_ca) if path]
 
 
 def _authorities(tls: Tls) -> bytes:
