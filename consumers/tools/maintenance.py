@@ -158,7 +158,7 @@ class Maintenance:
             self._tried[info.name] = info.version
             try:
                 is_due = self._due.get(info.incarnation, math.inf) <= time.monotonic()
-                if is_due or self._seen.get(info.incarnation) != _state_of(info):
+                if is_due or not self._is_done(info):
                     look = partial(self._look_at, info, dry_run=dry_run)
                     turns = self._turns
                     acts += look() if turns is None else turns.take(info.incarnation, look)
@@ -173,7 +173,7 @@ class Maintenance:
         if not dry_run and not stop.is_set():
             self._looked = looked
             if only is None:
-                is_done = all(one.incarnation in self._seen for one in tables if one.version)
+                is_done = all(map(self._is_done, tables))
                 self._rested_at = before if is_done else None
             self._tell()
         return acts
@@ -183,6 +183,10 @@ class Maintenance:
         if self._rested_at != self._decided():
             return False
         return min(self._due.values(), default=math.inf) > time.monotonic()
+
+    def _is_done(self, info: TableInfo) -> bool:
+        """Return True if nothing was left to do as of a table's present state."""
+        return info.version < 1 or self._seen.get(info.incarnation) == _state_of(info)
 
     def _decided(self) -> list[int]:
         """Return by partition how many outcomes its leader has."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -180,6 +181,22 @@ def test_tables_at_rest_are_not_described_again(
     asked.clear()
     maintenance.look_at_tables(only=("b", "gone"))
     assert ("tables",) not in asked
+
+
+def test_a_table_whose_look_failed_is_looked_at_again_though_nothing_is_decided(
+    made: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.client.create_table("t", SCHEMA)
+    made.client.append("t", rows(0))
+    maintenance = Maintenance(made.client)
+    maintenance.look()
+    assert maintenance._is_at_rest()
+    for number in range(15):
+        made.client.append("t", rows(number))
+    with monkeypatch.context() as away:
+        away.setattr(table_acts.TableActs, "due", Mock(side_effect=OSError("its store is away")))
+        maintenance.look()
+    assert not maintenance._is_at_rest()
 
 
 def test_a_table_at_rest_is_looked_at_once_its_properties_change(made: Service) -> None:
