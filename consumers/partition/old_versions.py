@@ -169,6 +169,8 @@ class OldVersions:
         reached = self._reached.pop(head.incarnation, table)
         if base < reached.version < min(wanted):
             table, base, state = reached, reached.version, reached.manifest
+        elif reached.version > base:
+            self._reached[head.incarnation] = reached  # of who asked for a later version
         began: int | None = None
         try:
             for valid, submitted in self._past.decided(head, base, last, state):

@@ -63,8 +63,9 @@ def test_asked_again_a_search_for_versions_continues_where_it_stopped(
         assert all("continues where it stopped" in one for one in told)
 
 
+@pytest.mark.parametrize("others", [False, True], ids=["", "others ask for earlier ones"])
 def test_asked_again_making_a_version_continues_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:
     """Under `latest` a million versions may be missing, which takes longer than a search may."""
     monkeypatch.setattr(past_outcomes, "ValidOutcomes", OneByOne)
@@ -84,6 +85,9 @@ def test_asked_again_making_a_version_continues_where_it_stopped(
             assert (asked := asked + 1) < 20, "it begins again"
             with suppress(Unavailable):
                 made = old.materialize(head, 19)
+            if others and not made:
+                earlier = old.materialize(head, 2)
+                (running.location("t") / earlier).unlink()
         assert asked > 2
         assert list(versions_with_files(str(running.location("t")))) == [19], "and no other"
         assert ids_of(running.client.open("t", 19)) == list(range(18))
