@@ -112,10 +112,12 @@ class OwedWriter:
                 files.written_version = reached
             follow_branch(self._open_store, files, [change])
             if is_every:
-                changes = max(0, owed.changes - 1)
+                # It may tell of versions that were paid before, so the last is paid with the rest.
+                paid = int(owed.changes > 1)
+                changes = owed.changes - paid
                 owed = replace(owed, first=reached + 1, base=reached, changes=changes)
                 files.owed = owed
-                files.paid += 1
+                files.paid += paid
         if reached < last:
             name = format_table_id(owed.table)
             raise CorruptLog(f"the log lacks version {last} of {name}; run `commitlog verify`")
