@@ -21,7 +21,7 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.branch_names import FOLDER
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
@@ -73,6 +73,8 @@ class OwedWriter:
             clock=clock,
         )
         self._old.rules = lambda: machine.rules
+        self._reached: dict[str, tuple[int, ManifestState]] = {}
+        """By incarnation, under `latest`: where reading took too long. The next try goes on."""
 
     def __call__(self, files: TableFiles, write_version: WriteVersion) -> None:
         """Write the next versions of what is owed; with the last ones, do the rest as well."""
@@ -130,13 +132,23 @@ class OwedWriter:
         head, there = _head(owed), versions_in(files.store)
         if owed.base and owed.end is None and not there:
             raise FileNotFoundError(f"{owed.location} has no manifests: is its disk mounted?")
+        base, state = self._reached.pop(owed.incarnation, (0, None))
         try:
-            base, state = self._old.newest_before(head, owed.first, files.store, there)
+            if state is None:
+                base, state = self._old.newest_before(head, owed.first, files.store, there)
         except DecodeError as error:
             raise CorruptLog(f"a manifest in {owed.location} cannot be read: {error}") from error
         if not base and not owed.base and FOLDER in owed.location:
             base = owed.first - 1  # a branch begins with a version of its table
-        yield from self._old.made_after(head, base, last, state)
+        try:
+            for made in self._old.made_after(head, base, last, state):
+                base, state = made[0].version, made[1]
+                yield made
+        except Unavailable:
+            # Under `every` the files are where it goes on.
+            if owed.policy is not Policy.EVERY and state is not None:
+                self._reached[owed.incarnation] = base, state
+            raise
 
     def _end_branch(self, files: TableFiles, owed: Owed) -> None:
         """Remove the reference of a branch that was dropped."""

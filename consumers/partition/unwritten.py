@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from commitlog.core.catalogue.version_deletion import merged
@@ -124,7 +124,10 @@ class Unwritten:
     def adopt(self, owed: Owed) -> None:
         """Take what a checkpoint owes of a table: its changes wait, and hold nothing."""
         backlog = _Backlog(owed.change(owed.end or ChangeKind.VERSION))
-        backlog.waiting.extend(repeat((0, owed.first, owed.sequence), owed.changes))
+        # A version is filed as one change, and with the last one those that made none.
+        versions = chain(range(owed.first, owed.last + 1), repeat(0))
+        waiting = islice(versions, owed.changes)
+        backlog.waiting.extend((0, version, owed.sequence) for version in waiting)
         backlog.version, backlog.deleted = owed.last, owed.deleted
         self._behind[owed.incarnation] = backlog
         if owed.changes >= self.most.versions:

@@ -19,13 +19,15 @@ import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
-from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.codecs.manifest_file import parse_manifest_name
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
 from commitlog.model.table import Policy
 from consumers.partition import session as session_module
 from consumers.partition import table_writer
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_heads import HEAD, OWING
+from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -37,12 +39,14 @@ class Away:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tables: set[str] = set()
+        self.after = 0
+        """Versions up to this one are stored all the same."""
         self.hangs = False
         self.back = threading.Event()
         create = LocalStore.create
 
         def held(store: LocalStore, path: str, data: bytes) -> bool:
-            if path.startswith("_versions/") and self._is_away(store._root):
+            if path.startswith("_versions/") and self._is_away(store._root, path):
                 if not self.hangs:
                     raise OSError(errno.EIO, "the store is away")
                 assert self.back.wait(WAIT_SECONDS)
@@ -50,8 +54,10 @@ class Away:
 
         monkeypatch.setattr(LocalStore, "create", held)
 
-    def _is_away(self, root: str) -> bool:
-        return any(f"/{name}" in root for name in self.tables)
+    def _is_away(self, root: str, path: str) -> bool:
+        manifest = parse_manifest_name(path.split("/")[-1])
+        is_late = manifest is None or manifest.version > self.after
+        return is_late and any(f"/{name}" in root for name in self.tables)
 
     def come_back(self) -> None:
         """Let all stores answer."""
@@ -112,9 +118,9 @@ def await_checkpoint(running: Service, name: str = OWING) -> dict[str, Any]:
 
 def take_over(running: Service) -> None:
     """Have another committer lead, on the checkpoint that is there now, as after `kill -9`."""
-    root = running.root.parent / f"{running.root.name}-again"
-    folder = running.running[0].committer._options.root / "checkpoints"
-    shutil.copytree(folder, root / "checkpoints")
+    last = running.running[0].committer._options.root
+    root = last.parent / f"{last.name}-again"
+    shutil.copytree(last / "checkpoints", root / "checkpoints")
     running.running.pop().stop()
     running.start(root).await_leading()
 
@@ -169,6 +175,53 @@ def test_under_latest_only_the_newest_version_gets_its_file(running: Service, aw
     assert versions_of(running, "slow$latest") == [1, 5]
     assert ids_of(running.client.open("slow$latest")) == [2, 3, 4, 5]
     assert ids_of(running.client.open("slow$latest", version=3)) == [2, 3]
+
+
+def test_a_store_that_goes_away_again_gets_the_rest_from_the_next_leader(
+    running: Service, away: Away
+) -> None:
+    away.tables = {"slow"}
+    for number in range(2, 7):
+        append(running, "slow", number)
+    await_checkpoint(running)
+    take_over(running)
+    away.after = 3
+    wait_until(lambda: status(running)["unwritten_versions"] == 3, "two files")
+    running.client.append("quick", rows(2))
+    [owed] = await_checkpoint(running)["owed"]
+    assert (owed["versions"], owed["changes"], owed["base"]) == ([4, 6], 3, 3)
+    take_over(running)
+    append(running, "slow", 7)
+    assert status(running)["unwritten_versions"] == 4
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow") == [1, 2, 3, 4, 5, 6, 7]
+    assert running.running[0].failure is None
+
+
+def test_reading_that_takes_too_long_goes_on_from_where_it_stopped(
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.client.create_table("slow$latest", SCHEMA, policy="latest")
+    await_checkpoint(running, HEAD)
+    away.tables = {"latest"}
+    for number in range(2, 7):
+        append(running, "slow$latest", number)
+    await_checkpoint(running)
+    take_over(running)
+    made_after = OldVersions.made_after
+
+    def three(*args: Any) -> Iterator[Any]:
+        for number, made in enumerate(made_after(*args)):
+            if number == 3:
+                raise Unavailable("searching took too long")
+            yield made
+
+    monkeypatch.setattr(OldVersions, "made_after", three)
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow$latest") == [1, 6]
+    assert ids_of(running.client.open("slow$latest")) == [2, 3, 4, 5, 6]
 
 
 def test_versions_of_two_tables_that_one_record_made_are_owed_together(
