@@ -37,6 +37,7 @@ from consumers.partition.checkpoint_heads import (
     FORMATS,
     HEAD,
     OWING,
+    advice_without,
     files_of,
     head_path,
     newest_head,
@@ -370,7 +371,6 @@ class Checkpoints:
             raise wrong
 
     def _corrupt(self, what: str) -> CorruptLog:
-        return CorruptLog(
-            f"checkpoint {self._folder}: {what}. Delete this folder; the committer then reads "
-            "the log from its beginning"
-        )
+        newest = self._head()
+        advice = advice_without(newest[0] if newest else HEAD, self._folder.names())
+        return CorruptLog(f"checkpoint {self._folder}: {what}. {advice}")

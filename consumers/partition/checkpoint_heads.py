@@ -7,6 +7,7 @@ removes the other one when it saves a checkpoint itself. The parts of both are t
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from math import inf
 from pathlib import Path
 
@@ -54,9 +55,17 @@ def files_of(head: bytes | None) -> set[str]:
         return set()
 
 
+def advice_without(head: str, names: Collection[str]) -> str:
+    """Say what to do if a head can't be used, in a folder with these files."""
+    other = HEAD if head == OWING else OWING
+    if other in names:
+        return f"Delete {head} in this folder; the committer then continues from {other}"
+    return "Delete this folder; the committer then reads the log from its beginning"
+
+
 def _position(head: bytes) -> float:
     """Return how far a head is in the outcomes; one that can't be read is not passed over."""
     try:
         return int(json.loads(head)["outcomes_position"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return inf

@@ -6,6 +6,7 @@ Each finding that isn't of this program's version says what to do, in the order 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -17,7 +18,7 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
-from consumers.partition.checkpoint_heads import FORMAT, FORMATS, head_path
+from consumers.partition.checkpoint_heads import FORMATS, advice_without, head_path
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
@@ -85,13 +86,15 @@ def _checkpoint(path: Path) -> Check | str:
     if not path.is_file():
         return "none: a committer reads the log from its beginning"
     try:
-        has = json.loads(path.read_bytes()).get("format")
-    except ValueError:
+        has = json.loads(path.read_bytes())["format"]
+    except (ValueError, LookupError, TypeError):
         has = "unknown"
-    if has == FORMATS.get(path.name):
+    reads = FORMATS[path.name]
+    if has == reads:
         return f"format {has}, which this program reads"
-    advice = f"delete {path.parent}: the committer then reads the log from its beginning"
-    return Check("checkpoint", Level.WARN, f"format {has}; this program reads {FORMAT}", advice)
+    text = f"{path}: format {has}; this program reads {reads}"
+    advice = advice_without(path.name, os.listdir(path.parent))
+    return Check("checkpoint", Level.WARN, text, advice)
 
 
 def _index(root: Path) -> str:

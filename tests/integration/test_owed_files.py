@@ -30,6 +30,7 @@ from consumers.partition.checkpoint_heads import HEAD, OWING
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
+from consumers.tools import upgrade
 from tests.service import SCHEMA, Service, ids_of, rows, service
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -383,11 +384,36 @@ def test_an_older_program_continues_from_the_last_whole_checkpoint(
 
 
 def test_a_damaged_head_that_owes_files_is_refused(running: Service, away: Away) -> None:
+    """Then the whole checkpoint beside it spares reading the log from its beginning."""
     away.tables = {"slow"}
     append(running, "slow", 2)
     await_checkpoint(running)
     running.running.pop().stop()
     path = running.root / "checkpoints" / "0" / OWING
-    path.write_text(path.read_text().replace('"versions": [2, 2]', '"versions": [9, 9]'))
-    with pytest.raises(CorruptLog, match="owing.json is damaged"):
-        Checkpoints(running.root, running.log.identity(), running.log.genesis()).load()
+    good = path.read_text()
+    checkpoints = Checkpoints(running.root, running.log.identity(), running.log.genesis())
+    for bad in (
+        good.replace('"versions": [2, 2]', '"versions": [9, 9]'),
+        good.replace('"format": 4', '"format": 99'),
+        good[:100],
+        "",
+        "[]",
+        '{"outcomes_position": Infinity}',
+    ):
+        path.write_text(bad)
+        with pytest.raises(CorruptLog, match=r"owing.json .* Delete owing.json in this folder"):
+            checkpoints.load()
+        [found, _] = upgrade._kept(running.root, 1)
+        assert "format 4, which" in found.message or "Delete owing.json" in found.advice
+    path.unlink()
+    whole = checkpoints.load()
+    assert whole is not None
+    assert whole.owed == ()
+    path.write_text(good)
+    (path.parent / HEAD).write_text("")
+    with pytest.raises(CorruptLog, match=r"head.json .* continues from owing.json"):
+        checkpoints.load()
+    (path.parent / HEAD).unlink()
+    newest = checkpoints.load()
+    assert newest is not None
+    assert newest.owed
