@@ -114,7 +114,7 @@ class OwedWriter:
                 files.written_version = reached
             follow_branch(self._open_store, files, [change])
             if is_every:
-                # It may tell of versions that were paid before, so the last is paid with the rest.
+                # The last change is paid with the rest: until then, checkpoints tell of the debt.
                 paid = int(owed.changes > 1)
                 changes = owed.changes - paid
                 owed = replace(owed, first=reached + 1, base=reached, changes=changes)
