@@ -39,7 +39,7 @@ from consumers.partition.checkpoint_heads import (
     OWING,
     advice_without,
     files_of,
-    head_path,
+    folder_of,
     newest_head,
     read_head,
 )
@@ -125,7 +125,7 @@ class Checkpoints:
         folder: Folder | None = None,
     ) -> None:
         """Keep them below `root`, for this log and no other."""
-        self._folder: Folder = folder or DiskFolder(head_path(root, genesis.partition).parent)
+        self._folder: Folder = folder or DiskFolder(folder_of(root, genesis.partition))
         self._genesis = genesis
         self._identity = {
             **asdict(identity),

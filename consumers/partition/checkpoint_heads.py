@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
-from consumers.partition.folders import Folder
+from consumers.partition.folders import DiskFolder, Folder
 
 HEAD, FORMAT = "head.json", 3
 OWING, OWING_FORMAT = "owing.json", 4
@@ -19,10 +20,17 @@ OWING, OWING_FORMAT = "owing.json", 4
 FORMATS = {HEAD: FORMAT, OWING: OWING_FORMAT}
 
 
+def folder_of(root: Path, partition: int) -> Path:
+    """Return where a partition's checkpoint is."""
+    return root / "checkpoints" / str(partition)
+
+
 def head_path(root: Path, partition: int) -> Path:
-    """Return where the head of a partition's newest checkpoint is."""
-    folder = root / "checkpoints" / str(partition)
-    return folder / OWING if (folder / OWING).is_file() else folder / HEAD
+    """Return where the head is from which a committer continues, or would be if there were one."""
+    folder, found = folder_of(root, partition), None
+    with suppress(OSError):  # whoever reads it hears of that
+        found = newest_head(DiskFolder(folder))
+    return folder / (HEAD if found is None else found[0])
 
 
 def read_head(folder: Folder, name: str) -> bytes | None:

@@ -26,7 +26,7 @@ from commitlog.model.table import Policy
 from consumers.partition import session as session_module
 from consumers.partition import table_writer
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.checkpoint_heads import HEAD, OWING
+from consumers.partition.checkpoint_heads import HEAD, OWING, head_path
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
@@ -387,6 +387,7 @@ def test_an_older_program_continues_from_the_last_whole_checkpoint(
     found = Checkpoints(running.root, identity, genesis).load()
     assert found is not None
     assert found.owed == ()
+    assert head_path(running.root, 0) == folder / HEAD
 
 
 def test_a_damaged_head_that_owes_files_is_refused(running: Service, away: Away) -> None:
