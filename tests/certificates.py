@@ -9,9 +9,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+DAY = datetime.timedelta(days=1)
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Return the paths of a certificate and its key."""
+
+def make_certificate(
+    folder: Path, *, begins: datetime.timedelta = -DAY, ends: datetime.timedelta = DAY
+) -> tuple[Path, Path]:
+    """Return the paths of a certificate, valid from and until so long from now, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
     now = datetime.datetime.now(datetime.UTC)
@@ -21,8 +25,8 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now + begins)
+        .not_valid_after(now + ends)
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
             critical=False,

@@ -111,7 +111,7 @@ ONLY_IN = {
         "consumers/tools/row_stream.py",
     ),
     "jwt": ("consumers/servers/security/tokens.py",),
-    "cryptography": ("consumers/servers/security/tokens.py",),
+    "cryptography": ("consumers/servers/security/tokens.py", "consumers/runtime/certificate.py"),
     "prometheus_client": ("consumers/servers/metrics.py", "consumers/servers/leader_metrics.py"),
     "opentelemetry": ("commitlog/adapters/tracing.py", "consumers/servers/observing.py"),
     "starlette": (

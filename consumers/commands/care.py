@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 def doctor(*, where: Where = HERE, strict: Flag = False, as_json: AsJson = False) -> ExitCode:
     """Check everything that the service depends on, with advice for each problem.
 
-    Checks Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, clock, places,
-    storage, leader, versions and index. Changes nothing. Exits with 1 if a check failed.
+    Checks Python, settings, Java, Kafka's jars, disk, the server's certificate, cluster, topics,
+    durability, clock, places, storage, leader, versions and index. Changes nothing. Exits with 1 if
+    a check failed.
 
     Parameters
     ----------

@@ -6,6 +6,8 @@ and principals, those that a leader counts by themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -61,6 +63,14 @@ class Metrics:
     def outcome(self, outcome: Outcome, seconds: float) -> None:
         """Count an outcome of what this server submitted."""
         self._commit_seconds.labels(str(outcome.status)).observe(seconds)
+
+    def certificate(self, ends: Callable[[], float]) -> None:
+        """Show until when the server's certificate is valid, in seconds since 1970."""
+        Gauge(
+            "commitlog_http_certificate_expiry_timestamp_seconds",
+            "When the certificate expires that this server shows to its clients.",
+            registry=self.registry,
+        ).set_function(ends)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -165,7 +165,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
-        **_tls_of(settings.tls),
+        **_tls_of(settings),
     )
     server = _Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
@@ -236,8 +236,9 @@ class _Server(uvicorn.Server):
                     await self._ended.wait()
 
 
-def _tls_of(tls: Tls | None) -> dict[str, Any]:
-    if tls is None:
+def _tls_of(settings: ServerSettings) -> dict[str, Any]:
+    if settings.tls is None:
         return {}
-    context = Certificates(tls).context
-    return {"ssl_context_factory": lambda config, default: context}
+    certificates = Certificates(settings.tls)
+    settings.metrics.certificate(lambda: certificates.validity.ends)
+    return {"ssl_context_factory": lambda config, default: certificates.context}

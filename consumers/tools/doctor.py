@@ -27,6 +27,7 @@ from consumers.broker.jars import cache_root
 from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
+from consumers.runtime.certificate import validity_of
 from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
@@ -51,6 +52,7 @@ STORE_ADVICE = (
 
 
 PLACES_ADVICE = "start nothing before this is right"
+TLS_ADVICE = "renew it and replace the file; HTTP servers read it again within a second"
 RIGHTS_ADVICE = "run this as the user that the service has"
 
 
@@ -62,6 +64,8 @@ def doctor(config: Config, say: Callable[[str], None] = lambda text: None) -> It
     yield _jars()
     if config.root is not None:
         yield finding("disk", partial(_disk, "disk", config.root), RIGHTS_ADVICE)
+    if config.tls_certificate:
+        yield finding("certificate", partial(_certificate, config.tls_certificate), TLS_ADVICE)
     yield from _stores(config)
     yield from _cluster(config, say)
 
@@ -126,6 +130,14 @@ def _disk(name: str, path: Path) -> Check:
     if free < DISK_FREE_MINIMUM:
         return Check(name, Level.WARN, found, "make room: a full disk stops the broker")
     return Check(name, Level.OK, found)
+
+
+def _certificate(path: str) -> Check:
+    validity = validity_of(path)
+    level = Level.OK if validity.is_renewed() else Level.WARN
+    if not validity.is_valid():
+        level = Level.FAIL
+    return Check("certificate", level, f"{path} {validity}", TLS_ADVICE)
 
 
 def _stores(config: Config) -> Iterator[Check]:

@@ -1,14 +1,21 @@
 """Who gets in with TLS when the files of the server's certificate and authorities change?"""
 
+import logging
 import shutil
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from consumers.runtime.config import load
+from consumers.servers.metrics import Metrics
 from consumers.servers.security import certificates
 from consumers.servers.security.certificates import Certificates, Tls
+from consumers.servers.server import ServerSettings, _tls_of
+from consumers.tools.doctor import doctor
+from consumers.views.health import Check, Level
 
 Made = tuple[Path, Path]
 
@@ -117,3 +124,74 @@ def test_files_that_are_swapped_by_a_link_are_read_again(
     assert shown() == ssl.PEM_cert_to_DER_cert(second.read_text())
     links.unlink()
     assert shown() == ssl.PEM_cert_to_DER_cert(second.read_text())
+
+
+def diagnosis(certificate: Path) -> Check:
+    found = doctor(load({"tls_certificate": certificate}))
+    return next(one for one in found if one.name == "certificate")
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "level", "said"),
+    [
+        (-2, -1, logging.ERROR, "expired on 2"),
+        (1, 2, logging.ERROR, "is not valid before 2"),
+        (-77, 13, logging.WARNING, "expires on 2"),
+        (-9, 1, logging.WARNING, ", in 1.0 days"),
+        (-1, 1, None, ""),  # a short life, of which half is left
+        (-60, 30, None, ""),
+    ],
+)
+def test_a_certificate_that_nobody_renews_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, begins: int, ends: int, level: int, said: str
+) -> None:
+    """The log says so once a day, `doctor` each time; both name the file."""
+    pytest.importorskip("cryptography")
+    from tests.certificates import DAY, make_certificate
+
+    certificate, key = make_certificate(tmp_path, begins=begins * DAY, ends=ends * DAY)
+    served = Certificates(Tls(str(certificate), str(key)))
+    served._look()
+    found = [(one.levelno, one.getMessage()) for one in caplog.records]
+    assert [one for one, _ in found] == ([] if level is None else [level])
+    assert all(str(certificate) in text and said in text for _, text in found)
+    (check,) = [
+        c for c in doctor(load({"tls_certificate": certificate})) if c.name == "certificate"
+    ]
+    levels = {logging.ERROR: Level.FAIL, logging.WARNING: Level.WARN, None: Level.OK}
+    assert check.level is levels[level]
+    assert str(certificate) in check.message
+    assert said in check.message
+
+
+def test_a_renewed_certificate_is_told_anew_and_measured(
+    tmp_path: Path, make: Callable[[str], Made], caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.certificates import DAY, make_certificate
+
+    certificate, key = make_certificate(tmp_path, ends=-DAY / 2)
+    metrics, settings = Metrics(), Tls(str(certificate), str(key))
+    context = _tls_of(ServerSettings(metrics=metrics, tls=settings))["ssl_context_factory"]
+
+    def expires() -> float:
+        name = "commitlog_http_certificate_expiry_timestamp_seconds"
+        return metrics.registry.get_sample_value(name) or 0.0
+
+    assert abs(expires() - time.time() + 12 * 3600) < 600
+    renewed = make("renewed")
+    for new, old in zip(renewed, (certificate, key), strict=True):
+        shutil.copy(new, old)
+    caplog.clear()
+    caplog.set_level(logging.INFO)
+    assert spoken(context(None, None), client_of(renewed, ssl.TLSVersion.TLSv1_3))
+    assert abs(expires() - time.time() - 24 * 3600) < 600
+    assert [one.levelno for one in caplog.records] == [logging.INFO]
+
+
+def test_doctor_names_a_certificate_that_it_cannot_read(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    path = tmp_path / "no.pem"
+    path.write_text("rubbish")
+    check = diagnosis(path)
+    assert check.level is Level.FAIL
+    assert f"tls_certificate {path} cannot be read" in check.message

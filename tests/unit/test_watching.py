@@ -253,6 +253,7 @@ def families(world: World) -> dict[str, Any]:
         return {0: world.log.runtime().request(0, "status", measures=True)}
 
     metrics = Metrics(statuses, lambda: {0: 7})
+    metrics.certificate(lambda: 1.8e9)
     metrics.request("Query", "POST", 200, 0.01)
     found = text_string_to_metric_families(metrics.text().decode())
     return {family.name: family for family in found}

@@ -13,7 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.errors import CommitLogError
+from consumers.runtime.certificate import validity_of
+
 LOOK_SECONDS = 0.5
+REMIND_SECONDS = 24 * 3600.0
+"""How often it says that the certificate must be renewed."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +37,15 @@ class Certificates:
     """What connections use that begin now: the files as of at most half a second ago."""
 
     def __init__(self, tls: Tls) -> None:
-        """Read the files; OSError or ValueError if they can't be used."""
+        """Read the files; OSError, ValueError or CommitLogError if they can't be used."""
         self._tls = tls
         self._seen = self._state()
         self._authorities, self._believed_since = _authorities(tls), 0.0
         self._newest = _context(tls)
+        self.validity = validity_of(tls.certificate)
+        """Of the certificate that clients are shown now."""
+        self._remind_at = 0.0
+        self._remind()
         self._looked_at = time.monotonic()
         self._problem = ""
         """What the last look at the files ended with, as it was logged."""
@@ -59,21 +68,35 @@ class Certificates:
             return ssl.ALERT_DESCRIPTION_CERTIFICATE_UNKNOWN  # a client then begins anew
         return None
 
+    def _remind(self) -> None:
+        if self.validity.is_renewed() or time.monotonic() < self._remind_at:
+            return
+        self._remind_at = time.monotonic() + REMIND_SECONDS
+        level = logging.WARNING if self.validity.is_valid() else logging.ERROR
+        logger.log(
+            level,
+            "%s %s; replace the file, it is read again within a second",
+            self._tls.certificate,
+            self.validity,
+        )
+
     def _look(self) -> None:
         before, self._problem = self._problem, ""
         try:
             if (seen := self._state()) != self._seen:
                 authorities = _authorities(self._tls)
-                self._newest = _context(self._tls)
-                self._seen = seen
+                newest, validity = _context(self._tls), validity_of(self._tls.certificate)
+                self._newest, self.validity = newest, validity
+                self._seen, self._remind_at = seen, 0.0
                 if authorities != self._authorities:
                     self._authorities, self._believed_since = authorities, time.time()
                 logger.info("%s was read again", self._tls.certificate)
-        except (OSError, ValueError) as error:  # one of two files may be there already
+        except (OSError, ValueError, CommitLogError) as error:  # one may be there already
             self._problem = str(error)
             if self._problem != before:
                 names = ", ".join(_paths(self._tls))
                 logger.error("%s: cannot be used, the previous ones stay: %s", names, error)
+        self._remind()
 
     def _state(self) -> list[tuple[int, int, int]]:
         found = [os.stat(path) for path in _paths(self._tls)]
