@@ -39,9 +39,16 @@ def principal_of(request: Request) -> Principal:
 
 
 def viewer_of(request: Request) -> Viewer:
-    """Return who asks for a list, as the guard found out."""
-    sees = request.scope.get(SEES)
-    return Viewer(principal_of(request), *(() if sees is None else (sees,)))
+    """Return who asks for a list, as the guard found out; nobody sees anything without a guard."""
+    return Viewer(principal_of(request), request.scope.get(SEES, lambda what: False))
+
+
+def check_parameters(request: Request) -> None:
+    """Refuse a parameter that is there twice: who sent `purgeRequested` so may mean either."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        said = f"the parameter {twice[0]} is given twice; give it once"
+        raise Failure(400, "BadRequestException", said)
 
 
 def boolean_of(name: str, said: Mapping[str, str]) -> bool:

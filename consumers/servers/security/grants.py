@@ -58,7 +58,7 @@ class Viewer:
     """Who asks for a list, and whether they may know of a namespace or table."""
 
     principal: Principal
-    sees: Callable[[TableId], bool] = lambda what: True
+    sees: Callable[[TableId], bool]
 
     def need(self, namespace: TableId) -> None:
         """Refuse to list a namespace of which they may not know, whether it exists or not."""

@@ -26,6 +26,7 @@ from consumers.servers.security.answers import is_under, refusal, served_path
 from consumers.servers.security.budgets import json_problem
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
+    ANYBODY,
     CHECK_AGAIN,
     PRINCIPAL,
     SEES,
@@ -74,8 +75,11 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or not self._security.is_on:
+        if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        if not self._security.is_on:
+            sees = partial(self._security.sees, ANYBODY)
+            return await self._app({**scope, SEES: sees}, receive, send)
         path = served_path(scope["path"], self._base_path)
         if path == "/" or is_under(path, (*OPEN, *CHECKS_ITSELF)):
             return await self._app(scope, receive, send)
