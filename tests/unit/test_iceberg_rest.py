@@ -15,11 +15,14 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
+from lance_namespace.errors import PermissionDeniedError
+from starlette.requests import Request
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
 from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.request_context import viewer_of
 from consumers.servers.vending.vendor import Subject
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World
@@ -273,7 +276,19 @@ def test_a_purge_is_wished_for_clearly(server: IcebergServer, table: str) -> Non
             400,
             f"purgeRequested must be true or false, not {said!r}",
         )
+    both = f"{_TABLES}/{table}?purgeRequested=false&purgeRequested=true"
+    reply = server.ask("DELETE", both)
+    assert reply.status == 400
+    assert reply.error["message"] == "the parameter purgeRequested is given twice; give it once"
     assert server.ask("DELETE", f"{_TABLES}/{table}?purgeRequested=True").status == 204
+
+
+def test_without_a_guard_nobody_is_shown_any_name() -> None:
+    """Who may see what is the guard's to say; where it was left out, nothing says it."""
+    viewer = viewer_of(Request({"type": "http"}))
+    assert not viewer.sees(("shop",))
+    with pytest.raises(PermissionDeniedError):
+        viewer.need(("shop",))
 
 
 def test_lists_come_in_pages(server: IcebergServer) -> None:

@@ -498,6 +498,29 @@ def test_an_index_may_find_the_matches(world: World, table: str) -> None:
     assert (body["num_updated_rows"], body["num_inserted_rows"]) == (4, 0)
 
 
+def test_a_parameter_that_is_there_twice_is_refused(world: World, table: str) -> None:
+    """Which of two delimiters a proxy or a reader takes decides which table is meant."""
+    for path in ("describe?delimiter=.&delimiter=%24", "query?as=preview&as=arrow"):
+        status, body = world.post(f"{table}/{path}", {"vector": {}, "k": 1})
+        assert (status, body["code"]) == (400, 13)
+        assert "is given twice; give it once" in body["error"]
+
+
+@pytest.mark.parametrize("predicate", ["x" * 9000 + " = 2", f"id = '{'x' * 9000}'"])
+@pytest.mark.parametrize("operation", ["delete", "update", "count_rows"])
+def test_a_refusal_shows_the_ends_of_a_long_predicate(
+    world: World, table: str, predicate: str, operation: str
+) -> None:
+    """It was there whole, and again in each form that Lance gives it."""
+    sent: dict[str, Any] = {"predicate": predicate}
+    if operation == "update":
+        sent["updates"] = [["x", "1"]]
+    status, body = world.post(f"{table}/{operation}", sent)
+    assert status == 400
+    assert len(body["error"]) < 2600
+    assert " characters …] " in body["error"]
+
+
 def test_another_delimiter_joins_the_names(world: World, table: str) -> None:
     path = table.replace("$", "::")
     options = "on=id&when_not_matched_insert_all=true&delimiter=::"

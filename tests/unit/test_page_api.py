@@ -293,6 +293,21 @@ def test_static_files_are_confined_and_run_nothing_from_elsewhere(page: Page) ->
         assert f"page/{static.name}" in shell, f"{static.name} would be found one request late"
 
 
+@pytest.mark.parametrize("path", ["/", "/page/page.css"])
+@pytest.mark.parametrize("units", ["rows=1-2", "bytes=0-3", "bytes", "0-3"])
+def test_a_range_is_no_reason_to_refuse_a_file(page: Page, path: str, units: str) -> None:
+    """A unit that a server doesn't know is ignored (RFC 9110, 14.2)."""
+    status, headers, body = page.ask(path, {"Range": units})
+    assert (status, headers["Accept-Ranges"]) == (200, "none")
+    assert body == page.ask(path)[2]
+
+
+def test_the_folder_of_the_page_leads_to_the_page(page: Page) -> None:
+    for path, to in (("/page", "./"), ("/page/", "../")):
+        status, headers, _ = page.ask(path, view="log")
+        assert (status, headers["Location"]) == (307, f"{to}?view=log")
+
+
 def test_an_index_of_another_program_is_said_to_be_one(tmp_path: Path) -> None:
     """After an upgrade it stands until a new one has caught up: the page was a traceback then."""
     decided, terms = busy_log(5)

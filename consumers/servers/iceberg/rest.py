@@ -29,6 +29,7 @@ from consumers.servers.iceberg.replies import Failure, failure_of, json_reply, u
 from consumers.servers.iceberg.request_context import (
     KEY_LIFETIME,
     boolean_of,
+    check_parameters,
     namespace_of,
     principal_of,
     requester_of,
@@ -202,6 +203,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
     if problem := body_problem(body, lambda: load_body(body)) or number_problem(body):
         raise Failure(400, "BadRequestException", problem)
+    check_parameters(request)
     return handler(request, body)
 
 

@@ -148,8 +148,11 @@ class Call:
         return self.parameter("delimiter") or DELIMITER
 
     def parameter(self, name: str) -> str | None:
-        """Return a query parameter."""
-        return next((value for key, value in self.query if key == name), None)
+        """Return a query parameter; InvalidInputError if there are two."""
+        found = [value for key, value in self.query if key == name]
+        if len(found) > 1:
+            raise InvalidInputError(f"the parameter {name} is given twice; give it once")
+        return found[0] if found else None
 
     @property
     def parts(self) -> TableId:
@@ -260,7 +263,7 @@ class Call:
             if "List" in kind:
                 found.setdefault(name, []).append(value)
             elif name in found:
-                raise InvalidInputError(f"the parameter {name} is given twice")
+                raise InvalidInputError(f"the parameter {name} is given twice; give it once")
             elif "Dict" in kind:
                 found[name] = _json_object(name, value)
             else:

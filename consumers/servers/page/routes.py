@@ -22,9 +22,10 @@ from lance_namespace import TransactionNotFoundError
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import INT64_MAX
@@ -40,6 +41,7 @@ ANSWER_SECONDS = 30.0
 NAME_LENGTH_MAX = 4096
 SIZES_MAX = 100
 HEADERS = {
+    "Accept-Ranges": "none",
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
@@ -74,15 +76,32 @@ def page_routes(root: str | os.PathLike[str]) -> list[BaseRoute]:
         Route("/", _index),
         Route("/api/status", api.status),
         *(Route(f"/api/{name}", api.endpoint(question)) for name, question in asked),
+        *(Route(path, _to_index) for path in ("/page", "/page/")),
         Mount("/page", _Static(directory=STATIC)),
     ]
 
 
 async def _index(request: Request) -> Response:
+    _ask_for_all(request.scope)
     return FileResponse(STATIC / "index.html", headers=HEADERS)
 
 
+async def _to_index(request: Request) -> Response:
+    up = "../" if request.url.path.endswith("/") else "./"  # a proxy may serve us below a path
+    query = request.url.query
+    return RedirectResponse(f"{up}?{query}" if query else up)
+
+
+def _ask_for_all(scope: Scope) -> None:
+    """Take no notice of a range: the files are small, and Starlette refuses units but bytes."""
+    scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"range"]
+
+
 class _Static(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        _ask_for_all(scope)
+        return await super().get_response(path, scope)
+
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         response.headers.update(HEADERS)

@@ -8,7 +8,8 @@ import zlib
 from starlette.types import Message, Receive
 
 PIECE_BYTES = 256 * 1024
-_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 0}
+_GZIP = 16 + zlib.MAX_WBITS
+_WINDOW_BITS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": 0}
 _ZLIB, _RAW = zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
@@ -55,20 +56,28 @@ class Decompressed:
                 return {"type": "http.request", "body": piece, "more_body": not is_whole}
 
     def _decompress(self) -> bytes:
-        if self._inner is None:
-            if not self._left:
+        while True:
+            if self._inner is None and not self._left:
                 return b""
-            # Many send raw deflate and call it by zlib's name.
-            is_zlib = self._left[0] & 0x0F == 8
-            self._inner = zlib.decompressobj(self._bits or (_ZLIB if is_zlib else _RAW))
-        try:
-            piece = self._inner.decompress(self._left, PIECE_BYTES)
-        except zlib.error as error:
-            raise ValueError(f"the body does not match its content encoding: {error}") from error
-        self._left = self._inner.unconsumed_tail
-        if self._inner.eof and self._inner.unused_data:
-            raise ValueError("the body continues after its compressed content")
-        return piece
+            inner = self._inner = self._inner or self._begun()
+            try:
+                piece = inner.decompress(self._left, PIECE_BYTES)
+            except zlib.error as error:
+                problem = f"the body does not match its content encoding: {error}"
+                raise ValueError(problem) from error
+            self._left = inner.unconsumed_tail
+            if inner.eof and inner.unused_data:
+                if self._bits != _GZIP:
+                    raise ValueError("the body continues after its compressed content")
+                # Members may follow each other (RFC 1952): `cat a.gz b.gz` is one file, too.
+                self._left, self._inner = inner.unused_data, None
+            if piece or not self._left:
+                return piece
+
+    def _begun(self) -> zlib._Decompress:
+        # Many send raw deflate and call it by zlib's name.
+        is_zlib = self._left[0] & 0x0F == 8
+        return zlib.decompressobj(self._bits or (_ZLIB if is_zlib else _RAW))
 
     def _check_end(self, *, is_whole: bool) -> None:
         if is_whole and self._inner is not None and not self._inner.eof:
