@@ -16,6 +16,7 @@ from datetime import timedelta
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
+from commitlog.adapters.shown_values import shown_text
 from commitlog.client.row_tickets import check_rows_wait
 from commitlog.client.tickets import check_wait, deadline_after, until
 from commitlog.codecs.record_ids import id_problem
@@ -278,13 +279,16 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
 
 
 def lances_words(error: BaseException) -> str:
-    """Return what Lance said, without its sources' places, for a sentence that goes on."""
+    """Return what Lance said, without its sources' places, for a sentence that goes on.
+
+    It may repeat all of a statement, in several forms.
+    """
     said: object = error
     while isinstance(said, KeyError | NotImplementedError | tuple):
         # The text of a KeyError has quotes; pylance gives some errors a tuple with their text.
         parts = said.args if isinstance(said, Exception) else said
         said = parts[0] if parts else ""
-    return without_build_paths(str(said)).rstrip(". ")
+    return shown_text(without_build_paths(str(said)).rstrip(". "))
 
 
 def heed_interrupt(error: Exception) -> None:

@@ -25,6 +25,7 @@ from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
+from commitlog.adapters.shown_values import shown_text
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.arguments import heed_interrupt, lances_words
 from commitlog.client.contents import contents
@@ -257,7 +258,7 @@ def scan(
         asked = [predicate] if predicate is not None else []
         asked += [sql for name, sql in computed if sql != f"`{name}`"]
         raise InvalidTransaction(
-            f"Lance can't evaluate {' and '.join(map(repr, asked))} over {info.name}: "
+            f"Lance can't evaluate {shown_text(' and '.join(map(repr, asked)))} over {info.name}: "
             f"{lances_words(error)}",
             field="values" if predicate is None else "predicate",
             value=asked[0] if asked else None,
@@ -276,7 +277,7 @@ def whole(sql: str, field: str = "predicate") -> str:
         depth += {"(": 1, ")": -1}.get(part, 0)
         if depth < 0:
             raise InvalidTransaction(
-                f"{sql!r} closes a bracket that it doesn't open",
+                f"{shown_text(sql)!r} closes a bracket that it doesn't open",
                 field=field,
                 value=sql,
                 advice="Correct the SQL",

@@ -17,6 +17,7 @@ from lance.fragment import FragmentMetadata
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.shown_values import shown_text
 from commitlog.client.arguments import lances_words
 from commitlog.client.rows import whole
 from commitlog.errors import InvalidRequest
@@ -129,7 +130,7 @@ def predicate_of(options: ReadOptions, dataset: lance.LanceDataset) -> str | Non
         dataset.scanner(filter=predicate).explain_plan()
     except (ValueError, OSError, RuntimeError) as error:
         raise InvalidRequest(
-            f"Lance can't evaluate {options.predicate!r} over {options.table}:"
+            f"Lance can't evaluate {shown_text(options.predicate)!r} over {options.table}:"
             f" {lances_words(error)}", field="filter", value=options.predicate,
             advice=f"Use SQL over the columns {', '.join(dataset.schema.names)}",
         ) from error  # fmt: skip
