@@ -242,7 +242,7 @@ def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
 
 def log_properties(runtime: Runtime) -> Mapping[str, str]:
     """Return the log's own properties: those of the root of its namespaces."""
-    for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces")):
+    for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces", alone=True)):
         if not entry.namespace:
             return entry.properties
     return {}

@@ -150,6 +150,17 @@ class PartitionHeads:
         """Return a namespace and those in it, or all, with their properties, by name."""
         return [(name, self._namespaces[name]) for name in _below(within, self._namespaces)]
 
+    def namespace(self, name: TableId) -> list[tuple[TableId, Properties]]:
+        """Return a namespace with its properties; nothing if there is none of this name."""
+        return [(name, self._namespaces[name])] if name in self._namespaces else []
+
+    def next_namespaces(
+        self, parent: TableId, after: str, limit: int
+    ) -> list[tuple[TableId, Properties]]:
+        """Return so many namespaces directly in one, by name, after a name."""
+        names = _next(parent, after, limit, self._namespaces)
+        return [(name, self._namespaces[name]) for name in names]
+
     def head(self, table: TableId) -> Head:
         """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
         head = self._heads.get(table)
@@ -170,9 +181,8 @@ class PartitionHeads:
 
     def next_heads(self, namespace: TableId, after: str, limit: int) -> list[Head]:
         """Return so many heads of tables directly in a namespace, by name, after a name."""
-        heads, depth = self._heads, len(namespace) + 1
-        names = (t for t in heads if len(t) == depth and t[:-1] == namespace and t[-1] > after)
-        return [heads[table] for table in heapq.nsmallest(limit, names)]
+        heads = self._heads
+        return [heads[table] for table in _next(namespace, after, limit, heads)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
         """Return an Iceberg table at its head, None if there is none of this name."""
@@ -263,6 +273,13 @@ def _below(within: TableId, known: Iterable[TableId]) -> list[TableId]:
     """Return a namespace's names and its own, or all, in order."""
     depth = len(within)
     return sorted(name for name in known if name[:depth] == within)
+
+
+def _next(within: TableId, after: str, limit: int, known: Iterable[TableId]) -> list[TableId]:
+    """Return so many of the names directly in a namespace, in order, after a name."""
+    depth = len(within) + 1
+    names = (n for n in known if len(n) == depth and n[:-1] == within and n[-1] > after)
+    return heapq.nsmallest(limit, names)
 
 
 def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:

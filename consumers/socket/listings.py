@@ -41,9 +41,21 @@ class Listings:
         return [head.described(readable).to_json() for head, readable in found]
 
     async def namespaces(self, params: Params) -> list[dict[str, Any]]:
-        """Describe namespaces."""
+        """Describe a namespace and those in it, or all.
+
+        `alone` asks for that one only; a `limit` for so many directly in it, after a name.
+        """
         within = _within(params)
-        found = await self._ask(lambda now: now.catalogue.namespaces(within))
+        after, limit = str(params.get("after", "")), params.get("limit")
+        found = await self._ask(
+            lambda now: (
+                now.catalogue.namespace(within)
+                if params.get("alone")
+                else now.catalogue.namespaces(within)
+                if limit is None
+                else now.catalogue.next_namespaces(within, after, int(limit))
+            )
+        )
         return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
 
     async def iceberg_tables(self, params: Params) -> list[dict[str, Any]]:

@@ -203,6 +203,50 @@ def test_a_page_of_tables_costs_the_leader_what_is_on_it(
     assert asked == [4, 8, 4, 5, 2], "twice as many where it met tables that it doesn't show"
 
 
+def test_a_namespace_costs_the_leader_itself_whatever_is_in_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside 20,000 others, making one took a hundred times as long as the first one did."""
+    monkeypatch.setattr(namespaces, "ASKED_LEAST", 2)
+    runtime, told = world.log.runtime(), list[int]()
+    ask = runtime.request
+
+    def noted(partition: int, method: str, **params: Any) -> Any:
+        found = ask(partition, method, **params)
+        told.extend([len(found)] if method == "namespaces" else [])
+        return found
+
+    for name in ("wide", *(f"wide$n{number:02}" for number in range(12)), "wide$n00$deep"):
+        assert world.post(f"/v1/namespace/{name}/create")[0] == 200
+    monkeypatch.setattr(runtime, "request", noted)
+    for answer in (
+        world.post("/v1/namespace/wide$one/create"),
+        world.post("/v1/namespace/wide/describe"),
+        world.send("GET", "/v1/namespaces/wide"),
+        world.post("/v1/namespaces", {"namespace": ["wide", "two"]}),
+    ):
+        assert answer[0] == 200, answer
+    assert told
+    assert max(told) == 1
+    told.clear()
+    pages, after = list[list[str]](), ""
+    while True:
+        body = world.send("GET", f"/v1/namespace/wide/list?limit=6&page_token={after}")[1]
+        pages.append(body["namespaces"])
+        if not (after := body.get("page_token", "")):
+            break
+    assert [name for page in pages for name in page] == [
+        *(f"n{number:02}" for number in range(12)),
+        "one",
+        "two",
+    ]
+    assert [len(page) for page in pages] == [6, 6, 2]
+    assert max(told) == 7
+    told.clear()
+    assert world.log.tags() == {}
+    assert told == [0], "the root alone is asked about, and has no properties yet"
+
+
 def test_a_list_costs_the_leader_what_is_in_the_namespace(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +265,7 @@ def test_a_list_costs_the_leader_what_is_in_the_namespace(
     assert world.send("GET", "/v1/namespace/lists/table/list")[1] == {"tables": ["b"]}
     assert [one["table"] for one in told["tables"]] == [["lists", "b"], ["lists", "in", "a"]]
     assert {len(one) for one in told["tables"]} == {3}
-    assert [one["namespace"] for one in told["namespaces"]] == [["lists"], ["lists", "in"]]
+    assert [one["namespace"] for one in told["namespaces"]] == [["lists"]]
     assert world.send("GET", "/v1/namespaces/lists/tables")[1]["identifiers"] == []
     assert told["iceberg_tables"] == []
 

@@ -85,10 +85,11 @@ class LogIcebergService:
     def view(self, *, within: TableId | None = None, timeout_seconds: float) -> CatalogView:
         """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
         names, namespaces = partial(self._names, within), self._lance.namespaces
+        alone = partial(namespaces, alone=True)
         return CatalogView(
             OnDemand(names, self._table),
             OnDemand(partial(self._others, within), self._other),
-            OnDemand(partial(namespaces, within), lambda name: namespaces(name).get(name)),
+            OnDemand(partial(namespaces, within), lambda name: alone(name).get(name)),
             OnDemand(partial(names, is_view=True), lambda name: self._table(name, True)),
             heads=OnDemand(names, self._place),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lance_namespace import (
@@ -29,7 +30,7 @@ from consumers.servers.namespace.transactions import noted_ended, noting_ended, 
 from consumers.servers.security.grants import Access
 
 ASKED_LEAST = 100
-"""So many tables a leader is asked for at once: not everybody may see each of them."""
+"""So many names a leader is asked for at once: not everybody may see each of them."""
 
 
 def create_namespace(service: Service, call: Call) -> dict[str, Any]:
@@ -40,11 +41,11 @@ def create_namespace(service: Service, call: Call) -> dict[str, Any]:
     mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
     properties = catalogue.checked_properties(namespace, request.properties)
     operations: list[Operation] = []
-    if mode == "overwrite" and namespace in service.namespaces(namespace):
+    if mode == "overwrite" and namespace in service.namespaces(namespace, alone=True):
         operations.append(DropNamespace(namespace))
     operations.append(CreateNamespace(namespace, properties, exist_ok=mode == "exist_ok"))
     outcome, _ = _change(service, call, namespace, *operations)
-    kept = service.namespaces(namespace).get(namespace, dict(properties))
+    kept = service.namespaces(namespace, alone=True).get(namespace, dict(properties))
     return {"transaction_id": outcome.transaction_id, "properties": kept}
 
 
@@ -87,11 +88,7 @@ def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
     """List the namespaces directly in one."""
     request = call.read(ListNamespacesRequest, {"page_token", "limit"})
     parent = _seen(service, call)
-    names = sorted(
-        n[-1]
-        for n in service.namespaces(parent or None)
-        if len(n) == len(parent) + 1 and n[:-1] == parent and call.sees(n)
-    )
+    names = _names_in(parent, request, service.namespaces, lambda name, _: call.sees(name))
     found, more = page(names, request)
     return {"namespaces": found, **more}
 
@@ -100,31 +97,33 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     """List the tables directly in a namespace."""
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     parent = _seen(service, call)
-    found, more = page(_tables_in(service, call, parent, request), request)
+
+    def is_shown(table: TableId, version: int) -> bool:
+        return bool(request.include_declared or version) and call.sees(table)
+
+    found, more = page(_names_in(parent, request, service.heads, is_shown), request)
     return {"tables": found, **more}
 
 
-def _tables_in(
-    service: Service, call: Call, parent: TableId, request: ListTablesRequest
+def _names_in(
+    parent: TableId,
+    request: ListNamespacesRequest | ListTablesRequest,
+    ask: Callable[..., Mapping[TableId, Any]],
+    is_shown: Callable[[TableId, Any], bool],
 ) -> list[str]:
     """Return the names directly in a namespace, in order; of a page, one more than it shows."""
     limit, after = request.limit, request.page_token or ""
     asked = None if limit is None else max(limit + 1, ASKED_LEAST)
     names: list[str] = []
     while True:
-        part = {} if asked is None else {"after": after, "limit": asked}
-        heads = service.heads(parent, **part).items()
+        found = ask(parent) if asked is None else ask(parent, after=after, limit=asked)
         # Each partition told of so many, and a leader of an earlier release of all.
-        told = sorted((t[-1], n) for t, n in heads if t[:-1] == parent and t[-1] > after)[:asked]
-        names += [
-            name
-            for name, version in told
-            if (request.include_declared or version) and call.sees((*parent, name))
-        ]
+        told = sorted(n for n in found if n and n[:-1] == parent and n[-1] > after)[:asked]
+        names += [name[-1] for name in told if is_shown(name, found[name])]
         if limit is None or asked is None or len(told) < asked or len(names) > limit:
             return names
         # A leader looks through all of its names each time.
-        after, asked = told[-1][0], 2 * asked
+        after, asked = told[-1][-1], 2 * asked
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:

@@ -162,10 +162,12 @@ class Service:
         runtime = self.log.runtime()
         return runtime.request(runtime.domains.partition(table_id), method, **params)
 
-    def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
-        """Return namespaces with their properties: all, or at least one and those in it."""
+    def namespaces(
+        self, within: TableId | None = None, **part: Any
+    ) -> dict[TableId, dict[str, str]]:
+        """Return properties by namespace: of one `alone`, with those in it, of all, or a part."""
         found: dict[TableId, dict[str, str]] = {}
-        told = self.log.runtime().request_all("namespaces", within)
+        told = self.log.runtime().request_all("namespaces", within, **part)
         for entry in map(NamespaceDescription.from_json, told):
             found.setdefault(entry.namespace, {}).update(entry.properties)
         found.pop((), None)  # the log's own properties
@@ -175,7 +177,7 @@ class Service:
         """Return a namespace's properties; the root always exists."""
         if not namespace:
             return {}
-        found = self.namespaces(namespace).get(namespace)
+        found = self.namespaces(namespace, alone=True).get(namespace)
         if found is None:
             raise NamespaceNotFoundError(
                 f"namespace {format_table_id(namespace)} does not exist; create it first"
@@ -208,11 +210,9 @@ class Service:
         if first is not None:
             return first
         name, is_new = call.key or new_transaction_id(), call.key is None
-        outcome, transaction = self.submit(
-            call, operations, name, is_new=is_new, properties=properties
-        )
-        outcome.raise_for_conflict()
-        return outcome, transaction
+        answer = self.submit(call, operations, name, is_new=is_new, properties=properties)
+        answer[0].raise_for_conflict()
+        return answer
 
     def first_answer(self, call: Call) -> tuple[Outcome, Transaction] | None:
         """Return what a request under the same Idempotency-Key was answered, if there was one."""

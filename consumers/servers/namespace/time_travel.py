@@ -108,8 +108,10 @@ class PastService(Service):
             if not found.is_iceberg
         }
 
-    def namespaces(self, within: TableId | None = None) -> dict[TableId, dict[str, str]]:
-        """Return the namespaces that stood, with their properties."""
+    def namespaces(
+        self, within: TableId | None = None, **part: Any
+    ) -> dict[TableId, dict[str, str]]:
+        """Return the namespaces that stood, with their properties, whichever part is asked."""
         return {name: dict(found) for name, found in self._then.namespaces.items()}
 
     def readable(self, info: TableInfo, version: int) -> str:

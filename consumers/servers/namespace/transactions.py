@@ -144,7 +144,7 @@ def _place(service: Service, outcome: Outcome, transaction: Transaction) -> _Pla
     info = service.find(name)
     if info is not None and not incarnations:
         return _Place(name, False, info.properties)
-    found = service.namespaces().get(name)
+    found = service.namespaces(name, alone=True).get(name)
     return _Place(name, True, found) if found is not None else None
 
 
