@@ -18,6 +18,7 @@ from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
 from commitlog.client.newest import Newest
 from commitlog.client.transactions_by_offset import TransactionsByOffset
+from commitlog.client.valid_outcomes import Valid
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -31,7 +32,7 @@ from commitlog.core.catalogue.catalogue_state import make_table
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.lance.versions import realize, recorded
-from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.chain import BEGINNING
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
@@ -72,12 +73,13 @@ class OldVersions:
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         clock: Callable[[], float] = time.monotonic,
+        reached_max: int = REACHED_MAX,
     ) -> None:
-        """Search this partition of the log."""
+        """Search this partition of the log; of so many tables, know how far that came."""
         self._open_store, self._clock = open_store, clock
         self._ours: Newest[Version, None] = Newest(OURS_MAX)
         """Versions under `latest` whose files were seen to be the log's."""
-        self._reached: Newest[str, Table] = Newest(REACHED_MAX)
+        self._reached: Newest[str, Table] = Newest(reached_max)
         """By incarnation: where making versions again took too long. Asked again, it goes on."""
         self._log = log
         self._partition = partition
@@ -161,32 +163,13 @@ class OldVersions:
         wanted -= made.keys()
         if not wanted:
             return made
-        last = max(wanted)
-        base, state = self.newest_before(head, min(wanted), store, there)
+        first, last = min(wanted), max(wanted)
+        base, state = self.newest_before(head, first, store, there)
         scheme = parse_manifest_name(next(iter(there.values()), manifest_name(1)).split("/")[-1])
         assert scheme is not None
-        table = Table(head.table, head.incarnation, head.location, head.policy, state)
-        reached = self._reached.pop(head.incarnation, table)
-        if base < reached.version < min(wanted):
-            table, base, state = reached, reached.version, reached.manifest
-        elif reached.version > base:
-            self._reached[head.incarnation] = reached  # of who asked for a later version
-        began: int | None = None
-        try:
-            for valid, submitted in self._past.decided(head, base, last, state):
-                began = _registered_at(valid.outcome, head) if began is None else began
-                for change, now in self._made_by(table, valid.outcome, submitted, last):
-                    if change.version in wanted:
-                        made[change.version] = _put_again(store, change, now, scheme.scheme)
-        except Unavailable:
-            self._reached[head.incarnation] = table
-            raise
-        # Before the version that was registered, there are those whose files Lance has left.
-        if 0 < table.version < last and (began or 0) <= last:
-            raise CorruptLog(
-                f"the log holds version {table.version} of {format_table_id(head.table)} "
-                f"but not {last}; run `commitlog verify`"
-            )
+        for change, now, _ in self.made_after(head, base, last, state, first=first):
+            if change.version in wanted:
+                made[change.version] = _put_again(store, change, now, scheme.scheme)
         return made
 
     def newest_before(
@@ -199,16 +182,33 @@ class OldVersions:
         return 0, None
 
     def made_after(
-        self, head: Head, base: int, last: int, state: ManifestState | None
-    ) -> Iterator[tuple[Change, ManifestState, ChainPlace]]:
+        self, head: Head, base: int, last: int, state: ManifestState | None, *, first: int
+    ) -> Iterator[tuple[Change, ManifestState, Valid]]:
         """Yield the versions after `base`, whose state is given, to `last`, while theirs stand.
 
-        With each comes the place behind its outcome.
+        With each comes its outcome. Where reading took too long before `first`, it goes on.
         """
+        began: int | None = None
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
-        for valid, submitted in self._past.decided(head, base, last, state):
-            for change, made in self._made_by(table, valid.outcome, submitted, last):
-                yield change, made, valid.place
+        reached = self._reached.pop(head.incarnation, table)
+        if base < reached.version < first:
+            table, base = reached, reached.version
+        elif reached.version > base:
+            self._reached[head.incarnation] = reached  # of who asked for a later version
+        try:
+            for valid, submitted in self._past.decided(head, base, last, table.manifest):
+                began = _registered_at(valid.outcome, head) if began is None else began
+                for change, made in self._made_by(table, valid.outcome, submitted, last):
+                    yield change, made, valid
+        except Unavailable:
+            self._reached[head.incarnation] = table
+            raise
+        # Before the version that was registered, there are those whose files Lance has left.
+        if 0 < table.version < last and (began or 0) <= last:
+            raise CorruptLog(
+                f"the log holds version {table.version} of {format_table_id(head.table)} "
+                f"but not {last}; run `commitlog verify`"
+            )
 
     def _is_ours(self, head: Head, version: int, store: ObjectStore, path: str) -> bool:
         """Return False if a file has a version's name and isn't the log's.

@@ -16,12 +16,13 @@ from google.protobuf.message import DecodeError
 from commitlog.adapters.lance_refs import versions_in
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore
+from commitlog.client.valid_outcomes import Valid
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.branch_names import FOLDER
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
@@ -37,7 +38,8 @@ from consumers.partition.table_files import TableFiles, delete_versions
 VERSIONS_AT_ONCE = 100
 """Then those who wait for them hear of them."""
 
-WriteVersion = Callable[[TableFiles, Change], None]
+WriteVersion = Callable[[TableFiles, Change], bool]
+"""Returns False if a version gets no file."""
 
 
 class PaysOwed(Protocol):
@@ -71,10 +73,9 @@ class OwedWriter:
             self._places,
             open_store=open_store,
             clock=clock,
+            reached_max=len(owed),
         )
         self._old.rules = lambda: machine.rules
-        self._reached: dict[str, tuple[int, ManifestState]] = {}
-        """By incarnation, under `latest`: where reading took too long. The next try goes on."""
 
     def __call__(self, files: TableFiles, write_version: WriteVersion) -> None:
         """Write the next versions of what is owed; with the last ones, do the rest as well."""
@@ -102,15 +103,14 @@ class OwedWriter:
         is_branch = FOLDER in owed.location
         if not owed.has_versions or (is_covered and not is_branch):
             return replace(owed, first=0, last=0)
-        last = min(owed.last, owed.first + VERSIONS_AT_ONCE - 1) if is_every else owed.last
-        reached = 0
-        for change, made, place in self._made_after(files, owed, last):
+        reached = written = 0
+        for change, made, valid in self._made_after(files, owed):
             reached, files.state = change.version, made
-            self._places.passed(owed, reached, place)
+            self._places.passed(owed, reached, valid.place)
             if reached < owed.first:
                 continue
-            if is_every or (reached == last and not is_covered):
-                write_version(files, change)
+            if is_every or (reached == owed.last and not is_covered):
+                written += write_version(files, change)
                 files.written_version = reached
             follow_branch(self._open_store, files, [change])
             if is_every:
@@ -120,35 +120,28 @@ class OwedWriter:
                 owed = replace(owed, first=reached + 1, base=reached, changes=changes)
                 files.owed = owed
                 files.paid += paid
-        if reached < last:
+                if written >= VERSIONS_AT_ONCE:
+                    return owed
+        if reached < owed.last:
             name = format_table_id(owed.table)
-            raise CorruptLog(f"the log lacks version {last} of {name}; run `commitlog verify`")
-        return replace(owed, first=last + 1)
+            raise CorruptLog(f"the log lacks version {owed.last} of {name}; run `commitlog verify`")
+        return replace(owed, first=owed.last + 1)
 
     def _made_after(
-        self, files: TableFiles, owed: Owed, last: int
-    ) -> Iterator[tuple[Change, ManifestState, ChainPlace]]:
-        """Yield the versions after the newest file before what is owed, as `OldVersions` does."""
+        self, files: TableFiles, owed: Owed
+    ) -> Iterator[tuple[Change, ManifestState, Valid]]:
+        """Return the versions after the newest file before what is owed, as `OldVersions` does."""
         head, there = _head(owed), versions_in(files.store)
         if owed.base and owed.end is None and not there:
             raise FileNotFoundError(f"{owed.location} has no manifests: is its disk mounted?")
-        base, state = self._reached.pop(owed.incarnation, (0, None))
         try:
-            if state is None:
-                base, state = self._old.newest_before(head, owed.first, files.store, there)
+            base, state = self._old.newest_before(head, owed.first, files.store, there)
         except DecodeError as error:
             raise CorruptLog(f"a manifest in {owed.location} cannot be read: {error}") from error
         if not base and not owed.base and FOLDER in owed.location:
             base = owed.first - 1  # a branch begins with a version of its table
-        try:
-            for made in self._old.made_after(head, base, last, state):
-                base, state = made[0].version, made[1]
-                yield made
-        except Unavailable:
-            # Under `every` the files are where it goes on.
-            if owed.policy is not Policy.EVERY and state is not None:
-                self._reached[owed.incarnation] = base, state
-            raise
+        needed = owed.first if owed.policy is Policy.EVERY else owed.last
+        return self._old.made_after(head, base, owed.last, state, first=needed)
 
     def _end_branch(self, files: TableFiles, owed: Owed) -> None:
         """Remove the reference of a branch that was dropped."""

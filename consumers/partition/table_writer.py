@@ -80,10 +80,12 @@ class TableWriter:
                     self.deletions.forget(deletes)
         return files.owed is not None or not files.pending
 
-    def _write_version(self, files: TableFiles, change: Change) -> None:
+    def _write_version(self, files: TableFiles, change: Change) -> bool:
         """Write the version that a change made, unless it had a file or a later one deletes it."""
-        if change.kind is not ChangeKind.REGISTERED and not self.deletions.include(change):
-            write_manifest(files, change, self._newest_in_log, is_alone=self.is_alone)
+        if change.kind is ChangeKind.REGISTERED or self.deletions.include(change):
+            return False
+        write_manifest(files, change, self._newest_in_log, is_alone=self.is_alone)
+        return True
 
     @staticmethod
     def _give_up(files: TableFiles) -> None:

@@ -23,11 +23,12 @@ from commitlog.codecs.manifest_file import parse_manifest_name
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
 from commitlog.model.table import Policy
+from consumers.partition import owed_writer, table_writer
 from consumers.partition import session as session_module
-from consumers.partition import table_writer
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_heads import HEAD, OWING, head_path
 from consumers.partition.old_versions import OldVersions
+from consumers.partition.past_outcomes import PastOutcomes
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
 from consumers.tools import upgrade
@@ -216,19 +217,49 @@ def test_reading_that_takes_too_long_goes_on_from_where_it_stopped(
         append(running, "slow$latest", number)
     await_checkpoint(running)
     take_over(running)
-    made_after = OldVersions.made_after
+    decided = PastOutcomes.decided
 
     def three(*args: Any) -> Iterator[Any]:
-        for number, made in enumerate(made_after(*args)):
+        for number, found in enumerate(decided(*args)):
             if number == 3:
                 raise Unavailable("searching took too long")
-            yield made
+            yield found
 
-    monkeypatch.setattr(OldVersions, "made_after", three)
+    monkeypatch.setattr(PastOutcomes, "decided", three)
     away.come_back()
     await_files(running)
     assert versions_of(running, "slow$latest") == [1, 6]
     assert ids_of(running.client.open("slow$latest")) == [2, 3, 4, 5, 6]
+
+
+def test_versions_that_were_deleted_while_owed_are_read_once(
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = DeleteTableVersions(("slow",), ((2, 7),))
+    monkeypatch.setattr(owed_writer, "VERSIONS_AT_ONCE", 1)
+    away.tables = {"slow"}
+    session = running.running[0].committer._session
+    assert session is not None
+    # The first version holds it up, as if the store hung.
+    monkeypatch.setattr(session.materializer.writer.deletions, "include", lambda _: False)
+    for number in range(2, 10):
+        append(running, "slow", number)
+    running.client.submit(None, deleted).result(WAIT_SECONDS, wait="committed")
+    assert await_checkpoint(running, of="slow")["owed"][0]["versions"] == [2, 9]
+    read, made_by = [], OldVersions._made_by
+
+    def counted(old: OldVersions, *args: Any) -> Iterator[Any]:
+        for change, state in made_by(old, *args):
+            read.append(change.version)
+            yield change, state
+
+    monkeypatch.setattr(OldVersions, "_made_by", counted)
+    take_over(running)
+    wait_until(lambda: 8 in read, "the first version that needs a file")
+    assert read[:7] == list(range(2, 9))
+    away.come_back()
+    await_files(running)
+    assert versions_of(running, "slow") == [1, 8, 9]
 
 
 def test_versions_of_two_tables_that_one_record_made_are_owed_together(
