@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import uuid_utils
@@ -45,10 +46,10 @@ def viewer_of(request: Request) -> Viewer:
 
 def check_parameters(request: Request) -> None:
     """Refuse a parameter that is there twice: who sent `purgeRequested` so may mean either."""
-    names = [name for name, _ in request.query_params.multi_items()]
-    if twice := [name for name in names if names.count(name) > 1]:
-        said = f"the parameter {twice[0]} is given twice; give it once"
-        raise Failure(400, "BadRequestException", said)
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if times > 1:
+            said = f"the parameter {name} is given twice; give it once"
+            raise Failure(400, "BadRequestException", said)
 
 
 def boolean_of(name: str, said: Mapping[str, str]) -> bool:
