@@ -38,6 +38,7 @@ from commitlog.errors import (
     NoSuchVersion,
     RetryableConflict,
     TableAlreadyExists,
+    Unavailable,
 )
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from commitlog.core.manifest.manifest_state import ManifestState
 
 TIMEOUT_SECONDS = 120.0
+LOOK_AGAIN_SECONDS = 0.2
 
 
 class UndoesChanges(Host):
@@ -86,6 +88,7 @@ class UndoesChanges(Host):
 
         Raises:
             NoSuchTable: no table of this name was dropped, or its files are removed already.
+            Unavailable: its last version has no file yet; its store may be away.
             TableAlreadyExists: a table has the name now.
         """
         table = parse_table_id(table_id)
@@ -106,7 +109,7 @@ class UndoesChanges(Host):
             raise NoSuchVersion(
                 f"{format_table_id(table)} was dropped before it had a version; create it again"
             )
-        path, newest = _newest(life)
+        path, newest = self._newest(life, deadline)
         _check_followed(life, [base.path for base in newest.header.message.base_paths])
         _check_data(life, newest)
         operations: list[Operation] = [
@@ -290,6 +293,29 @@ class UndoesChanges(Host):
             )
         return found[-1]
 
+    def _newest(self, life: Life, deadline: float) -> tuple[str, ManifestState]:
+        """Return the path of a dropped table's newest manifest, once it is there; what it says."""
+        runtime, store = self.runtime(), store_for(life.location)
+        partition, is_written = runtime.domains.partition(life.table), False
+        while True:
+            for scheme in NamingScheme:
+                path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"
+                if store.size(path) >= 0:
+                    return path, decode_manifest(store.read(path))[0]
+            if is_written:
+                raise _removed(life, f"the manifest of version {life.version} isn't there")
+            written = int(runtime.request(partition, "status")["written_sequence"])
+            is_written = written >= life.dropped_at
+            if not is_written and time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"version {life.version} of {format_table_id(life.table)} has no manifest: "
+                    f"the files of outcomes since {written + 1} are not written yet, as if a "
+                    "store were away. Call undrop again once `commitlog doctor` says that none "
+                    "are missing"
+                )
+            if not is_written:
+                time.sleep(LOOK_AGAIN_SECONDS)
+
 
 def _ids(tables: TableName | Sequence[TableName]) -> list[TableId]:
     return [parse_table_id(one) for one in ([tables] if isinstance(tables, str) else tables)]
@@ -329,16 +355,6 @@ def _check_followed(life: Life, followed: Sequence[str]) -> None:
                 advice="Link the old place to the new one instead of binding it; see the"
                 " documentation's `Where tables are`",
             )
-
-
-def _newest(life: Life) -> tuple[str, ManifestState]:
-    """Return the path of a dropped table's newest manifest, and what it says."""
-    store = store_for(life.location)
-    for scheme in NamingScheme:
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"
-        if store.size(path) >= 0:
-            return path, decode_manifest(store.read(path))[0]
-    raise _removed(life, f"the manifest of version {life.version} isn't there")
 
 
 def _check_data(life: Life, newest: ManifestState) -> None:

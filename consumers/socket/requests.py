@@ -321,7 +321,14 @@ class Requests:
     async def _materialize(self, params: Params) -> dict[str, Any]:
         head = await self._until_readable(params)
         version = int(params.get("version") or head.version)
-        path = await _worker(lambda: self._old_versions.materialize(head, version))
+        try:
+            path = await _worker(lambda: self._old_versions.materialize(head, version))
+        except OSError as error:
+            raise Unavailable(
+                f"version {version} of {format_table_id(head.table)} can't be looked for in its"
+                f" store: {with_advice(error)}. Ask again; `commitlog doctor` says what the"
+                " stores do"
+            ) from error
         return {"version": version, "path": path}
 
     async def _reach(self, params: Params) -> dict[str, Any]:

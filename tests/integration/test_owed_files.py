@@ -10,6 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
-from commitlog.codecs.manifest_file import parse_manifest_name
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name, parse_manifest_name
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
 from commitlog.model.table import Policy
@@ -101,7 +102,7 @@ def heads(running: Service) -> dict[str, dict[str, Any]]:
     folder = running.running[0].committer._options.root / "checkpoints" / "0"
     found = {}
     for name in (HEAD, OWING):
-        if (folder / name).exists():
+        with suppress(FileNotFoundError):
             found[name] = json.loads((folder / name).read_text())
     return found
 
@@ -340,6 +341,39 @@ def test_a_branch_is_found_once_its_store_is_back(running: Service, away: Away) 
     table = lance.dataset(str(running.location("slow")))
     assert list(table.branches.list()) == ["dev"]
     assert ids_of(table.checkout_version(("dev", None))) == [2, 3, 9]
+
+
+def test_a_table_is_dropped_while_its_store_is_away_and_comes_back_with_it(
+    running: Service, away: Away
+) -> None:
+    away.tables = {"slow"}
+    append(running, "slow", 2)
+    assert running.client.drop_table("slow") is not None
+    with pytest.raises(Unavailable, match=r"version 2 of slow has no .* not written yet.* undrop"):
+        running.client.undrop("slow", timeout=0.1)
+    await_checkpoint(running)
+    take_over(running)
+    with pytest.raises(Unavailable, match=r"version 2 of slow has no .* not written yet.* undrop"):
+        running.client.undrop("slow", timeout=0.1)
+    away.come_back()
+    running.client.undrop("slow")
+    assert ids_of(running.client.open("slow")) == [2]
+
+
+def test_who_asks_for_an_old_version_of_a_store_that_is_away_hears_so(
+    running: Service, away: Away
+) -> None:
+    running.client.create_table("slow$latest", SCHEMA, policy="latest")
+    for number in range(2, 4):
+        append(running, "slow$latest", number)
+    running.client.append("slow$latest", rows(4))
+    name = f"{VERSIONS_DIRECTORY}/{manifest_name(2)}"
+    (running.location("slow$latest") / name).unlink(missing_ok=True)
+    away.tables = {"latest"}
+    with pytest.raises(Unavailable, match=r"version 2 of slow\$latest .* store is away.* again"):
+        running.client.open("slow$latest", version=2)
+    away.come_back()
+    assert ids_of(running.client.open("slow$latest", version=2)) == [2]
 
 
 def test_a_dropped_table_whose_store_is_gone_is_given_up(
