@@ -38,6 +38,7 @@ _ADVICE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let this process read and write there"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is no folder"),
+    errno.EISDIR: "move away the folder that has a file's name",
     errno.ENXIO: "move away what is no file, but a pipe or a socket",
     errno.EROFS: "mount it for writing",
     errno.ENODEV: "mount its disk, or put it back where it was",

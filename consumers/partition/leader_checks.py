@@ -25,7 +25,7 @@ from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.bypass import Bypass, BypassScan, quarantine_foreign
 from consumers.partition.catalogue import Head
-from consumers.partition.events import Ended, Event
+from consumers.partition.events import Ended
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.quotas import Pause, Quotas
 from consumers.partition.repair import (
@@ -34,7 +34,7 @@ from consumers.partition.repair import (
     repair,
     restore_transactions,
 )
-from consumers.partition.session import Listener, Session
+from consumers.partition.session import Session
 
 PULSE_SECONDS = 1.0
 SCAN_SECONDS = 60.0
@@ -57,6 +57,8 @@ NEWEST_RECORDS = 100
 INCIDENTS_MAX = 20
 END_SECONDS = 2.0
 LOOK_SECONDS = 30.0
+HANGS_SECONDS = 5.0
+"""A store that takes longer for one table's newest files delays no leader any more."""
 NAMED_MAX = 20
 
 T = TypeVar("T")
@@ -140,8 +142,8 @@ class LeaderChecks:
         """By incarnation: the first version that the log made, if older ones are missing."""
         self._whole: dict[str, int] = {}
         """By location: names of manifests and transactions that lack nothing."""
-        self.has_repaired = False
-        """Whether each head of this term has its file, as far as it can be made."""
+        self._is_repaired, self._looked_at = False, 0.0
+        """Whether all newest files were looked at, and when the look at the last table's began."""
 
     def await_settings(self, stop: threading.Event) -> None:
         """Return once the topics' settings are safe."""
@@ -173,10 +175,9 @@ class LeaderChecks:
         """Run the checks while the body leads."""
         stop = threading.Event()
         self._pulse = Pulse()
-        self.has_repaired = False
+        self._is_repaired, self._looked_at = False, self._clock()
         if self._quotas is not None:
-            self._quotas.begin()
-            session.on_committed = _counted(self._quotas, session.on_committed)
+            session.on_committed = self._quotas.begin(session.on_committed)
         session.on_stranger = self._met_stranger
         works = (self._watch_place, self._look_around)
         threads = [
@@ -194,6 +195,11 @@ class LeaderChecks:
             self._pulse = Pulse()
             for thread in threads:
                 thread.join(END_SECONDS)
+
+    @property
+    def has_repaired(self) -> bool:
+        """Whether each head of this term has its file, as far as it can be made."""
+        return self._is_repaired or self._clock() >= self._looked_at + HANGS_SECONDS
 
     def status(self) -> dict[str, Any]:
         """Return the numbers, for metrics and readiness; on the loop."""
@@ -220,6 +226,7 @@ class LeaderChecks:
         """Rebuild the tables' newest files that this machine lost."""
         heads = _look(session, lambda: session.readable.beside(session.catalogue.heads()))
         for head, readable in heads:
+            self._looked_at = self._clock()
             found = repair(head, readable, self._old_versions.materialize, versions=versions)
             if found:
                 text = f"versions {found} of {format_table_id(head.table)} were lost or damaged"
@@ -260,9 +267,8 @@ class LeaderChecks:
             if made:
                 text = f"versions {sorted(made)[:NAMED_MAX]} of {name} were deleted around the log"
                 self._note("repair", f"{text} ({len(made):,} in all), and were written again")
-        if not is_deep:
-            return
-        if restored := restore_transactions(head.location, LOOKED_AT, self._whole):
+        whole = self._whole
+        if is_deep and (restored := restore_transactions(head.location, LOOKED_AT, whole)):
             text = f"transaction files of versions {restored} of {name} were deleted around the log"
             self._note("repair", f"{text}, and were written again")
 
@@ -330,7 +336,7 @@ class LeaderChecks:
 
     def _look_around(self, session: Session, stop: threading.Event) -> None:
         self._tried("repairing tables", partial(self.repair, session))
-        self.has_repaired = True
+        self._is_repaired = True
         session.mailbox.call(lambda: None)
         self._tried("repairing tables", partial(self.repair, session, versions=LOOKED_AT))
         scan_at = self._clock() + SCAN_SECONDS
@@ -390,11 +396,3 @@ def _ending(
         work(session, stop)
     except BaseException as error:
         session.mailbox.post(Ended(error))
-
-
-def _counted(quotas: Quotas, told: Listener) -> Listener:
-    def on_committed(events: list[Event]) -> None:
-        quotas.take(events)
-        told(events)
-
-    return on_committed

@@ -66,11 +66,17 @@ class Quotas:
                 )
         return cls(rates) if rates else None
 
-    def begin(self) -> None:
-        """Fill all buckets."""
+    def begin(self, told: Callable[[list[Event]], None]) -> Callable[[list[Event]], None]:
+        """Fill all buckets; return what counts events before it tells of them."""
         self._decided.clear()
         self._debts.clear()
         self._paid_at = self._clock()
+
+        def counted(events: list[Event]) -> None:
+            self.take(events)
+            told(events)
+
+        return counted
 
     def take(self, events: Iterable[Event]) -> None:
         """Count what was decided."""

@@ -24,7 +24,8 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name, pa
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
 from commitlog.model.table import Policy
-from consumers.partition import owed_writer, table_writer
+from consumers.commands.exit_codes import in_one_line
+from consumers.partition import leader_checks, owed_writer, table_writer
 from consumers.partition import session as session_module
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_heads import HEAD, OWING, head_path
@@ -403,6 +404,35 @@ def test_a_table_that_never_had_a_file_keeps_no_committer_from_starting(
     away.come_back()
     await_files(running)
     assert versions_of(running, "new") == [1]
+
+
+def test_a_store_that_hangs_delays_no_leader_for_long(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = threading.Event()
+
+    def hangs(*_: Any, **__: Any) -> list[int]:
+        assert back.wait(WAIT_SECONDS)
+        return []
+
+    monkeypatch.setattr(leader_checks, "HANGS_SECONDS", 0.1)
+    monkeypatch.setattr(leader_checks, "repair", hangs)
+    monkeypatch.setattr(leader_checks, "END_SECONDS", 0.1)
+    running.running.pop().stop()
+    try:
+        assert running.start().leads.wait(20)
+    finally:
+        back.set()
+
+
+def test_a_folder_in_the_place_of_a_head_is_named(running: Service) -> None:
+    running.running.pop().stop()
+    (running.root / "checkpoints" / "0" / OWING).mkdir()
+    with pytest.raises(IsADirectoryError) as raised:
+        Checkpoints(running.root, running.log.identity(), running.log.genesis()).load()
+    assert in_one_line(raised.value).endswith(
+        "/checkpoints/0/owing.json: Is a directory (move away the folder that has a file's name)"
+    )
 
 
 def test_a_stop_saves_what_is_owed(

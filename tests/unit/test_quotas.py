@@ -63,7 +63,7 @@ def test_a_debt_ends_and_a_new_term_has_none() -> None:
     quotas = Quotas({"*": 1.0}, clock=clock)
     quotas.take(events("a", 1_000_000))
     assert quotas.pauses()["a"].seconds == PAUSE_SECONDS_MAX
-    quotas.begin()
+    quotas.begin(lambda events: None)
     assert quotas.pauses() == {}
 
 
