@@ -17,7 +17,7 @@ from commitlog.client.host import Host, Pairs
 from commitlog.client.opening import is_there
 from commitlog.client.reach import check_leader_reaches, reach
 from commitlog.client.runtime import Runtime
-from commitlog.client.tables import Tables
+from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
@@ -29,6 +29,7 @@ from commitlog.errors import (
     NoSuchTable,
     NoSuchVersion,
     TableAlreadyExists,
+    WrongColumns,
 )
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.messages import NamespaceDescription
@@ -40,7 +41,7 @@ from commitlog.model.operations import (
     Properties,
     RegisterTable,
 )
-from commitlog.model.records import Code, Genesis, Outcome, Transaction
+from commitlog.model.records import Code, Genesis, Outcome, Transaction, found_standing
 from commitlog.model.table import Policy, TableId, format_table_id
 
 if TYPE_CHECKING:
@@ -185,8 +186,12 @@ def change(
     operation: Change,
     timeout: float,
     storage_options: Mapping[str, str] | None = None,
+    schema: pa.Schema | None = None,
 ) -> Outcome:
-    """Commit a change of the catalogue; raise the error of a refusal (see `raise_for_table`)."""
+    """Commit a change of the catalogue; raise the error of a refusal (see `raise_for_table`).
+
+    Raise TableAlreadyExists if a table was found that can't serve a creation with this schema.
+    """
     if not isinstance(operation, DropTable):
         check_leader_reaches(log.runtime(), operation.table, operation.location)
     try:
@@ -196,7 +201,25 @@ def change(
     if storage_options and outcome.results:
         # With `exist_ok` it may stand elsewhere.
         reach(outcome.results[0].location, storage_options)
+    if schema is not None and outcome.results and found_standing(operation, outcome.results[0]):
+        _check_serves(tables.ask(log.runtime(), operation.table), schema, operation)
     return outcome
+
+
+def _check_serves(standing: TableInfo, schema: pa.Schema, wanted: Change) -> None:
+    """Raise TableAlreadyExists for a table that rows of a schema don't fit, or with another key."""
+    from commitlog.adapters.row_contract import check_columns
+
+    problem = ""
+    try:
+        check_columns(schema, standing.schema, standing.name)
+    except WrongColumns as error:
+        problem = str(error)
+    key = wanted.primary_key if isinstance(wanted, CreateTable) else ()
+    if key and key != standing.primary_key:
+        problem = problem or f"its primary key is {standing.primary_key}, not {key}"
+    if problem:
+        raise TableAlreadyExists(f"table {standing.name} already exists, and differs: {problem}")
 
 
 def commit(

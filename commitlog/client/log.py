@@ -1,9 +1,4 @@
-"""`CommitLog`: a writer's and reader's connection to a log.
-
-Thread-safe, and usable from asyncio: submitting doesn't wait for answers, and tickets can be
-awaited. A program can end without closing it. A forked child connects again, but Lance may crash
-there: start children that read or write rows by `spawn`.
-"""
+"""`CommitLog`: a writer's and reader's connection to a log."""
 
 from __future__ import annotations
 
@@ -56,7 +51,10 @@ TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames):
     """A connection to a log, and to the tables whose commits it orders.
 
-    One that nobody has any more, nor anything that it opened, is closed within a second or two.
+    Threads may share it. Its methods block: in an event loop, call them by `asyncio.to_thread`, or
+    await the tickets of `submit` and `write_rows`. A forked child connects again, but Lance may
+    crash there: start children that read or write rows by `spawn`. A program may end without
+    closing it; it also closes soon after nothing refers to it or to what it opened.
     """
 
     def __init__(
@@ -157,7 +155,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     ) -> Outcome:
         """Create an empty table at version 1; TableAlreadyExists unless `exist_ok`.
 
-        With `exist_ok`, a table that exists stays as it is, its schema, key and properties too.
+        With `exist_ok`, a table that exists stays as it is. It must take rows of this schema, and
+        have this `primary_key` if one is given; its policy and properties may differ.
 
         The policy `every` writes a manifest file for each version, `latest` only for the newest.
         By `primary_key` concurrent writes of one key conflict; it isn't a constraint on rows.
@@ -175,7 +174,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
             storage_options=storage_options,
             exist_ok=exist_ok,
         )
-        return catalogue.change(self, self._tables, operation, timeout, storage_options)
+        return catalogue.change(self, self._tables, operation, timeout, storage_options, schema)
 
     def register_table(
         self,

@@ -36,7 +36,7 @@ class WritesRows(Host):
     def append(self, table_id: TableName, data: Any, **options: Unpack[RowsOptions]) -> Outcome:
         """Append rows: an Arrow table or stream, a data frame, columns by name, or a list of dicts.
 
-        A refusal is returned like a commit; `raise_for_conflict` of the outcome raises it.
+        A refusal is returned, not raised; end the call with `.raise_for_conflict()` to raise it.
 
         `append`, `delete`, `update` and `merge_insert` take these options: `timeout` (60 seconds),
         `attempts_max` (50), `wait` ("readable", or "committed"), `by_log` (True; False never writes
@@ -59,7 +59,9 @@ class WritesRows(Host):
         said: str | None = None,
         **options: Unpack[RowsOptions],
     ) -> Outcome:
-        """Delete the rows for which a SQL predicate holds; see `append` for the options.
+        """Delete the rows for which a SQL predicate holds.
+
+        A refusal is returned, not raised, as by `append`, which has the same options.
 
         If `said` is given, the log and the table's files record it in place of the predicate, which
         may contain values that must not be readable there.
@@ -76,7 +78,8 @@ class WritesRows(Host):
         """Set columns where a SQL predicate holds, or in all rows if there is none.
 
         A string value is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
-        anything else is the value itself. See `append` for the options.
+        anything else is the value itself. A refusal is returned, not raised, as by `append`,
+        which has the same options.
         """
         return self._execution(table_id, options).update(values, where)
 
@@ -92,10 +95,11 @@ class WritesRows(Host):
         `on` names the columns of the key, the table's own key if it is left out. Columns that
         `data` lacks keep their values, and are null in new rows.
 
-        The options are those of `append` and, as in pylance, `when_matched_update_all`,
-        `when_matched_update_all_filt`, `when_not_matched_insert_all`, `when_matched_delete`,
-        `when_matched_fail`, `when_not_matched_by_source_delete`,
-        `when_not_matched_by_source_delete_filt` and `use_index`: see `MergeOptions`.
+        A refusal is returned, not raised, as by `append`. The options are those of `append` and, as
+        in pylance, `when_matched_update_all`, `when_matched_update_all_filt`,
+        `when_not_matched_insert_all`, `when_matched_delete`, `when_matched_fail`,
+        `when_not_matched_by_source_delete`, `when_not_matched_by_source_delete_filt` and
+        `use_index`: see `MergeOptions`.
         """
         from commitlog.client.merging import MergeOptions
 

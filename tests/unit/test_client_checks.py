@@ -234,6 +234,28 @@ def test_tables_are_made_once(client: CommitLog) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "key", "said"),
+    [
+        (pa.schema([("id", pa.string())]), None, "column 'id' .*is int64"),
+        (pa.schema([("id", pa.int64()), ("z", pa.int8())]), None, "has no column 'z'"),
+        (SCHEMA, "id", r"its primary key is \(\), not \('id',\)"),
+    ],
+)
+def test_a_standing_table_that_cannot_serve_is_not_accepted(
+    client: CommitLog, schema: pa.Schema, key: str | None, said: str
+) -> None:
+    with pytest.raises(TableAlreadyExists, match=f"table a\\$t already exists.*{said}"):
+        client.create_table("a$t", schema, primary_key=key, exist_ok=True)
+
+
+def test_a_standing_table_may_have_got_more_columns(client: CommitLog) -> None:
+    client.add_columns("a$t", pa.schema([("more", pa.int64())]))
+    assert client.create_table("a$t", SCHEMA, exist_ok=True).version == 3
+    client.create_table("b", SCHEMA, primary_key="id")
+    assert client.create_table("b", SCHEMA, exist_ok=True).version == 1
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         {"policy": "sometimes"},
