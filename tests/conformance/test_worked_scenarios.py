@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -13,16 +11,15 @@ from lance.fragment import write_fragments
 
 from commitlog.errors import IncompatibleConflict, RetryableConflict
 from commitlog.model.records import Outcome, Status
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 
 T = "ns$t"
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(T, SCHEMA)
-        yield made
+def running(running: Service) -> Service:
+    running.client.create_table(T, SCHEMA)
+    return running
 
 
 def table(running: Service) -> lance.LanceDataset:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from consumers.tools.verify import files
+from tests.contract.worlds import KafkaWorld
 from tests.spark_world import SparkWorld, spark_world
 
 
@@ -16,6 +18,13 @@ def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spa
     """A Spark session over a log of its own; tests make tables of their own."""
     root = tmp_path_factory.mktemp("spark")
     with spark_world(root, broker.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def kafka(broker: Any) -> Iterator[KafkaWorld]:
+    """A real broker."""
+    with closing(KafkaWorld(broker.bootstrap_servers)) as made:
         yield made
 
 

@@ -8,8 +8,6 @@ again and again: all of its records but the last must be gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -31,19 +29,11 @@ QUICKLY_COMPACTED = {
 FOOLISH_KEY = b"foolish/0"
 
 
-@pytest.fixture
-def world(broker: Any) -> Iterator[KafkaWorld]:
-    """A real broker."""
-    world = KafkaWorld(broker.bootstrap_servers)
-    yield world
-    world.close()
-
-
-def keys_by_offset(world: KafkaWorld, topic: str) -> dict[int, bytes]:
+def keys_by_offset(kafka: KafkaWorld, topic: str) -> dict[int, bytes]:
     """Return what is in partition 0 of a topic, as any program would read it."""
     consumer = Consumer(
         {
-            "bootstrap.servers": world.bootstrap_servers,
+            "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": "test",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
@@ -63,14 +53,14 @@ def keys_by_offset(world: KafkaWorld, topic: str) -> dict[int, bytes]:
     return found
 
 
-def compact(world: KafkaWorld, topic: str) -> dict[int, bytes]:
+def compact(kafka: KafkaWorld, topic: str) -> dict[int, bytes]:
     """Roll segments and wait until the cleaner has worked up to now; return what is left."""
-    marks = [world.append_raw(topic, 0, FOOLISH_KEY, b"mark") for _ in range(3)]
+    marks = [kafka.append_raw(topic, 0, FOOLISH_KEY, b"mark") for _ in range(3)]
 
     def left() -> dict[int, bytes] | None:
         # An append after segment.ms rolls the segment before it.
-        world.append_raw(topic, 0, FOOLISH_KEY, b"roll")
-        found = keys_by_offset(world, topic)
+        kafka.append_raw(topic, 0, FOOLISH_KEY, b"roll")
+        found = keys_by_offset(kafka, topic)
         return None if set(marks) & set(found) else found
 
     found = wait_until(left, f"the cleaner to remove {marks}", pause_seconds=0.3)
@@ -88,22 +78,22 @@ def transactions_only(found: list[Submitted]) -> list[Submitted]:
     return [each for each in found if isinstance(each.record, Transaction)]
 
 
-def test_compaction_removes_what_a_tombstone_names_and_nothing_else(world: KafkaWorld) -> None:
-    log = world.connect()
-    topic = transactions_topic(world.log_name)
-    world.make_topic(topic, QUICKLY_COMPACTED)
+def test_compaction_removes_what_a_tombstone_names_and_nothing_else(kafka: KafkaWorld) -> None:
+    log = kafka.connect()
+    topic = transactions_topic(kafka.log_name)
+    kafka.make_topic(topic, QUICKLY_COMPACTED)
     log.create()
     resent = transaction(b"resent")
     written = [0]
     for batch in range(8):
         several = [transaction(bytes([batch, number])) for number in range(50)]
         written += append_all(log, [*several, resent])
-        world.append_raw(topic, 0, FOOLISH_KEY, b"again")
+        kafka.append_raw(topic, 0, FOOLISH_KEY, b"again")
         time.sleep(0.12)
     before = transactions_only(transactions_of(log))
     assert len(before) == 408
 
-    left = compact(world, topic)
+    left = compact(kafka, topic)
     assert of_ours(left) == set(written), "the cleaner ran, and no transaction is missing"
     assert len(left) < len(written) + 20
     assert transactions_only(transactions_of(log)) == before
@@ -111,8 +101,8 @@ def test_compaction_removes_what_a_tombstone_names_and_nothing_else(world: Kafka
     assert len(copies) == 8, "each time it was resent is a record of its own"
 
     named = copies[3].offset
-    tombstone = world.append_raw(topic, 0, left[named], None)
-    left = compact(world, topic)
+    tombstone = kafka.append_raw(topic, 0, left[named], None)
+    left = compact(kafka, topic)
     assert of_ours(left) - {tombstone} == set(written) - {named}
     after = [each for each in before if each.offset != named]
     assert transactions_only(transactions_of(log)) == after
@@ -120,4 +110,4 @@ def test_compaction_removes_what_a_tombstone_names_and_nothing_else(world: Kafka
     [next_one] = reader.poll(records_max=1, timeout_seconds=120)
     assert next_one.offset > named, "a reader passes the gap"
     reader.close()
-    assert keys_by_offset(world, outcomes_topic(world.log_name)).keys() == {0}
+    assert keys_by_offset(kafka, outcomes_topic(kafka.log_name)).keys() == {0}

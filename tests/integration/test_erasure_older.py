@@ -1,8 +1,6 @@
 """The search for rows that only older versions have finds what a look at each version finds."""
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -13,16 +11,15 @@ from commitlog import CommitLog
 from commitlog.adapters import lance_datasets
 from consumers.tools.erasure import older
 from consumers.tools.erasure.older import version_with
-from tests.service import service
+from tests.service import Service
 
 T = "shop$people"
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string())])
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[CommitLog]:
-    with service(tmp_path / "root") as world:
-        yield world.client
+def client(running: Service) -> CommitLog:
+    return running.client
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,14 +35,6 @@ NOBODY = "127.0.0.1:1"
 SECRET = "correct-horse-battery"
 HELD_UP_SECONDS = 0.3
 """Long enough for a client to read to the log's end and ask there."""
-
-
-@pytest.fixture
-def world(broker: Any) -> Iterator[KafkaWorld]:
-    """A real broker."""
-    world = KafkaWorld(broker.bootstrap_servers)
-    yield world
-    world.close()
 
 
 def test_a_cluster_that_does_not_answer_is_named_within_the_timeout() -> None:
@@ -78,16 +69,16 @@ def test_appending_to_a_cluster_that_does_not_answer_is_unknown_in_time() -> Non
     ],
 )
 def test_settings_that_cannot_be_are_named_and_not_shown(
-    world: KafkaWorld, settings: dict[str, str], said: str
+    kafka: KafkaWorld, settings: dict[str, str], said: str
 ) -> None:
     with pytest.raises(InvalidSettings) as raised:
-        KafkaLog.connect(world.bootstrap_servers, settings=settings, timeout_seconds=5)
+        KafkaLog.connect(kafka.bootstrap_servers, settings=settings, timeout_seconds=5)
     assert said in str(raised.value)
     assert SECRET not in str(raised.value)
     assert raised.value.__cause__ is None, "a traceback would show the client's own message"
 
 
-def test_secrets_are_shown_nowhere(world: KafkaWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_shown_nowhere(kafka: KafkaWorld, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     settings = {
         "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -97,17 +88,17 @@ def test_secrets_are_shown_nowhere(world: KafkaWorld, caplog: pytest.LogCaptureF
         "debug": "security,conf",
     }
     with pytest.raises(Unavailable) as raised:
-        KafkaLog.connect(world.bootstrap_servers, settings=settings, timeout_seconds=1.5)
-    assert world.bootstrap_servers in str(raised.value)
-    log = world.connect(**{"client.id": SECRET})
+        KafkaLog.connect(kafka.bootstrap_servers, settings=settings, timeout_seconds=1.5)
+    assert kafka.bootstrap_servers in str(raised.value)
+    log = kafka.connect(**{"client.id": SECRET})
     shown = f"{raised.value!r} {raised.value} {caplog.text} {log!r} {log._settings!r}"
     assert SECRET not in shown
     assert SECRET in log._settings.consumer().values(), "and yet it is used"
 
 
-def test_settings_pass_with_dots_underscores_and_prefix(world: KafkaWorld) -> None:
+def test_settings_pass_with_dots_underscores_and_prefix(kafka: KafkaWorld) -> None:
     log = KafkaLog.connect(
-        world.bootstrap_servers,
+        kafka.bootstrap_servers,
         settings={"kafka.linger.ms": "3", "compression_type": "lz4", "delivery.timeout.ms": 7000},
     )
     producer = log._settings.producer()
@@ -118,15 +109,15 @@ def test_settings_pass_with_dots_underscores_and_prefix(world: KafkaWorld) -> No
     log.close()
 
 
-def test_another_programs_kafka_transaction_does_not_hold_up_a_reader(world: KafkaWorld) -> None:
-    log = world.connect()
+def test_another_programs_kafka_transaction_does_not_hold_up_a_reader(kafka: KafkaWorld) -> None:
+    log = kafka.connect()
     log.create()
     append_all(log, [transaction()])
     foreign = Producer(
-        {"bootstrap.servers": world.bootstrap_servers, "transactional.id": "foreign"}
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "foreign"}
     )
     foreign.init_transactions(20)
-    for topic in (transactions_topic(world.log_name), outcomes_topic(world.log_name)):
+    for topic in (transactions_topic(kafka.log_name), outcomes_topic(kafka.log_name)):
         foreign.begin_transaction()
         foreign.produce(topic, b"v", b"k/1", partition=0)
         foreign.flush(120)
@@ -140,11 +131,11 @@ def test_another_programs_kafka_transaction_does_not_hold_up_a_reader(world: Kaf
     assert [each.offset for each in log.last_outcome_records(0)] == [1]
 
 
-def test_no_group_is_joined_and_no_offset_stored(world: KafkaWorld) -> None:
-    log = world.connect()
+def test_no_group_is_joined_and_no_offset_stored(kafka: KafkaWorld) -> None:
+    log = kafka.connect()
     log.create()
     transactions_of(log)
-    groups = world.admin.list_consumer_groups(request_timeout=120).result(120)
+    groups = kafka.admin.list_consumer_groups(request_timeout=120).result(120)
     assert "commitlog" not in {group.group_id for group in groups.valid}
 
 
@@ -152,8 +143,8 @@ def test_readers_and_writers_go_on_after_the_broker_was_killed(tmp_path: Path) -
     broker = EmbeddedBroker.start(tmp_path)
     port = int(broker.bootstrap_servers.rpartition(":")[2])
     try:
-        world = KafkaWorld(broker.bootstrap_servers)
-        log = world.connect()
+        kafka = KafkaWorld(broker.bootstrap_servers)
+        log = kafka.connect()
         log.create()
         reader = log.read_transactions(0)
         writer = log.transactions_writer()
@@ -180,15 +171,15 @@ def test_readers_and_writers_go_on_after_the_broker_was_killed(tmp_path: Path) -
         assert found[0].record.transaction_id == asked.transaction_id
         for each in (reader, writer):
             each.close()
-        world.close()
+        kafka.close()
     finally:
         broker.stop()
 
 
 def test_a_reader_that_rested_reads_on_at_once_in_a_process_that_is_held_up(
-    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = world.connect()
+    log = kafka.connect()
     log.create(tables_root="/tables")
     reader = log.read_transactions(0)
     assert isinstance(reader, KafkaReader)
@@ -214,8 +205,8 @@ def test_a_reader_that_rested_reads_on_at_once_in_a_process_that_is_held_up(
 def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) -> None:
     settings = {"auto.create.topics.enable": "true"}
     with EmbeddedBroker.start(tmp_path, settings=settings) as broker:
-        world = KafkaWorld(broker.bootstrap_servers)
-        log = world.connect("typo", **{"topic.metadata.propagation.max.ms": "100"})
+        kafka = KafkaWorld(broker.bootstrap_servers)
+        log = kafka.connect("typo", **{"topic.metadata.propagation.max.ms": "100"})
         for ask in (log.genesis, log.partitions, log.identity, log.check_settings):
             with pytest.raises(WrongLog, match="typo"):
                 ask()
@@ -232,18 +223,18 @@ def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) ->
         reader = log.read_transactions(0)
         assert reader.poll(timeout_seconds=0.5) == []
         reader.close()
-        assert not world.has_topic(transactions_topic("typo"))
-        assert not world.has_topic(outcomes_topic("typo"))
-        world.close()
+        assert not kafka.has_topic(transactions_topic("typo"))
+        assert not kafka.has_topic(outcomes_topic("typo"))
+        kafka.close()
 
 
 def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
-    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed, create = world.connect(), KafkaLog._create_topic
+    killed, create = kafka.connect(), KafkaLog._create_topic
 
     def create_one(self: KafkaLog, topic: str, *rest: Any) -> None:
-        if topic == outcomes_topic(world.log_name):
+        if topic == outcomes_topic(kafka.log_name):
             raise KeyboardInterrupt
         create(self, topic, *rest)
 
@@ -255,16 +246,16 @@ def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
     def behind(self: KafkaLog) -> Any:
         """Return what a broker says that hasn't heard of any topic yet."""
         nothing = SimpleNamespace(partitions={})
-        topics = {transactions_topic(world.log_name): nothing}
+        topics = {transactions_topic(kafka.log_name): nothing}
         return SimpleNamespace(brokers=[0], topics=topics)
 
-    again = world.connect()
+    again = kafka.connect()
     with monkeypatch.context() as patched:
         patched.setattr(KafkaLog, "_metadata", behind)
         with pytest.raises(WrongLog, match="has 3 partitions, not 1.*init --partitions 3"):
             again.create()
-    assert not world.has_topic(outcomes_topic(world.log_name)), "it would have fixed another number"
-    made = world.connect()
+    assert not kafka.has_topic(outcomes_topic(kafka.log_name)), "it would have fixed another number"
+    made = kafka.connect()
     with monkeypatch.context() as patched:
         patched.setattr(
             "commitlog.adapters.kafka.begin_log", MagicMock(side_effect=KeyboardInterrupt)
@@ -280,19 +271,19 @@ def test_a_log_whose_making_was_cut_short_is_completed_with_its_own_partitions(
 
 @pytest.mark.parametrize("has_producer", [False, True])
 def test_a_client_appends_nothing_to_another_log_of_its_logs_name(
-    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, has_producer: bool
+    kafka: KafkaWorld, monkeypatch: pytest.MonkeyPatch, has_producer: bool
 ) -> None:
     monkeypatch.setattr(sending, "GREETING_SECONDS", 0.05)  # nobody leads
-    world.connect().create()
-    with CommitLog(world.connect) as client:
+    kafka.connect().create()
+    with CommitLog(kafka.connect) as client:
         runtime = client.runtime()
         if has_producer:
             runtime.submit(transaction(), id_is_new=True)
             runtime.flush(120)
-        for name in (transactions_topic(world.log_name), outcomes_topic(world.log_name)):
-            world.delete_topic(name)
-            wait_until(partial(lambda name: not world.has_topic(name), name), "the topic is gone")
-        made = world.connect()
+        for name in (transactions_topic(kafka.log_name), outcomes_topic(kafka.log_name)):
+            kafka.delete_topic(name)
+            wait_until(partial(lambda name: not kafka.has_topic(name), name), "the topic is gone")
+        made = kafka.connect()
         made.create()
         if has_producer:
             monkeypatch.setattr(sending, "CHECK_SECONDS", 0.0)
@@ -304,8 +295,8 @@ def test_a_client_appends_nothing_to_another_log_of_its_logs_name(
     assert not any(isinstance(record, Transaction) for record in records)
 
 
-def test_two_hops_take_milliseconds(world: KafkaWorld) -> None:
-    log = world.connect()
+def test_two_hops_take_milliseconds(kafka: KafkaWorld) -> None:
+    log = kafka.connect()
     log.create()
     transactions, outcomes = log.read_transactions(0, 1), log.read_outcomes(0, 1)
     writer, answers = log.transactions_writer(), log.outcomes_writer(0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -11,19 +10,18 @@ import pytest
 
 from commitlog import CommitLog, InvalidTransaction
 from consumers.tools.verify import VerifyOptions, verify
-from tests.service import Service, service
+from tests.service import Service
 
 T = "home$keyed"
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
+def running(running: Service) -> Service:
     """A service with a table of three rows that has a key."""
-    with service(tmp_path / "root") as made:
-        made.client.create_table(T, SCHEMA, primary_key="id")
-        made.client.append(T, {"id": [1, 2, 3], "amount": [1.0, 2.0, 3.0]})
-        yield made
+    running.client.create_table(T, SCHEMA, primary_key="id")
+    running.client.append(T, {"id": [1, 2, 3], "amount": [1.0, 2.0, 3.0]})
+    return running
 
 
 def rename(log: CommitLog) -> None:

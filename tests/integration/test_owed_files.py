@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -34,7 +33,7 @@ from consumers.partition.past_outcomes import PastOutcomes
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
 from consumers.tools import upgrade
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import WAIT_SECONDS, wait_until
 
 
@@ -70,12 +69,11 @@ class Away:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        for name in ("slow", "quick"):
-            made.client.create_table(name, SCHEMA)
-        await_checkpoint(made, HEAD)
-        yield made
+def running(running: Service) -> Service:
+    for name in ("slow", "quick"):
+        running.client.create_table(name, SCHEMA)
+    await_checkpoint(running, HEAD)
+    return running
 
 
 @pytest.fixture

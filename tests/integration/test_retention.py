@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture
-def world(broker: Any) -> Iterator[KafkaWorld]:
-    """A real broker."""
-    world = KafkaWorld(broker.bootstrap_servers)
-    yield world
-    world.close()
-
-
-def client_of(world: KafkaWorld) -> CommitLog:
-    return CommitLog.connect(world.bootstrap_servers, world.log_name)
+def client_of(kafka: KafkaWorld) -> CommitLog:
+    return CommitLog.connect(kafka.bootstrap_servers, kafka.log_name)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
@@ -52,25 +43,25 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
 
 
 def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
-    world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root, log = tmp_path / "root", world.connect()
+    root, log = tmp_path / "root", kafka.connect()
     together = with_archive(log, root)  # before there is an archive
-    world.make_topic(transactions_topic(world.log_name), QUICKLY_COMPACTED)
+    kafka.make_topic(transactions_topic(kafka.log_name), QUICKLY_COMPACTED)
     log.create(tables_root=str(root / "tables"))
-    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(kafka) as client:
         client.create_table("t", SCHEMA)
         for number in range(20):
             client.append("t", rows(number))
         client.delete("t", "id < 5")
-    where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--log", kafka.log_name]
     alone = [*where, "--root", str(tmp_path / "nobody")]
     where += ["--root", str(root)]
     code, [copied] = run(capsys, "archive", *where, "--give-up")
     assert (code, copied["outcomes"], copied["given_up"]) == (ExitCode.OK, 23, 22)
 
-    topic = transactions_topic(world.log_name)
-    wait_until(lambda: len(of_ours(compact(world, topic))) <= 1, "the cleaner to leave one record")
+    topic = transactions_topic(kafka.log_name)
+    wait_until(lambda: len(of_ours(compact(kafka, topic))) <= 1, "the cleaner to leave one record")
     code, [found] = run(capsys, "verify", *alone, "--log-only")
     assert (code, found["first_bad_sequence"]) == (ExitCode.STOP, 2), "the topic alone is not whole"
     code, [found] = run(capsys, "verify", *where, "--contents")
@@ -81,7 +72,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert manifests(tmp_path / "new") == manifests(root)
 
     # A committer that lost its checkpoint reads the log from its beginning, and goes on.
-    with leading(together, tmp_path / "fresh", checkpoint_seconds=600), client_of(world) as client:
+    with leading(together, tmp_path / "fresh", checkpoint_seconds=600), client_of(kafka) as client:
         client.append("t", rows(100))
         assert ids_of(client.open("t")) == [*range(5, 20), 100]
 
@@ -90,22 +81,22 @@ SECRET = b"mallory-7f3a@example.org"
 
 
 def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
-    world: KafkaWorld, broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaWorld, broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root, log = tmp_path / "root", world.connect()
+    root, log = tmp_path / "root", kafka.connect()
     log.create(tables_root=str(root / "tables"))
     # The data of somebody else's broker isn't here.
     data = broker.log_path.parent / "data" if hasattr(broker, "log_path") else tmp_path / "none"
-    topics = list(data.glob(f"{world.log_name}.*"))
+    topics = list(data.glob(f"{kafka.log_name}.*"))
     schema = pa.schema([("id", pa.int64()), ("email", pa.string())])
     stop = threading.Event()
-    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(kafka) as client:
         client.create_table("t", schema, primary_key="id")
         writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
         writer.start()
         for number, email in enumerate(["a@b", SECRET.decode(), "c@d"]):
             client.write_rows("t", [{"id": number, "email": email}], mode="upsert").result(120)
-        where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--log", kafka.log_name]
         where += ["--root", str(root)]
         assert with_bytes(SECRET, root)
         assert with_bytes(SECRET, *topics) or not topics
@@ -122,8 +113,8 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
         writer.join(READY_SECONDS)
     # Closed segments are renamed first, and deleted a moment later.
     wait_until(lambda: not with_bytes(SECRET, *topics, root), "the files to go")
-    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(world.log_name))
-    settings = world.admin.describe_configs([topic])[topic].result(60)
+    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(kafka.log_name))
+    settings = kafka.admin.describe_configs([topic])[topic].result(60)
     own = {name: settings[name].value for name in AT_ONCE if settings[name].value == AT_ONCE[name]}
     assert own == {}, "the topic is set as it was"
     code, [found] = run(capsys, "verify", *where, "--contents")
@@ -133,16 +124,16 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
 
 
 def test_rows_that_expired_are_gone_and_their_record_is_named(
-    world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root, log = tmp_path / "root", world.connect()
-    world.make_topic(transactions_topic(world.log_name), QUICKLY_COMPACTED)
+    root, log = tmp_path / "root", kafka.connect()
+    kafka.make_topic(transactions_topic(kafka.log_name), QUICKLY_COMPACTED)
     log.create(tables_root=str(root / "tables"))
-    where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--log", kafka.log_name]
     where += ["--root", str(root)]
     policy = {"rows": "log", "commitlog.maintain.expire-rows-days": "1e-9"}
     expire, stop = ["archive", "--give-up", "--expire-rows", "--by", "clerk"], threading.Event()
-    with leading(log, root, checkpoint_seconds=600), client_of(world) as client:
+    with leading(log, root, checkpoint_seconds=600), client_of(kafka) as client:
         client.create_table("t", SCHEMA, primary_key="id", properties=policy)
         writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
         writer.start()
@@ -153,9 +144,9 @@ def test_rows_that_expired_are_gone_and_their_record_is_named(
         assert (code, len(ran["expired"])) == (ExitCode.OK, 1), ran
         code, [again] = run(capsys, *expire, *where)
         assert (code, again["expired"]) == (ExitCode.OK, [])
-    topic = transactions_topic(world.log_name)
+    topic = transactions_topic(kafka.log_name)
     gone = {one.transaction_offset for one in written}
-    wait_until(lambda: not gone & of_ours(compact(world, topic)), "the cleaner to take the rows")
+    wait_until(lambda: not gone & of_ours(compact(kafka, topic)), "the cleaner to take the rows")
 
     code, [found] = run(capsys, "verify", *where, "--contents")
     assert (code, found["problems"]) == (ExitCode.OK, [])
@@ -164,6 +155,6 @@ def test_rows_that_expired_are_gone_and_their_record_is_named(
     assert " by clerk " in said
     code, [built] = run(capsys, "replay", str(tmp_path / "new"), "--rows", "all", *where)
     assert (code, built["problems"], built["rows_expired"]) == (ExitCode.OK, [], [said])
-    indexed(root, with_archive(world.connect(), root))
+    indexed(root, with_archive(kafka.connect(), root))
     code, [explained] = run(capsys, "explain", written[0].transaction_id, *where)
     assert (code, "expired by record" in str(explained["words"])) == (ExitCode.OK, True)

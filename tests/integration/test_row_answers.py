@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +18,17 @@ from consumers.socket import row_answers
 from consumers.socket.answers import Answers
 from consumers.socket.requests import Requests
 from tests.integration.test_row_writer import SCHEMA, T, writing
-from tests.service import Service, service
+from tests.service import Service
 from tests.waiting import WAIT_SECONDS, wait_until
 
 OTHER, COUNT = "ns$u", 20
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        for table in (T, OTHER):
-            made.client.create_table(table, SCHEMA, primary_key="id", properties={"rows": "log"})
-        yield made
+def running(running: Service) -> Service:
+    for table in (T, OTHER):
+        running.client.create_table(table, SCHEMA, primary_key="id", properties={"rows": "log"})
+    return running
 
 
 def written(running: Service) -> RowsOutcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,17 +14,16 @@ from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.row_writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_row_writer import SCHEMA, T, apply_once, waiting
-from tests.service import Service, service
+from tests.service import Service
 
 pytestmark = pytest.mark.usefixtures("nobody_writes")
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
+def running(running: Service) -> Service:
     """A service with one table that has a key and no data file, and no row writer."""
-    with service(tmp_path / "root") as made:
-        made.client.create_table(T, SCHEMA, primary_key="id")
-        yield made
+    running.client.create_table(T, SCHEMA, primary_key="id")
+    return running
 
 
 def written(running: Service, number: int, *names: str) -> RowsTicket:

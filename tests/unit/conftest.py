@@ -21,6 +21,7 @@ from tests.lanes import golden_logs
 from tests.steered_leader import SteeredLeader, memory_log
 
 if TYPE_CHECKING:
+    from commitlog import CommitLog
     from commitlog.codecs._native import Chain
     from tests.iceberg_files_world import FilesWorld
 
@@ -37,6 +38,15 @@ def leader(log: MemoryLog) -> Iterator[SteeredLeader]:
     leader = SteeredLeader(log)
     yield leader
     leader.close()
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: SteeredLeader) -> "Iterator[CommitLog]":
+    """A client of that log."""
+    from commitlog import CommitLog
+
+    with CommitLog(lambda: log) as client:
+        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import copy
 import errno
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,10 @@ L = lance.LanceOperation
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        client.create_table("a$t", SCHEMA)
-        client.append("a$t", {"id": [1, 2], "v": ["a", "b"]})
-        yield client
+def client(client: CommitLog) -> CommitLog:
+    client.create_table("a$t", SCHEMA)
+    client.append("a$t", {"id": [1, 2], "v": ["a", "b"]})
+    return client
 
 
 def _end(log: MemoryLog) -> int:

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from commitlog import CommitLog, OutcomeUnknown
-from commitlog.adapters.memory import MemoryLog
 from commitlog.client import tickets
 from commitlog.client.tickets import Wait
 from tests.steered_leader import SCHEMA, SteeredLeader
@@ -20,10 +19,9 @@ LIMIT_SECONDS = 30
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        client.create_table("a$t", SCHEMA)
-        yield client
+def client(client: CommitLog) -> CommitLog:
+    client.create_table("a$t", SCHEMA)
+    return client
 
 
 def _runs_in_a_child(client: CommitLog, work: Callable[[], Any]) -> bool:

@@ -38,11 +38,10 @@ from tests.steered_leader import SCHEMA, SteeredLeader, blank, once_before_sendi
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        client.create_table("a$t", SCHEMA)
-        client.append("a$t", {"id": list(range(10)), "v": list("abcdefghij")})
-        yield client
+def client(client: CommitLog) -> CommitLog:
+    client.create_table("a$t", SCHEMA)
+    client.append("a$t", {"id": list(range(10)), "v": list("abcdefghij")})
+    return client
 
 
 def _staged(leader: SteeredLeader) -> list[CreateTableVersion]:

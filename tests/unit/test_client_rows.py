@@ -21,7 +21,6 @@ from commitlog import (
     TableVersionIs,
     Unavailable,
 )
-from commitlog.adapters.memory import MemoryLog
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.row_writes import made_write
 from commitlog.client.rows import whole
@@ -29,12 +28,6 @@ from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, DropTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
 from tests.steered_leader import SCHEMA, SteeredLeader, blank
-
-
-@pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        yield client
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "stable"])

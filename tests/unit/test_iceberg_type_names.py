@@ -44,13 +44,6 @@ KEPT = ["string", "int", "date", "uuid", "decimal(9, 2)", "fixed[4]"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("names"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def server(world: World) -> Iterator[IcebergServer]:
     with serving(LogIcebergService(world.log), IcebergSettings(f"{world.tables_root}")) as running:
         assert running.ask("POST", "/v1/namespaces", {"namespace": ["a"]}).status == 200

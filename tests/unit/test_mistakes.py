@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, CommitLogError, InvalidRequest
-from commitlog.adapters.memory import MemoryLog
-from tests.steered_leader import SteeredLeader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 4))])
 ROW = [{"id": 1, "v": [1.0, 2.0, 3.0, 4.0]}]
@@ -22,12 +20,6 @@ class LazyFrame:
 
     def collect(self) -> None:
         """Make a data frame of it."""
-
-
-@pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        yield client
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import lance
@@ -21,16 +21,15 @@ from commitlog.model.names import (
     part_problem,
 )
 from commitlog.model.operations import AlterProperties, CreateNamespace, DeclareTable, RenameTable
-from tests.steered_leader import SCHEMA, SteeredLeader
+from tests.steered_leader import SCHEMA
 
 NUL, LONE = "a\0b", "a\ud800b"
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        client.create_table("a$t", SCHEMA)
-        yield client
+def client(client: CommitLog) -> CommitLog:
+    client.create_table("a$t", SCHEMA)
+    return client
 
 
 @pytest.mark.parametrize("check", [column_problem, key_problem, label_problem, part_problem])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -25,16 +24,15 @@ from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
 from consumers.tools.leftover import GONE, Leftover
 from consumers.tools.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(TABLE, SCHEMA)
-        yield made
+def world(running: Service) -> Service:
+    running.client.create_table(TABLE, SCHEMA)
+    return running
 
 
 def found(world: Service, table: str | None = TABLE) -> dict[str, tuple[Why, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,17 +24,16 @@ from commitlog.ports import DeliveryFailed
 from commitlog.protocol import transactions_topic
 from consumers.partition import appending
 from tests.contract.worlds import transaction
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 from tests.waiting import WAIT_SECONDS, wait_until
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as running:
-        running.client.create_table(TABLE, SCHEMA)
-        yield running
+def running(running: Service) -> Service:
+    running.client.create_table(TABLE, SCHEMA)
+    return running
 
 
 def append(client: CommitLog) -> Any:

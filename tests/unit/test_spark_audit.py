@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,14 @@ from commitlog.model.records import Code, Status, TableVersionIs
 from commitlog.spark import audit as audit_module
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import Audited, audit_partition
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
+def world(running: Service) -> Service:
+    return running
 
 
 def audit(world: Service) -> Audited:

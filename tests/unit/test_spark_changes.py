@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from commitlog.spark.log_rows import LOG_SCHEMA
 from commitlog.spark.log_source import LogReader, LogStream
 from commitlog.spark.options import parse_changes, parse_log
 from commitlog.spark.versions import TableVersions
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 BASE = {"kafka.bootstrap.servers": "h:1"}
@@ -45,9 +44,8 @@ Row = tuple[str, int, int, str]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
+def world(running: Service) -> Service:
+    return running
 
 
 def stream(world: Service, **given: str) -> ChangeStream:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,16 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.spark.datasource import CommitLogDataSource
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 T = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(T, SCHEMA)
-        made.client.append(T, rows(7))
-        yield made
+def world(running: Service) -> Service:
+    running.client.create_table(T, SCHEMA)
+    running.client.append(T, rows(7))
+    return running
 
 
 def given(**columns: Any) -> StructType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,14 @@ from commitlog.spark.merge_files import (
     with_table_types,
 )
 from commitlog.spark.wanted import Merge, check_condition
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
+def world(running: Service) -> Service:
+    return running
 
 
 def source(*rows: tuple[int | None, str | None], deletes: tuple[int, ...] = ()) -> pa.Table:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +16,7 @@ from commitlog.spark.change_stream import ChangeStream, Offset, change_schema
 from commitlog.spark.options import parse_changes
 from commitlog.spark.renames import first_rename
 from commitlog.spark.versions import TableVersions
-from tests.service import Service, service
+from tests.service import Service
 
 T = "shop$orders"
 SCHEMA = pa.schema(
@@ -27,11 +25,10 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(T, SCHEMA)
-        made.client.append(T, {"id": [1], "name": ["a"], "place": [{"x": 1}]})
-        yield made
+def world(running: Service) -> Service:
+    running.client.create_table(T, SCHEMA)
+    running.client.append(T, {"id": [1], "name": ["a"], "place": [{"x": 1}]})
+    return running
 
 
 def stream(world: Service, **given: str) -> ChangeStream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -16,17 +15,16 @@ from commitlog.ports import Reader
 from commitlog.spark.options import parse_write
 from commitlog.spark.progress import METRIC, RepeatsListener, show_repeats
 from commitlog.spark.sink import StreamSink
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 OPTIONS = {"kafka.bootstrap.servers": "h:1"}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(TABLE, SCHEMA)
-        yield made
+def world(running: Service) -> Service:
+    running.client.create_table(TABLE, SCHEMA)
+    return running
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,16 +22,15 @@ from commitlog.model.records import Application
 from commitlog.spark import file_commits, files
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink, _checkpoint_query_id
-from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.service import SCHEMA, Service, ids_of, rows
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        made.client.create_table(TABLE, SCHEMA, primary_key="id")
-        yield made
+def world(running: Service) -> Service:
+    running.client.create_table(TABLE, SCHEMA, primary_key="id")
+    return running
 
 
 def told(sink: Any, *tasks: list[int]) -> list[Any]:

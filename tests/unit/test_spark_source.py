@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,15 +22,14 @@ from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_read
 from commitlog.spark.source import TableReader, grouped, table_schema
 from commitlog.spark.versions import TableVersions, VersionWanted
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import SCHEMA, Service, rows
 
 TABLE = "shop$orders"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path) as made:
-        yield made
+def world(running: Service) -> Service:
+    return running
 
 
 def versions(world: Service) -> TableVersions:

@@ -1,7 +1,6 @@
 """Data files of calls that appended nothing are removed at once, and never those of a record."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +8,20 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, InvalidTransaction, OutcomeUnknown, Unavailable
-from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.client import session
 from commitlog.client.runtime import Runtime
 from commitlog.errors import CommitLogError, LogClosed, Overloaded
-from tests.steered_leader import SCHEMA, SteeredLeader, once_before_sending
+from tests.steered_leader import SCHEMA, once_before_sending
 
 ROWS = {"id": [1, 2], "v": ["a", "b"]}
 
 
 @pytest.fixture
-def client(log: MemoryLog, leader: SteeredLeader) -> Iterator[CommitLog]:
-    with CommitLog(lambda: log) as client:
-        client.create_table("a$t", SCHEMA)
-        client.append("a$t", {"id": [0], "v": ["z"]})
-        yield client
+def client(client: CommitLog) -> CommitLog:
+    client.create_table("a$t", SCHEMA)
+    client.append("a$t", {"id": [0], "v": ["z"]})
+    return client
 
 
 def _files(client: CommitLog) -> int:
