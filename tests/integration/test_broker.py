@@ -176,6 +176,9 @@ def test_either_java_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wh
         topic = new_topic(broker.bootstrap_servers)
         produce(broker.bootstrap_servers, topic, b"hello")
         assert consume(broker.bootstrap_servers, topic) == [b"hello"]
+        broker.suspend()
+        broker.stop()
+        assert broker.poll() == 128 + signal.SIGTERM, "a suspended one stops, too"
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +216,7 @@ def test_the_timers_alone_may_be_late(as_users_run_it: EmbeddedBroker) -> None:
     assert max(slack["others"]) < TIMER_SLACK_NS
 
 
-def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
+def test_a_restart_keeps_port_cluster_and_records_and_a_pause_does_no_harm(tmp_path: Path) -> None:
     with EmbeddedBroker.start(tmp_path) as broker:
         first = (broker.port, broker.cluster_id)
         topic = new_topic(broker.bootstrap_servers)
@@ -223,6 +226,9 @@ def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
         assert broker.failure() is None
     with EmbeddedBroker.start(tmp_path) as broker:
         assert (broker.port, broker.cluster_id) == first
+        broker.suspend()
+        time.sleep(1)
+        broker.resume()
         produce(broker.bootstrap_servers, topic, b"after")
         assert consume(broker.bootstrap_servers, topic) == [b"before", b"after"]
         broker.stop()
@@ -240,18 +246,6 @@ def test_a_broker_that_dies_tells_why(tmp_path: Path) -> None:
         reason, *log_lines = str(failure).splitlines()
         assert "SIGKILL" in reason
         assert log_lines
-
-
-def test_a_suspended_broker_goes_on_and_stops(tmp_path: Path) -> None:
-    with EmbeddedBroker.start(tmp_path) as broker:
-        topic = new_topic(broker.bootstrap_servers)
-        broker.suspend()
-        time.sleep(1)
-        broker.resume()
-        produce(broker.bootstrap_servers, topic, b"hello")
-        broker.suspend()
-        broker.stop()
-        assert broker.poll() == 128 + signal.SIGTERM
 
 
 PARENT = """

@@ -8,11 +8,12 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hostile import ANSWERS_MIN, Polite, crowd, forget_peak, resident_mib
-from tests.integration.test_up import descendants, service
+from tests.integration.test_up import descendants, log_on, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -28,10 +29,10 @@ def is_server(pid: int) -> bool:
     return b"consumers.cli" in words and b"server" in words
 
 
-def test_a_crowd_of_hostile_clients_takes_nothing_down(tmp_path: Path) -> None:
+def test_a_crowd_of_hostile_clients_takes_nothing_down(broker: Any, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    with service(tmp_path / "root") as running:
+    with service(tmp_path / "root", *log_on(broker)) as running:
         polite = Polite("127.0.0.1", running.port)
         polite.make_table()
         polite.run(QUIET_SECONDS)
