@@ -12,6 +12,10 @@ WORDS: dict[str, str] = {
     ),
     "record_key_differs": "its key names another transaction",
     "manifest_unusable_in_short": "{path} in {location} is not a manifest that can be read",
+    "manifest_out_of_range": (
+        "{path} in {location} is of version {version}, made {nanos} ns after 1970; versions begin "
+        "with 1, and times are from 1970 to 2554"
+    ),
     "features_unknown": (
         "{word} feature flags of the manifest include {features!j}, which this version does not "
         "support; upgrade it"
@@ -47,6 +51,9 @@ WORDS: dict[str, str] = {
     ),
     "iceberg_reference_outside_root": (
         "{table} cannot be registered: {location} is not below the tables root {root}"
+    ),
+    "versions_exhausted": (
+        "{table} is at version {version}, and there is no higher one. Copy it into a new table."
     ),
     "row_ids_exhausted": (
         "{field}: no row ids are left; the highest is {id_max}. Copy the table into a new one."

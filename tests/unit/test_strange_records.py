@@ -6,19 +6,23 @@ from collections.abc import Iterable
 from dataclasses import astuple, replace
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from pyroaring import BitMap
 
 from commitlog import words
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import Found
 from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import (
     FIELD_IDS_SINCE,
     INCARNATION_OF_ONE_SINCE,
+    INT64_MAX,
     LAST_VERSIONS_SINCE,
     NESTING_MAX,
     NESTING_SINCE,
@@ -299,6 +303,43 @@ def test_a_manifest_with_a_column_that_is_its_own_parent(world: World) -> None:
     world.manifests[f"{ROOT}/r", path] = found
     outcome = world.ask("r", RegisterTable(("r",), "ir", f"{ROOT}/r", 1, path))
     assert (outcome.status, outcome.code) == ("rejected", "WRONG_SCHEMA")
+
+
+@pytest.mark.parametrize(
+    ("version", "nanos"),
+    [(0, 0), (0, 1), (1, -1), (1, 2**64), (1, Timestamp(seconds=-(2**63), nanos=-1))],
+)
+def test_a_manifest_of_no_version_or_of_a_time_that_no_record_holds(
+    world: World, version: int, nanos: int | Timestamp
+) -> None:
+    """Lance opens them, but a leader can't write them down: each that tried would end."""
+    state, path = world.state().copy(), f"_versions/{version}.manifest"
+    if isinstance(nanos, Timestamp):
+        nanos = ManifestState.of(Manifest(timestamp=nanos), Fragments(), None).timestamp_nanos
+    state.version, state.timestamp_nanos = version, nanos
+    world.manifests[f"{ROOT}/r", path] = Found(Observation(path, 10, bytes(32)), state=state)
+    outcome = world.ask("r", RegisterTable(("r",), "ir", f"{ROOT}/r", version, path))
+    assert (outcome.status, outcome.code) == ("rejected", "INVALID_OPERATION")
+    assert f"version {version}" in words.worded(outcome).message
+    seal_outcome(outcome, previous_hash=bytes(32), epoch=0, node="n")
+    assert world.replayed().digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_no_version_follows_the_last_one_of_64_bits(world: World, *, is_plain: bool) -> None:
+    back = back_at(world, "t", INT64_MAX - 1)
+    back = replace(back, table=("r",), incarnation="ir", location=f"{ROOT}/r")
+    world.manifests[f"{ROOT}/r", back.manifest_path] = world.manifests[
+        f"{ROOT}/t", back.manifest_path
+    ]
+    assert world.ask("r", back).status == "committed"
+    last = append(INT64_MAX - 1, "last.lance", table=("r",))
+    assert world.ask("last", last).version == INT64_MAX
+    more = append(INT64_MAX, "more.lance", table=("r",))
+    outcome = world.ask("more", *([more] if is_plain else [more, append(2, "x.lance")]))
+    assert (outcome.status, outcome.code) == ("rejected", "INVALID_OPERATION")
+    assert "is at version 9223372036854775807" in words.worded(outcome).message
+    assert world.replayed().digest() == world.machine.digest()
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.staged import manifest_version
 from commitlog.core.lance.versions import record_delta
-from commitlog.core.manifest.manifest_state import ManifestDelta, diff
+from commitlog.core.manifest.manifest_state import TIME_NANOS_END, ManifestDelta, diff
 from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
 from commitlog.core.tables.iceberg_tables import below
@@ -220,11 +220,13 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
         raise rejected(
             Code.MISSING_FILE, "manifest_missing", path=path, location=location, table=name
         )
-    state = found.state
+    state, where = found.state, {"path": path, "location": location}
     if state is None or state.version != operation.version:
         name = "manifest_unusable" if found.error else "manifest_of_another_version"
-        where = {"path": path, "location": location}
         raise rejected(Code.INVALID_OPERATION, name, error=Aside.of(found.error), **where)
+    if not state.version or not 0 <= state.timestamp_nanos < TIME_NANOS_END:
+        numbers = {"version": state.version, "nanos": state.timestamp_nanos}
+        raise rejected(Code.INVALID_OPERATION, "manifest_out_of_range", **numbers, **where)
     message = state.header.message
     if message.HasField("branch"):
         raise rejected(

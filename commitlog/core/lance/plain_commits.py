@@ -18,7 +18,7 @@ from commitlog.core.lance.versions import plain_change
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.manifest.plain_appends import KIND
 from commitlog.core.tables.lance_tables import Table
-from commitlog.model.limits import Rules
+from commitlog.model.limits import INT64_MAX, Rules
 from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Observation, OperationResult
 from commitlog.model.table import TableId
@@ -54,7 +54,7 @@ def decide_plainly(
     is_plain = (
         operation.operation == KIND
         and operation.incarnation in ("", table.incarnation)
-        and read_version <= state.version
+        and read_version <= state.version < INT64_MAX
         and operation.inserted_keys is None
         and not (operation.branch or operation.affected_rows or operation.schema_metadata)
     )

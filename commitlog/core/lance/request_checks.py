@@ -15,6 +15,7 @@ from commitlog.core.operations.references import no_version
 from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
 from commitlog.core.refusals import winner_of
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+from commitlog.model.limits import INT64_MAX
 from commitlog.model.operations import LanceCommit
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
@@ -33,6 +34,13 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
         raise _unsupported(operation, parsed)
     if view.state is None:
         raise no_version(view)
+    if view.version == INT64_MAX:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "versions_exhausted",
+            table=format_table_id(operation.table),
+            version=view.version,
+        )
     if read_version <= 0 or read_version != parsed.transaction.read_version:
         _check_read_version(operation, parsed)
     if read_version > view.table.version:

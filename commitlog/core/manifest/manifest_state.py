@@ -79,7 +79,9 @@ class ManifestState:
         """Make a state of a manifest message without fragments, which loses its scalars."""
         state = cls()
         state.version = manifest.version
-        state.timestamp_nanos = manifest.timestamp.ToNanoseconds()
+        # Protobuf's own sum refuses times that no calendar has, and Lance opens those, too.
+        written = manifest.timestamp
+        state.timestamp_nanos = written.seconds * 1_000_000_000 + written.nanos
         state.reader_feature_flags = manifest.reader_feature_flags
         state.writer_feature_flags = manifest.writer_feature_flags
         has_maximum = manifest.HasField("max_fragment_id")
@@ -122,6 +124,10 @@ class ManifestState:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+TIME_NANOS_END = 2**64
+"""A delta's time is before it, which is in the year 2554, and not before 1970."""
 
 
 class ManifestDelta(NamedTuple):

@@ -88,7 +88,7 @@ def _head_of(machine: Machine, table_id: TableId) -> AppendHead | None:
         ruled=INT64_MAX
         if table.declares_key
         else max([history.kinds[kind][-1] for kind in others], default=0),
-        room=min(history.room(rules.history_versions), INT64_MAX),
+        room=min(history.room(rules.history_versions), INT64_MAX - state.version),
     )
 
 
