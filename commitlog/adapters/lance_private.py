@@ -24,12 +24,13 @@ from commitlog.codecs.manifest_file import (
     encode_manifest,
     manifest_name,
     transaction_path,
+    with_scalars,
 )
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.errors import UnsupportedFormat
-from commitlog.lancepb.table_pb2 import IndexSection
+from commitlog.lancepb.table_pb2 import IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 _FAR_AHEAD = 2**40
@@ -54,21 +55,22 @@ def captured(
     None: all.
     """
     store = store_for(location)
-    state, inline = decode_manifest(store.read(manifest_path))
-    state = state.copy()
-    state.version = version + _FAR_AHEAD
+    data = store.read(manifest_path)
+    state, inline = decode_manifest(data)
     if only is not None:
         kept = (encoded for one, encoded in state.fragments.items() if one in only)
         state.fragments = Fragments(kept)
+        data = encode_manifest(state, inline)
+    scalars = Manifest(version=version + _FAR_AHEAD)
     if first_free_id >= 0:
-        state.max_fragment_id = first_free_id - 1
+        scalars.max_fragment_id = first_free_id - 1
     folder = f"{PRIVATE_DIRECTORY}/{uuid.uuid4()}"
-    path = f"{folder}/{manifest_name(state.version)}"
-    namespace = _PrivateNamespace(location, state.version, path)
-    store.write(path, encode_manifest(state, inline))
+    path = f"{folder}/{manifest_name(scalars.version)}"
+    namespace = _PrivateNamespace(location, scalars.version, path)
+    store.write(path, with_scalars(data, scalars))
     committed: list[Transaction] = []
     try:
-        returned = work(namespace.open(["table"], state.version))
+        returned = work(namespace.open(["table"], scalars.version))
     finally:
         store.delete(path)
         store.prune(folder)

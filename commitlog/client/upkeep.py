@@ -284,7 +284,9 @@ class KeepsTables(Host):
         advice = "Give options of pylance's compact_files"
         with refused("the table can't be compacted", "options", options, advice):
             planned = Compaction.plan(dataset, options).tasks
-        tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
+        tasks = planned
+        if stale:
+            tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
         if len(tasks) < len(planned):
             logger.warning(
                 "%s: fragments of a compaction that left its indices for later are left alone; "

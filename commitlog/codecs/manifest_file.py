@@ -110,6 +110,15 @@ def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
     return ManifestState.of(manifest, fragments, index_section), transaction
 
 
+def with_scalars(data: bytes, scalars: Manifest) -> bytes:
+    """Return a manifest file with other scalars; its fragments aren't taken apart."""
+    position, *rest = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+    # The last value of a scalar is the one that counts.
+    message = manifest_message(data) + scalars.SerializeToString(deterministic=True)
+    pieces = data[:position], _LENGTH.pack(len(message)), message, _FOOTER.pack(position, *rest)
+    return b"".join(pieces)
+
+
 def manifest_message(data: bytes) -> bytes:
     """Return the `lance.table.Manifest` in a manifest file, encoded."""
     if len(data) < _FOOTER.size:

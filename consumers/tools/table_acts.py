@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 import lance
@@ -115,7 +115,8 @@ def rewrite_for_a_turn(
 ) -> list[RewriteResult]:
     """Rewrite groups of fragments in this process: one, and more if they are small."""
     counts = accumulate(len(fragments_of(task)) for task in tasks)
-    taken = 1 + sum(count <= FRAGMENTS_AT_ONCE for count in counts)
+    small = takewhile(lambda count: count <= FRAGMENTS_AT_ONCE, counts)
+    taken = 1 + sum(1 for _ in small)
     deadline = min(deadline, time.monotonic() + TURN_SECONDS)
     return rewrite_here(info, dataset, tasks[:taken], deadline)
 
@@ -144,13 +145,14 @@ class TableActs:
     def due(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
         """Yield what is due; each act is done before the next one is looked for."""
         dataset = self._log.opened.newest(info)
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         self.bytes[info.incarnation] = sum(
-            file.file_size_bytes or 0
-            for fragment in dataset.get_fragments()
-            for file in fragment.metadata.files
+            file.file_size_bytes or 0 for fragment in fragments for file in fragment.files
         )
+        rows = [(one.physical_rows or 0, one.num_deletions) for one in fragments]
+        del fragments
         self.unripe.discard(info.incarnation)
-        yield from self._compactions(info, policy, dataset)
+        yield from self._compactions(info, policy, rows)
         if self.stop.is_set():
             return
         yield from self._indices(info, policy, dataset)
@@ -160,11 +162,9 @@ class TableActs:
             yield from self._thinning(info, policy)
 
     def _compactions(
-        self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
+        self, info: TableInfo, policy: MaintenancePolicy, rows: Sequence[tuple[int, int]]
     ) -> Iterator[Act]:
         self._yields(True)
-        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        rows = [(f.physical_rows or 0, f.num_deletions) for f in fragments]
         physical, deleted = sum(all_rows for all_rows, _ in rows), sum(dead for _, dead in rows)
         if physical and deleted > policy.deleted_share * physical:
             yield self._compaction(
