@@ -36,7 +36,7 @@ from consumers.runtime.config import load
 from consumers.servers.feed import feed_routes
 from consumers.servers.iceberg import rest as iceberg_rest
 from consumers.servers.namespace.routes import routes
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from commitlog.adapters.storage_options import Scoped, StorageFile
     from consumers.runtime.config import Config
     from consumers.servers.namespace.row_work import Done, Work
-    from consumers.servers.namespace.service import Settings
+    from consumers.servers.namespace.settings import Settings
     from consumers.servers.row_processes import RowProcesses
     from consumers.servers.security.identity import Security
     from consumers.servers.server import ServerSettings
@@ -140,7 +140,7 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
 
 def namespace_settings(config: Config) -> Settings:
     """Return how the namespace behaves; ConfigurationError names what is wrong."""
-    from consumers.servers.namespace.service import Settings
+    from consumers.servers.namespace.settings import Settings
 
     storage, vending = _storage(config)
     return Settings(

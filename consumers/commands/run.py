@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
 from cyclopts import Parameter
 
@@ -311,10 +313,10 @@ def server(
         log = connect(config)
         check_index_of(root, log.name, log.genesis().log_id)
         client = connect_client(config, "http")
-        health = Health(log, config.root, config.token)
+        health = Health(log, config.root, config.token, server=uuid4().hex)
         settings = server_settings(config, health)
         processes = row_processes(config, template)
-        names = namespace_settings(config)
+        names = replace(namespace_settings(config), is_alone=health.is_alone)
         large = LargeBodies(tells_clients_apart=settings.security.is_on)
         lance = routes(client, names, settings.security, settings.metrics, processes, large)
         ours = iceberg_routes(client, config, names, settings.security, large)

@@ -37,6 +37,7 @@ from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.runtime.steady_clock import SteadyClock
+from consumers.socket.http_servers import HttpServers
 from consumers.socket.listings import Listings
 from consumers.socket.lookups import LOOKUPS, awaited_by, head_of
 from consumers.socket.row_answers import RowAnswers
@@ -87,6 +88,7 @@ class Requests:
         listings = Listings(self._ask)
         self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
+        self._servers = HttpServers()
         self._clock = clock or SteadyClock()
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
@@ -216,6 +218,7 @@ class Requests:
             await self._until_newest_rules()
         try:
             found = await self._ask(self._status_now, STATUS_SECONDS)
+            found["http_servers"] = self._servers.count(str(params.get("server") or ""))
             if params.get("measures"):
                 found["measures"] = await self._ask(Session.measures, STATUS_SECONDS)
         except TimeoutError:

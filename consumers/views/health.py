@@ -85,8 +85,12 @@ def finding(name: str, look: Callable[[], Check | str], advice: str = "") -> Che
 class Health:
     """Checks one log again and again, and remembers what it found last."""
 
-    def __init__(self, log: Log, root: Path | None, token: str = "") -> None:
-        """Look at the log, and at the index under `root` if there is one."""
+    def __init__(self, log: Log, root: Path | None, token: str = "", server: str = "") -> None:
+        """Look at the log, and at the index under `root` if there is one.
+
+        An HTTP `server` gives a name of its own, by which the leaders count them.
+        """
+        self._asked = {"measures": True, **({"server": server} if server else {})}
         self._log = log
         self._root = root
         genesis = log.genesis()
@@ -168,6 +172,11 @@ class Health:
             for partition in range(len(self._connections))
             for status in (self.statuses.get(partition, {}),)
         }
+
+    def is_alone(self) -> bool:
+        """Return True if each leader said last that no other HTTP server asks it."""
+        said = [self.statuses.get(partition) for partition in range(len(self._connections))]
+        return all(one is not None and one.get("http_servers", 1) <= 1 for one in said)
 
     def index_lags(self) -> dict[int, int]:
         """Return by partition how many outcomes the published index lacked at the last check."""
@@ -254,7 +263,7 @@ class Health:
 
         def look() -> Check | str:
             status = self._connections[partition].request(
-                "status", {"measures": True}, LEADER_TIMEOUT_SECONDS
+                "status", self._asked, LEADER_TIMEOUT_SECONDS
             )
             return self._judge(name, status, partition, sequences)
 

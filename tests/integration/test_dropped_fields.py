@@ -30,7 +30,7 @@ from commitlog.lancepb.table_pb2 import (
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Status
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from tests.namespace_world import World
 from tests.operations_world import (
     T,

@@ -24,7 +24,7 @@ from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.partition import leader_checks
 from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
-from consumers.socket import requests
+from consumers.socket import http_servers, requests
 from consumers.tools.row_writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
@@ -217,6 +217,29 @@ def test_readiness_is_red_while_topics_are_set_wrong(
         assert {c.name: c.level for c in watch.check()}["topics"] is Level.OK
     finally:
         watch.close()
+
+
+def test_a_server_learns_of_others_of_the_same_log(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (Health(MemoryLog(running.cluster), None, server=name) for name in "ab")
+    doctor = Health(MemoryLog(running.cluster), None)
+    try:
+        assert not one.is_alone(), "it hasn't asked yet"
+        for watch in (one, doctor, one):
+            watch.check()
+        assert one.is_alone()
+        other.check()
+        one.check()
+        assert not one.is_alone()
+        monkeypatch.setattr(http_servers, "SILENT_SECONDS", 0.0)
+        one.check()
+        monkeypatch.undo()
+        one.check()
+        assert one.is_alone()
+    finally:
+        for watch in (one, other, doctor):
+            watch.close()
 
 
 def test_readiness_is_red_while_files_do_not_follow_and_says_which(

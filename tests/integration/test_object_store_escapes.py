@@ -25,7 +25,7 @@ from commitlog.lancepb.table_pb2 import (
     Manifest,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings

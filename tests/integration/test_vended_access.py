@@ -24,7 +24,7 @@ import pytest
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_options import Scoped, use_storage_options
 from commitlog.errors import Unavailable
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security

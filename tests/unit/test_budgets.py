@@ -35,7 +35,7 @@ from consumers.servers import server_heads
 from consumers.servers.namespace import time_travel
 from consumers.servers.namespace.routes import COMMIT_THREADS, SPOOL_BYTES, _spooled
 from consumers.servers.namespace.row_work import HAS_PROC, path_of
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.answers import OverLimit
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.compression import PIECE_BYTES

@@ -13,7 +13,7 @@ import pytest
 from commitlog.adapters.storage_options import Scoped
 from consumers.commands.http_options import check_http, namespace_settings, server_settings
 from consumers.runtime.config import ConfigurationError, load
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings

@@ -19,6 +19,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from commitlog.wire import FrameBuffer, FrameKind
 from consumers.servers.namespace import landings, versions
+from consumers.servers.namespace.settings import Settings
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
 from tests.waiting import WAIT_SECONDS
@@ -156,6 +157,24 @@ def test_who_is_not_lance_or_comes_by_a_proxy_is_refused(
     assert (status, body["code"]) == (409, 14), body
     assert decided(world) == before
     assert world.open(table).count_rows() == 15
+
+
+def test_beside_another_server_a_late_append_is_refused(tmp_path: Path) -> None:
+    """Its client may ask the other one next, which knows nothing of the commit.
+
+    The client told its user that it isn't known what became of an append that was committed.
+    """
+    world = World(tmp_path, settings=Settings(is_alone=lambda: False))
+    table = ["t"]
+    world.write(table, numbers(0, 10))
+    with closing(world), closing(Connection(world, table)) as its:
+        loser, winner = stage(world, table, 100), stage(world, table, 200)
+        assert world.post(path(table, "create"), winner)[0] == 200
+        status, body = its.post("create", loser)
+        assert (status, body["code"]) == (409, 14)
+        stale = world.open(table, 1)
+        stale.insert(numbers(300, 305))  # it stages its rows once more, by itself
+        assert (stale.version, stale.count_rows()) == (3, 20)
 
 
 def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table: list[str]) -> None:

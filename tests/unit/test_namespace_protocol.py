@@ -25,7 +25,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status
 from consumers.servers.namespace.operations import OPERATIONS, unsupported
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.namespace.status import REJECTED, STATUS, code_of, error_response
 from tests.namespace_world import World
 

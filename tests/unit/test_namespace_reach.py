@@ -21,7 +21,7 @@ from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
 from commitlog.errors import CommitConflict
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings

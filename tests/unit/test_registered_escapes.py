@@ -18,7 +18,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings

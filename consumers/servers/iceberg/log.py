@@ -48,7 +48,8 @@ from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
-from consumers.servers.namespace.service import Service, Settings
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.namespace.status import HttpError, message_of
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security

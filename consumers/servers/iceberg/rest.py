@@ -48,7 +48,7 @@ from consumers.servers.iceberg.time_travel import (
 )
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.row_turns import LargeBodies
-from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.budgets import body_pieces, body_problem
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces

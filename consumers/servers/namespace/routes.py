@@ -39,7 +39,8 @@ from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_turns import LargeBodies, RowTurns
 from consumers.servers.namespace.row_work import HAS_PROC, by_process
 from consumers.servers.namespace.rows import NeedsRows
-from consumers.servers.namespace.service import Service, Settings
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.namespace.time_travel import POSITION
 from consumers.servers.observing import tell

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -26,7 +25,6 @@ from lance_namespace import (
 from commitlog import CommitLog
 from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.adapters.storage_options import Scoped
 from commitlog.client.lance_request import new_transaction_id, parse_message
 from commitlog.client.newest import Newest
 from commitlog.client.tables import TableInfo
@@ -45,6 +43,7 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings
 from consumers.servers.namespace.older_clients import OlderClients
 from consumers.servers.namespace.reach import Reach
+from consumers.servers.namespace.settings import Settings
 from consumers.servers.namespace.turns import KeyedLocks, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
 from consumers.servers.security.grants import Access
@@ -59,24 +58,6 @@ ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
 PASTS_KEPT = 32
 LAST_ASK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How the server behaves."""
-
-    locations: tuple[str, ...] = ()
-    """Prefixes besides the tables root under which tables may be."""
-    storage_options: Scoped = Scoped()
-    """Returned with each location."""
-    credentials: Scoped = Scoped()
-    """Returned too, on request."""
-    vending: Scoped = Scoped()
-    """How access to tables' own files is handed out."""
-    operations_max: int = 1000
-    json_bytes_max: int = 32 * 1024 * 1024
-    arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
-    commit_seconds: float = 30.0
 
 
 class Service:

@@ -126,7 +126,8 @@ def _create_version(
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
-    if service.older_clients.asks_what_landed(call) and is_built_over_any_head(staged):
+    is_told = service.settings.is_alone() and service.older_clients.asks_what_landed(call)
+    if is_told and is_built_over_any_head(staged):
         service.turns.wait(info.incarnation, client)
         return _create_over_head(service, call, info, staged)
     try:

@@ -1,0 +1,27 @@
+"""How many HTTP servers a log has: each asks its leaders for their state every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+SILENT_SECONDS = 30.0
+"""A server that asks no more for so long is gone; one that asked a moment ago may be."""
+SERVERS_MAX = 1000
+
+
+class HttpServers:
+    """Those that have asked of late. Owned by one thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """Know none; `now` tells the time."""
+        self._now = now
+        self._heard: dict[str, float] = {}
+
+    def count(self, asking: str = "") -> int:
+        """Return how many there are, the one that asks included; others give no name."""
+        now = self._now()
+        if asking and len(self._heard) < SERVERS_MAX:
+            self._heard[asking] = now
+        self._heard = {one: at for one, at in self._heard.items() if now - at < SILENT_SECONDS}
+        return len(self._heard)
