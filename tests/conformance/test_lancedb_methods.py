@@ -404,6 +404,7 @@ def test_a_merge_takes_every_setting(table: Any, setting: str) -> None:
     merging = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     merged = getattr(merging, setting)(False).execute(rows(8, 12))
     assert (merged.num_updated_rows, merged.num_inserted_rows) == (2, 2)
+    assert (merged.num_rows, merged.num_attempts) == (4, 1), "as of a local table"
     assert all_of(table) == list(range(12))
 
 

@@ -162,6 +162,11 @@ _IN: dict[str, Callable[[Fields], None]] = {
 }
 
 
+def _merge_out(body: Fields) -> Fields:
+    written = body["num_updated_rows"] + body["num_inserted_rows"]
+    return {**body, "num_attempts": 1, "num_rows": written}
+
+
 def _index_type(entry: Fields) -> Fields:
     kind = _INDEX_TYPES.get(entry.get("index_type", ""), entry.get("index_type"))
     return {**entry, "index_type": kind if kind in _KNOWN_INDICES else "Unknown"}
@@ -169,6 +174,7 @@ def _index_type(entry: Fields) -> Fields:
 
 _OUT: dict[str, Callable[[Fields], Any]] = {
     "ListTableTags": lambda body: body["tags"],
+    "MergeInsertIntoTable": _merge_out,
     "UpdateTable": lambda body: {**body, "rows_updated": body["updated_rows"]},
     "ListTableIndices": lambda body: {**body, "indexes": [_index_type(i) for i in body["indexes"]]},
     "DescribeTableIndexStats": _index_type,
