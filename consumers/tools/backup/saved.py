@@ -26,6 +26,8 @@ from consumers.tools.archive.files import records_in, table_of
 NAME = "backup.json"
 FORMAT = 1
 TABLES, ARCHIVE = "tables", "archive"
+LISTS = "files"
+"""The folder of lists of copied files."""
 Store = LocalStore | RemoteStore
 
 
@@ -156,9 +158,15 @@ def read_list(store: Store, path: str) -> Iterator[SavedFile]:
 def write_list(store: Store, files: Sequence[SavedFile]) -> str:
     """Put a list of copied files; its name has the time and what it must hold."""
     lines = "".join(f"{json.dumps(list(asdict(one).values()))}\n" for one in files).encode()
-    name = f"files/{time.time_ns():020}-{_short(lines)}.jsonl"
+    name = f"{LISTS}/{time.time_ns():020}-{_short(lines)}.jsonl"
     write_checked(store, name, lines)
     return name
+
+
+def begun_lists(store: Store, backup: Backup) -> list[str]:
+    """Return the lists of runs that didn't come to their end, the oldest first."""
+    found = (f"{LISTS}/{name}" for name in store.names(LISTS) if name.endswith(".jsonl"))
+    return sorted({*found} - {*backup.file_lists})
 
 
 def _short(data: bytes) -> str:

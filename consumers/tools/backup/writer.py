@@ -2,16 +2,17 @@
 
 The log's end is noted first, then files are copied: whatever an outcome names is there before the
 outcome is, so a backup has every file of every version up to its position. A run that was killed
-leaves files that nothing names; the next one continues from the last `backup.json`.
+leaves `backup.json` as it was, and lists of what it copied: the next one copies only the rest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
@@ -33,12 +34,14 @@ from consumers.tools.backup.saved import (
     SavedFile,
     SavedPartition,
     Store,
+    begun_lists,
     digest,
     files_of,
     follows,
     leftovers,
     part,
     read_chunk,
+    read_list,
     write_checked,
     write_chunk,
     write_list,
@@ -49,6 +52,8 @@ CHUNK_RECORDS = 20_000
 CHUNK_BYTES = 64 * 1024 * 1024
 READ_SECONDS = 120.0
 """How long the cluster may deliver nothing of what it has."""
+SAVE_SECONDS = 15.0
+"""So much copying is lost at most if a run is killed."""
 LOCK = f"{NAME}.lock"
 SKIPPED = ("_quarantine",)
 PARTS = frozenset({"log", "files", ARCHIVE, CHECKPOINTS, TABLES})
@@ -138,17 +143,30 @@ def _copy_all(
     copied.checkpoint_files = save_checkpoints(place, root, log.partitions())
     for number, saved in enumerate(backup.partitions):
         # Outcomes first: the transactions that they answer are there by then.
-        copied.outcomes += _outcomes(log, store, saved, backup.tables_root, elsewhere)
-        copied.transactions += _transactions(log, store, saved)
+        for count in _outcomes(log, store, saved, backup.tables_root, elsewhere):
+            copied.outcomes += count
+            on_progress("outcomes", copied.outcomes)
+        for count in _transactions(log, store, saved):
+            copied.transactions += count
+            on_progress("transactions", copied.transactions)
         copied.positions[number] = saved.sequence
-        on_progress("outcomes", copied.outcomes)
-    fresh = list(_files(place, backup.tables_root, root, known, copied, on_progress))
+    begun = begun_lists(store, backup)
+    files = _Files(
+        place=place,
+        known=known,
+        begun=_in_lists(store, begun),
+        copied=copied,
+        on_progress=on_progress,
+    )
+    fresh = list(_listed(store, files.copy(backup.tables_root, root), begun))
     if fresh:
         backup.file_lists.append(write_list(store, fresh))
     backup.elsewhere = sorted(elsewhere)
     backup.roots = named_here()
     backup.made_at_ms = time.time_ns() // 1_000_000
     write_checked(store, NAME, backup.to_bytes())
+    for path in begun:
+        store.delete(path)
     copied.files_in_all = len(known.keys() | {one.path for one in fresh})
     copied.elsewhere = tuple(backup.elsewhere)
     return copied
@@ -181,12 +199,13 @@ def _check_goes_on(log: ArchivableLog, store: Store, saved: SavedPartition, plac
 
 def _outcomes(
     log: ArchivableLog, store: Store, saved: SavedPartition, tables_root: str, elsewhere: set[str]
-) -> int:
+) -> Iterator[int]:
+    """Copy outcomes; yield how many came with each file of them."""
     start = saved.outcomes[-1].end_offset if saved.outcomes else 0
     below = f"{plain(tables_root)}/"
-    count = 0
     for records in _batches(log, saved.partition, start, is_transactions=False):
         saved.outcomes.append(write_chunk(store, f"log/{saved.partition}/outcomes", records))
+        count = 0
         for raw in records:
             record = to_answered(saved.partition, *raw).record
             if not follows(record, saved.sequence, saved.hash):
@@ -196,18 +215,17 @@ def _outcomes(
             count += 1
             places = (result.location for result in record.results)
             elsewhere |= {one for one in places if one and not plain(one).startswith(below)}
-    return count
+        yield count
 
 
-def _transactions(log: ArchivableLog, store: Store, saved: SavedPartition) -> int:
+def _transactions(log: ArchivableLog, store: Store, saved: SavedPartition) -> Iterator[int]:
+    """Copy transactions; yield how many came with each file of them."""
     start = saved.transactions[-1].end_offset if saved.transactions else 0
-    count = 0
     for records in _batches(log, saved.partition, start, is_transactions=True):
         saved.transactions.append(
             write_chunk(store, f"log/{saved.partition}/transactions", records)
         )
-        count += len(records)
-    return count
+        yield len(records)
 
 
 def records_of(
@@ -234,25 +252,59 @@ def _batches(
         yield batch
 
 
-def _files(
-    place: str,
-    tables_root: str,
-    root: Path | None,
-    known: dict[str, SavedFile],
-    copied: Copied,
-    on_progress: OnCount,
-) -> Iterator[SavedFile]:
-    """Copy the files that are new or others than before, and yield each."""
-    sources = [(TABLES, tables_root)] if tables_root else []
-    if root is not None:
-        sources.append((ARCHIVE, str(root / ARCHIVE)))
-    for name, location in sources:
-        source, target = store_for(location), part(place, name)
-        for found in source.files() if name == TABLES else _proofs_first(source):
+def _in_lists(store: Store, paths: Iterable[str]) -> dict[str, SavedFile]:
+    """Return what runs that were killed had copied, as far as it can be read."""
+    found: dict[str, SavedFile] = {}
+    for path in paths:
+        with suppress(BadBackup):
+            found |= {one.path: one for one in read_list(store, path)}
+    return found
+
+
+def _listed(store: Store, files: Iterable[SavedFile], lists: list[str]) -> Iterator[SavedFile]:
+    """Pass files on; list those that were copied by now, for the run after a killed one."""
+    fresh: list[SavedFile] = []
+    save_at = time.monotonic() + SAVE_SECONDS
+    for one in files:
+        fresh.append(one)
+        if time.monotonic() >= save_at:
+            lists.append(write_list(store, fresh))
+            fresh, save_at = [], time.monotonic() + SAVE_SECONDS
+        yield one
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Copies the files that are new or others than before."""
+
+    place: str
+    known: Mapping[str, SavedFile]
+    """What the backup has."""
+    begun: Mapping[str, SavedFile]
+    """What runs that were killed had copied."""
+    copied: Copied
+    on_progress: OnCount
+
+    def copy(self, tables_root: str, root: Path | None) -> Iterator[SavedFile]:
+        """Copy, and yield each."""
+        if tables_root:
+            source = store_for(tables_root)
+            yield from self._copy_part(TABLES, source, source.files())
+        if root is not None:
+            source = store_for(str(root / ARCHIVE))
+            yield from self._copy_part(ARCHIVE, source, _proofs_first(source))
+
+    def _copy_part(
+        self, name: str, source: Store, files: Iterable[FileFound]
+    ) -> Iterator[SavedFile]:
+        target, copied = part(self.place, name), self.copied
+        for found in files:
             path = f"{name}/{found.path}"
-            before = known.get(path)
-            is_same = before is not None and (before.size, before.modified_ms) == found[1:]
-            if is_same or any(one in found.path.split("/") for one in SKIPPED):
+            if _is_same(self.known.get(path), found) or not _is_wanted(found):
+                continue
+            before = self.begun.get(path)
+            if _is_same(before, found) and target.size(found.path) == found.size:
+                yield before
                 continue
             try:
                 sha256 = _copy(source, target, found.path)
@@ -261,8 +313,17 @@ def _files(
                 continue
             copied.files += 1
             copied.bytes += found.size
-            on_progress("files", copied.files)
+            self.on_progress("files", copied.files)
             yield SavedFile(path, found.size, found.modified_ms, sha256)
+
+
+def _is_wanted(found: FileFound) -> bool:
+    return not any(one in found.path.split("/") for one in SKIPPED)
+
+
+def _is_same(before: SavedFile | None, found: FileFound) -> TypeGuard[SavedFile]:
+    """Return True if a file is the one that was copied before."""
+    return before is not None and (before.size, before.modified_ms) == found[1:]
 
 
 def _proofs_first(source: Store) -> Iterator[FileFound]:

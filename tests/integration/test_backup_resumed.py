@@ -1,0 +1,80 @@
+"""Does a long backup say how far it is, and go on where it was interrupted?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import store_for
+from consumers.tools.backup import writer
+from consumers.tools.backup.check import check
+from consumers.tools.backup.saved import Backup, Store
+from consumers.tools.backup.writer import back_up
+from tests.service import Service, rows, service
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path / "home") as running:
+        running.client.create_table("shop$orders", rows().schema)
+        running.client.append("shop$orders", rows(1, 2))
+        running.client.append("shop$orders", rows(3))
+        yield running
+
+
+def log_of(made: Service) -> MemoryLog:
+    return MemoryLog(made.cluster)
+
+
+def test_what_a_killed_run_had_copied_is_not_copied_again(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten hours of copying, the next run repeats seconds; what came since it copies."""
+    place, copy, tried = tmp_path / "backup", writer._copy, list[str]()
+
+    def copied(source: Store, target: Store, path: str) -> str:
+        tried.append(path)
+        if len(tried) == dies_at:
+            raise KeyboardInterrupt
+        return copy(source, target, path)
+
+    monkeypatch.setattr(writer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(writer, "_copy", copied)
+    dies_at = 5
+    with pytest.raises(KeyboardInterrupt):
+        back_up(log_of(made), str(place), None)
+    first, lost, changed, _, unfinished = tried
+    (place / "tables" / lost).unlink()
+    os.utime(made.root / "tables" / changed, (1, 1))
+    tried.clear()
+    dies_at = 0
+    done = back_up(log_of(made), str(place), None)
+    assert {lost, changed, unfinished} <= {*tried}
+    assert first not in tried
+    assert done.files == len(tried) == done.files_in_all - 2
+    assert check(str(place)).damage == []
+    backup = Backup.read(store_for(str(place)), str(place))
+    assert backup is not None
+    assert {f"files/{one.name}" for one in (place / "files").iterdir()} == {*backup.file_lists}
+
+
+def test_the_progress_of_a_backup_names_records_as_they_are_copied(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHUNK_RECORDS", 2)
+    told: dict[str, list[int]] = {}
+    done = back_up(
+        log_of(made),
+        str(tmp_path / "backup"),
+        None,
+        lambda kind, count: told.setdefault(kind, []).append(count),
+    )
+    assert told.keys() == {"outcomes", "transactions", "files"}
+    assert told["outcomes"][-1] == done.outcomes
+    assert told["transactions"][-1] == done.transactions
+    assert len(told["outcomes"]) > 1
+    assert len(told["transactions"]) > 1
