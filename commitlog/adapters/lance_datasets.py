@@ -92,6 +92,11 @@ def take_rows(dataset: lance.LanceDataset, columns: list[str], row_ids: Sequence
     return dataset._take_rows(list(row_ids), columns=columns)
 
 
+def scan_columns(names: Sequence[str]) -> list[str] | dict[str, str]:
+    """Return columns as a scan takes them: Lance reads `*` in a list as all columns."""
+    return {name: f"`{name}`" for name in names} if "*" in names else list(names)
+
+
 def stored_schema(schema: pa.Schema, data_storage_version: Any) -> LanceSchema:
     """Return the schema that Lance makes of an Arrow schema in files of a version.
 

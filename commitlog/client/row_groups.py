@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.adapters.row_values import convert
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID
 from commitlog.client.tables import TableInfo
@@ -101,7 +102,7 @@ def scan_base(
     """Read the rows that a group needs, of some fragments or of all."""
     read = partial(
         dataset.scanner,
-        columns=list(scan.columns),
+        columns=scan_columns(scan.columns),
         fragments=fragments,
         with_row_address=True,
         with_row_id=True,

@@ -8,7 +8,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.adapters.lance_datasets import take_rows
+from commitlog.adapters.lance_datasets import scan_columns, take_rows
 from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, fragment_of
 
 FEW = 16
@@ -19,7 +19,7 @@ def rows_at(
 ) -> pa.Table:
     """Read the rows at some addresses that weren't deleted, with their addresses and ids."""
     if dataset.has_stable_row_ids or not addresses:
-        return scan_at(dataset, list(columns), addresses)
+        return scan_at(dataset, scan_columns(list(columns)), addresses)
     return take_rows(dataset, [*columns, ROW_ADDRESS, ROW_ID], addresses)
 
 

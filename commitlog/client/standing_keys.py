@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.lance_datasets import open_dataset, scan_columns
 from commitlog.adapters.storage import store_for
 from commitlog.client.rows import OFFSET_BITS, OFFSETS, ROW_ADDRESS, hashes_of, read_deletions
 from commitlog.client.tables import TableInfo
@@ -49,12 +49,12 @@ def standing_keys(
 def _scan(info: TableInfo, version: int, written: pa.Table) -> pa.RecordBatchReader:
     """Read the keys of a version's rows: those that may be among the written ones, at least."""
     dataset = open_dataset(info.location, version)
-    columns = list(info.primary_key)
+    first, columns = info.primary_key[0], scan_columns(info.primary_key)
     if written.num_rows <= FILTERED_KEYS_MAX:
-        wanted = written.column(columns[0]).combine_chunks()
+        wanted = written.column(first).combine_chunks()
         try:
             return dataset.scanner(
-                columns=columns, filter=pc.field(columns[0]).isin(wanted), with_row_address=True
+                columns=columns, filter=pc.field(first).isin(wanted), with_row_address=True
             ).to_reader()
         except (ValueError, pa.ArrowException):
             pass  # a type that Lance, or Arrow, takes no such filter of

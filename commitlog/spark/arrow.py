@@ -187,6 +187,8 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises:
         InvalidTransaction: names a column with a value that Spark cannot hold.
     """
+    if not schema.names:
+        return batch.select([])  # which still counts its rows
     columns = []
     for field in schema:
         at = batch.schema.get_field_index(field.name)

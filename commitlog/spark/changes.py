@@ -15,13 +15,14 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.adapters.shown_values import python_rows
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.spark.excerpts import Excerpt, head_of
-from commitlog.spark.source import grouped
+from commitlog.spark.source import BATCH_BYTES, grouped
 from commitlog.spark.versions import CLONE, TableVersions, Version
 
 INSERT, DELETE = "insert", "delete"
@@ -241,8 +242,9 @@ def _scan(
     there = set(dataset.schema.names)
     present = [name for name in columns if name in there]
     scanner = dataset.scanner(
-        columns=present,
+        columns=scan_columns(present),
         fragments=chosen,
+        batch_size_bytes=BATCH_BYTES,
         with_row_address=True,
         with_row_id=True,
         blob_handling="all_binary",

@@ -8,7 +8,8 @@ pyarrow loads it. So the question whether it is there is left out for this one c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -28,6 +29,10 @@ def map_arrow(
     schema: str | StructType,
 ) -> DataFrame:
     """Return what a function makes of a frame's batches, as `DataFrame.mapInArrow` does."""
+    names = frame.columns
+    if "*" in names:  # which Spark would take for all columns
+        function = partial(_renamed, function=function, names=names)
+        frame = frame.toDF(*(f"column{at}" for at in range(len(names))))
     with _lock:
         check = getattr(functions, CHECK, None)
         setattr(functions, CHECK, _is_not_needed)
@@ -35,6 +40,14 @@ def map_arrow(
             return frame.mapInArrow(with_plain_errors(function), schema)
         finally:
             setattr(functions, CHECK, check)
+
+
+def _renamed(
+    batches: Iterable[pa.RecordBatch],
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    names: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    yield from function(batch.rename_columns(list(names)) for batch in batches)
 
 
 def _is_not_needed() -> None:

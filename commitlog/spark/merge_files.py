@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
 from pyarrow import types
 
+from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
@@ -260,7 +261,7 @@ def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBa
     if not wanted:
         return
     scanner = dataset.scanner(
-        columns=list(task.on), fragments=wanted, with_row_address=True, with_row_id=True
+        columns=scan_columns(task.on), fragments=wanted, with_row_address=True, with_row_id=True
     )
     for batch in scanner.to_batches():
         found = joined_keys(batch, task)

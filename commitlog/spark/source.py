@@ -17,6 +17,7 @@ from lance.fragment import FragmentMetadata
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.adapters.shown_values import shown_text
 from commitlog.client.arguments import lances_words
 from commitlog.client.rows import whole
@@ -30,6 +31,10 @@ from commitlog.spark.versions import TableVersions, VersionWanted, standing
 
 PARTITION_BYTES = 128 * 1024**2
 """What Spark reads in one task of other files, too."""
+BATCH_BYTES = 64 * 1024**2
+"""What a batch has at most, but for one row: the JVM would have no room for thousands of images."""
+TOO_MUCH_TEXT = "Offset overflow"
+"""What Lance says of 2 GiB in one batch's column, before it looks at the limit of bytes."""
 
 
 class FragmentsPartition(InputPartition):
@@ -111,14 +116,29 @@ class TableReader(DataSourceReader):
         fragments = [fragment for fragment in found if fragment is not None]
         assert len(fragments) == len(partition.fragment_ids), "a version keeps its fragments"
         batches = dataset.scanner(
-            columns=list(schema.names),
+            columns=scan_columns(schema.names),
             filter=self.predicate,
             batch_size=self.batch_rows,
+            batch_size_bytes=BATCH_BYTES,
             fragments=fragments,
             blob_handling="all_binary",
         ).to_batches()
-        for batch in batches:
+        for batch in fitting(batches, self.batch_rows):
             yield to_spark(batch, schema)
+
+
+def fitting(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield a scan's batches; say what to do about one that Lance can't make."""
+    try:
+        yield from batches
+    except (ValueError, OSError, RuntimeError) as error:
+        if TOO_MUCH_TEXT not in str(error):
+            raise
+        raise InvalidRequest(
+            f"{batch_rows} rows of a column have more than the 2 GiB that a batch can hold",
+            field="batchRows", value=batch_rows, advice="Set option 'batchRows' to fewer, such as"
+            f" {max(1, batch_rows // 64)}",
+        ) from error  # fmt: skip
 
 
 def predicate_of(options: ReadOptions, dataset: lance.LanceDataset) -> str | None:

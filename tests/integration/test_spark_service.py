@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import Batch, each_batch, merge, show_repeats, upsert
@@ -167,6 +168,17 @@ def test_a_large_source_is_merged_by_the_executors(
     doubled = world.spark.createDataFrame([(1, "x"), (1, "y")], "id long, name string")
     with pytest.raises(InvalidTransaction, match="duplicate keys"):
         merge(doubled, "s$large", "id", options=world.options, rows_in_driver=0)
+
+
+def test_a_column_may_be_called_as_spark_calls_all(world: SparkWorld) -> None:
+    """Spark refused the merge ("Invalid usage of '*' in MapInArrow"), and Lance the read."""
+    world.create("s$star", pa.schema([("*", pa.int64()), ("id", pa.int64())]))
+    rows = world.spark.createDataFrame([(7, 1), (8, 2)], "`*` long, id long")
+    merge(rows, "s$star", on="*", options=world.options, rows_in_driver=0)
+    found = world.read("s$star").orderBy("id")
+    assert [tuple(row) for row in found.collect()] == [(7, 1), (8, 2)]
+    reader = world.spark.read.format("commitlog").options(**world.options, table="s$star")
+    assert reader.schema(StructType([])).load().count() == 2
 
 
 def test_streams_and_batches_start_in_any_python_thread(world: SparkWorld) -> None:

@@ -16,6 +16,7 @@ from commitlog.adapters.row_contract import present
 from commitlog.client import row_writes
 from commitlog.client.data import arrow_stream
 from commitlog.client.row_groups import (
+    BaseScan,
     Group,
     MergedGroup,
     RowsUnusable,
@@ -25,6 +26,7 @@ from commitlog.client.row_groups import (
 )
 from commitlog.client.row_reading import Given, read_write, read_writes
 from commitlog.client.row_writes import encode_write
+from commitlog.client.rows_at import rows_at
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.model.operations import RowsMode
@@ -180,6 +182,15 @@ def test_only_rows_that_may_have_a_groups_keys_are_read() -> None:
     scan = base_scan(INFO, [read_write(INFO, operation, payload)])
     assert scan is not None
     assert scan_base(dataset, scan).num_rows == 100
+
+
+def test_a_group_reads_a_column_that_is_called_as_lance_calls_all() -> None:
+    """Lance took it for all columns, and said that `id` came twice."""
+    dataset = lance.write_dataset(pa.table({"*": [7, 8], "id": [1, 2]}), "memory://star")
+    for keys in ({}, {"*": pa.array([7])}):
+        found = scan_base(dataset, BaseScan(("*", "id"), keys)).select(["*", "id"])
+        assert found.slice(0, 1).to_pylist() == [{"*": 7, "id": 1}]
+    assert rows_at(dataset, ["*", "id"], [1])["*"].to_pylist() == [8]
 
 
 def test_a_bad_condition_refuses_its_write_alone() -> None:

@@ -12,15 +12,17 @@ from typing import Any
 from uuid import uuid4
 
 import lance
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
 from commitlog.adapters.lance_refs import GUARD_TAG, guard_from_cleanup
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DeclareTable
+from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.datasource import CommitLogDataSource
-from commitlog.spark.options import Connection, ReadOptions, parse_read
-from commitlog.spark.source import TableReader, grouped, table_schema
+from commitlog.spark.options import Connection, ReadOptions, parse_changes, parse_read
+from commitlog.spark.source import TableReader, fitting, grouped, table_schema
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, Service, rows
 
@@ -205,6 +207,70 @@ def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
     assert read(world, versionAsOf="1") == []
     with pytest.raises(InvalidRequest, match="no column 'nmae'"):
         read(world, columns="nmae")
+
+
+def test_a_column_may_be_called_as_lance_calls_all(world: Service) -> None:
+    """Lance took it for all columns, and said that `id` came twice."""
+    schema = pa.schema([pa.field("*", pa.int64()), pa.field("id", pa.int64())])
+    world.client.create_table(TABLE, schema)
+    world.client.append(TABLE, pa.table({"*": [7], "id": [1]}, schema=schema))
+    assert read(world) == [{"*": 7, "id": 1}]
+    assert read(world, columns="id,*") == [{"id": 1, "*": 7}]
+    assert read(world, columns="*") == [{"*": 7}]
+
+
+def test_changes_have_a_column_that_is_called_as_lance_calls_all(world: Service) -> None:
+    schema = pa.schema([pa.field("*", pa.int64()), pa.field("id", pa.int64())])
+    world.client.create_table(TABLE, schema)
+    world.client.append(TABLE, pa.table({"*": [7], "id": [1]}, schema=schema))
+    given = parse_changes({"kafka.bootstrap.servers": "h:1", "table": TABLE, "read": "changes"})
+    for columns, shown in ((None, [7]), (StructType(), [])):
+        reads = columns or change_schema(given, lambda _: world.client)
+        reader = ChangeReader(given, reads, lambda _: world.client)
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        assert sum(batch.num_rows for batch in found) == 1
+        assert [batch["*"][0].as_py() for batch in found if shown] == shown
+
+
+def test_rows_are_counted_without_their_columns(world: Service) -> None:
+    """With an empty schema of the caller's, a read had no rows at all."""
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2, 3))
+    reader = TableReader(options(filter="id > 1"), StructType(), lambda _: world.client)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [(batch.num_rows, batch.num_columns) for batch in batches] == [(2, 0)]
+
+
+def test_batches_of_large_rows_have_few(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch had 16,384 images, whatever their size."""
+    monkeypatch.setattr("commitlog.spark.source.BATCH_BYTES", 1024**2)
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(*range(64), name="x" * 100_000))
+    reader = TableReader(
+        options(), table_schema(options(), lambda _: world.client), lambda _: world.client
+    )
+    (part,) = reader.partitions()
+    batches = list(reader.read(part))
+    assert sum(batch.num_rows for batch in batches) == 64
+    assert max(batch.nbytes for batch in batches) < 2 * 1024**2
+
+
+def test_more_text_than_a_batch_holds_asks_for_fewer_rows() -> None:
+    """What Lance says of 75 texts of 30 MB."""
+    said = "External error: LanceError(Arrow): Offset overflow error: 2250000000, field.rs:922:21"
+
+    def batches(text: str) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        raise OSError(text)
+
+    for text, kind, match in (
+        (said, InvalidRequest, "16384 rows .* 2 GiB .* such as 256"),
+        ("gone", OSError, "^gone$"),
+    ):
+        found = fitting(batches(text), 16384)
+        assert next(found).num_rows == 1
+        with pytest.raises(kind, match=match):
+            next(found)
 
 
 def test_a_predicate_chooses_rows(world: Service) -> None:
