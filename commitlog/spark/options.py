@@ -19,9 +19,9 @@ from commitlog.model.names import first_problem, key_problem
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import column_names
 from commitlog.spark.sql_tables import sql_options
+from commitlog.spark.unknown_options import KAFKA_PREFIX, advice_about
 from commitlog.spark.versions import VersionWanted
 
-KAFKA_PREFIX = "kafka."
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
 REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "places", "principal", "timeoutSeconds")
@@ -36,6 +36,7 @@ READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
 ONLY_CHANGES = ("endingVersion", "startingVersion", "startingTimestamp")
 CHANGES = ("columns", "read", *ONLY_CHANGES, "maxRowsPerTrigger", "maxFilesPerTrigger")
 LOG = ("read", "startingPosition", "maxRowsPerTrigger")
+FOR_CHANGES = (*ONLY_CHANGES, "startingPosition", "maxRowsPerTrigger", "maxFilesPerTrigger")
 EARLIEST, LATEST = "earliest", "latest"
 SPARKS_OWN = ("checkpointLocation", "queryName", "outputMode", "header")
 """What Spark puts beside ours."""
@@ -195,7 +196,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         InvalidTransaction: correct the option that `field` names.
     """
-    values = _known(options, COMMON + READ, use="a read", others=WRITE + ONLY_CHANGES)
+    values = _known(options, COMMON + READ, use="a read", others=WRITE + FOR_CHANGES)
     return ReadOptions(
         connection=_connection(values),
         table=_table(values),
@@ -285,13 +286,9 @@ def _known(
         if key in allowed or key.startswith(KAFKA_PREFIX):
             continue
         if elsewhere := next((name for name in others if name.lower() == key), None):
-            advice = "Leave it out" + ", or set read='changes'" * (elsewhere in ONLY_CHANGES)
+            advice = "Leave it out" + ", or set read='changes'" * (elsewhere in FOR_CHANGES)
             raise _bad(elsewhere, value, f"is not an option of {use}", advice)
-        near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
-        raise _bad(
-            key, value, "is unknown",
-            f"Did you mean {allowed[near[0]]!r}?" if near else f"Known are {', '.join(names)}",
-        )  # fmt: skip
+        raise _bad(key, value, "is unknown", advice_about(key, allowed, names))
     return values
 
 
