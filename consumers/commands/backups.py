@@ -277,7 +277,10 @@ def move(
     old = ClientSettings(config.need_bootstrap_servers(), config.kafka)
     settings = read_kafka_file(str(to_kafka_file)) if to_kafka_file else config.kafka
     new = ClientSettings(to, settings)
-    done = go(old, new, config.log, to, config.root, answer_seconds=timeout, say=output.note)
+    with output.counts() as bar:
+        done = go(
+            old, new, config.log, to, config.root, bar, answer_seconds=timeout, say=output.note
+        )
     if as_json:
         output.print_json(done)
         return

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 OnProgress = Callable[[int, int], None]
 """Told how many are done, of how many in all."""
@@ -12,3 +16,24 @@ OnCount = Callable[[str, int], None]
 
 def untold(*_: object) -> None:
     """Tell nobody."""
+
+
+class Tally:
+    """Counts what parts of a job pass through it, and tells of it now and then."""
+
+    EACH = 1_000
+    """Of so many, one is told of: telling costs more than counting."""
+
+    def __init__(self, on_count: OnCount) -> None:
+        """Tell `on_count`."""
+        self._on_count = on_count
+        self._done = Counter[str]()
+
+    def of(self, kind: str, items: Iterable[T]) -> Iterator[T]:
+        """Pass items on, each of which is one more of a kind."""
+        for one in items:
+            self._done[kind] += 1
+            if not self._done[kind] % self.EACH:
+                self._on_count(kind, self._done[kind])
+            yield one
+        self._on_count(kind, self._done[kind])

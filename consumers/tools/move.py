@@ -21,7 +21,7 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavailable, WrongLog
 from commitlog.ports import Move
 from consumers.runtime.patience import told_if_slow
-from consumers.runtime.progress import OnCount, untold
+from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.tools.backup.writer import records_of
 from consumers.tools.moved_proof import Side, end_of_topic, prove
 
@@ -68,7 +68,7 @@ def move(
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
     """
     source, target = (KafkaLog(side, log, answer_seconds) for side in (old, new))
-    left, arrived = Moves(old, log), Moves(new, log)
+    left, arrived, tally = Moves(old, log), Moves(new, log), Tally(on_progress)
     try:
         for side, which, settings in ((source, "old", old), (target, "new", new)):
             _await_answer(side, f"the {which} cluster at {settings.address}", answer_seconds, say)
@@ -80,15 +80,15 @@ def move(
             if target.identity() != source.identity():
                 raise WrongLog(f"{servers} has a log {log!r} of its own: name another cluster")
             if not is_back:
-                return Moved(log, servers, prove(source, target, partitions, root))
+                return Moved(log, servers, prove(source, target, partitions, root, tally))
             topics.reopen()
         for _ in range(ROUNDS_MAX):
-            if _copy(source, target, topics, partitions, on_progress) < SMALL:
+            if _copy(source, target, topics, partitions, tally) < SMALL:
                 break
         left.close_here(servers, source.replication_factor())
         _await_closed(source, partitions)
-        _copy(source, target, topics, partitions, on_progress)
-        moved = Moved(log, servers, prove(source, target, partitions, root))
+        _copy(source, target, topics, partitions, tally)
+        moved = Moved(log, servers, prove(source, target, partitions, root, tally))
         arrived.arrive(
             target.identity_here(),
             source.identity(),
@@ -141,11 +141,7 @@ def _act(source: KafkaLog, target: KafkaLog, moved: Moved) -> Move:
 
 
 def _copy(
-    source: KafkaLog,
-    target: KafkaLog,
-    topics: RestoredTopics,
-    partitions: int,
-    on_progress: OnCount,
+    source: KafkaLog, target: KafkaLog, topics: RestoredTopics, partitions: int, tally: Tally
 ) -> int:
     """Copy what the new cluster lacks now; return how many records that were."""
     count = 0
@@ -157,10 +153,10 @@ def _copy(
                     f"the new cluster has more of partition {partition} than the old one: it isn't"
                     " a copy. Delete its topics, and run this again"
                 )
-            found = records_of(source, partition, start, is_transactions=is_transactions)
+            records = records_of(source, partition, start, is_transactions=is_transactions)
+            found = tally.of("records copied", records)
             end = topics.put(partition, found, is_transactions=is_transactions, start=start)
             count += end - start
-            on_progress("records", end)
     return count
 
 

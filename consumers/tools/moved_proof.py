@@ -17,7 +17,6 @@ from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.reading import end_of
 from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import Chain
-from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
@@ -25,6 +24,7 @@ from commitlog.model.records import Answered, Genesis, Outcome, Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, LogIdentity, MovedPartition, RawRecord
 from consumers.partition.checkpoint import Checkpoints
+from consumers.runtime.progress import Tally
 from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.writer import records_of
@@ -58,19 +58,23 @@ class Side:
 
 
 def prove(
-    source: KafkaLog, target: KafkaLog, partitions: int, root: Path | None = None
+    source: KafkaLog, target: KafkaLog, partitions: int, root: Path | None, tally: Tally
 ) -> list[Side]:
     """Read both sides up to the old one's ends and compare them; CorruptLog if they differ.
 
-    The state is followed from the checkpoint in `root`, if there is one that is old enough.
+    The state is followed from the checkpoint in `root`, if there is one that is old enough. `tally`
+    tells how far this is: writers wait for it.
     """
     sides = []
     for partition in range(partitions):
         ends = {which: end_of_topic(source, partition, which) for which in (True, False)}
-        there = _bytes(source, target, partition, ends)
+        there = _bytes(source, target, partition, ends, tally)
         here = replace(there)
-        _follow(source, source, partition, ends[False], there, root)
-        _follow(source, target, partition, ends[False], here, root)
+        for side, log in ((there, source), (here, target)):
+            genesis, identity = source.beginning(partition), source.identity()
+            end, sequence = ends[False], side.sequence
+            machine = state_at(log, genesis, identity, end, sequence, root, tally=tally)
+            side.digest, side.rows = machine.digest().hex(), rows_of(machine)
         if there != here:
             raise CorruptLog(
                 f"partition {partition} differs: the old cluster has {_told(there, here)}, and the"
@@ -92,11 +96,14 @@ def _told(one: Side, other: Side) -> str:
     return json.dumps({name: value for name, value in left.items() if value != right[name]})
 
 
-def _bytes(source: KafkaLog, target: KafkaLog, partition: int, ends: Mapping[bool, int]) -> Side:
+def _bytes(
+    source: KafkaLog, target: KafkaLog, partition: int, ends: Mapping[bool, int], tally: Tally
+) -> Side:
     """Read both sides up to the old one's ends: their bytes, and the chain that they make."""
     side, made, chain = Side(), hashlib.sha256(), Chain()
     for is_transactions in (True, False):
-        for raw in _common(source, target, partition, ends, is_transactions=is_transactions):
+        same = _common(source, target, partition, ends, is_transactions=is_transactions)
+        for raw in tally.of("records compared", same):
             made.update(repr(tuple(raw)).encode())
             if is_transactions:
                 side.transactions += 1
@@ -145,15 +152,6 @@ def _common(
         )
 
 
-def _follow(
-    source: KafkaLog, log: KafkaLog, partition: int, end: int, side: Side, root: Path | None
-) -> None:
-    """Apply what a side has to the old cluster's last checkpoint, and count the tables' rows."""
-    genesis, identity = source.beginning(partition), source.identity()
-    machine = state_at(log, genesis, identity, end, side.sequence, root)
-    side.digest, side.rows = machine.digest().hex(), rows_of(machine)
-
-
 def state_at(
     log: ArchivableLog,
     genesis: Genesis,
@@ -161,6 +159,8 @@ def state_at(
     end: int,
     sequence: int,
     root: Path | None,
+    *,
+    tally: Tally | None = None,
 ) -> Machine:
     """Apply what a partition has before an offset of its outcomes; return the state that it makes.
 
@@ -174,21 +174,14 @@ def state_at(
             machine, replica = found.machine, found.replica()
         archive = Archive.open(root / FOLDER, identity, genesis)
         archived = ArchivedLog(log, root / FOLDER, {partition: archive})
-    _apply(machine, replica, archived, partition, end, sequence)
-    return machine
-
-
-def _apply(
-    machine: Machine, replica: Replica, log: ArchivableLog, partition: int, end: int, sequence: int
-) -> None:
-    recordings = Recordings(machine.genesis.tables_root)
+    recordings = Recordings(genesis.tables_root)
 
     def is_beyond(answered: Answered) -> bool:
         return answered.offset >= end
 
-    with closing(Walk(log, partition, replica, is_beyond=is_beyond)) as walk:
+    with closing(Walk(archived, partition, replica, is_beyond=is_beyond)) as walk:
         for batch in walk.batches():
-            for one in batch:
+            for one in batch if tally is None else tally.of("outcomes applied", batch):
                 recorded = recordings.of(one.outcome)
                 machine.apply(one.submitted, one.outcome, recordings=recorded)
     if walk.sequence < sequence and walk.problem is not None:
@@ -197,6 +190,7 @@ def _apply(
             " --root, whose checkpoint and archive may have what the topics haven't, or run"
             " `commitlog verify`"
         )
+    return machine
 
 
 def rows_of(machine: Machine) -> dict[str, int]:

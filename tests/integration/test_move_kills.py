@@ -40,7 +40,13 @@ def led(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
 
 
 def moved(old: str, new: str, root: Path) -> list[Any]:
-    return move.move(ClientSettings(old, {}), ClientSettings(new, {}), LOG, new, root).partitions
+    told: dict[str, int] = {}
+    settings = [ClientSettings(one, {}) for one in (old, new)]
+    found = move.move(*settings, LOG, new, root, lambda kind, done: told.update({kind: done}))
+    records = sum(side.transactions + side.outcomes for side in found.partitions)
+    assert told["records compared"] == records
+    assert told.keys() <= {"records copied", "records compared", "outcomes applied"}
+    return found.partitions
 
 
 def test_partitions_move_and_come_back_wherever_that_is_killed(

@@ -1,0 +1,55 @@
+"""Does a command that takes minutes show how far it is?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from consumers import cli
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime.progress import OnCount, Tally
+from consumers.tools import move
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What a terminal shows."""
+    told: list[tuple[str, int]] = []
+
+    @contextmanager
+    def counts() -> Iterator[OnCount]:
+        yield lambda kind, done: told.append((kind, done))
+
+    monkeypatch.setattr(output, "counts", counts)
+    return told
+
+
+def test_a_tally_tells_now_and_then_and_at_each_end(shown: list[tuple[str, int]]) -> None:
+    with output.counts() as bar:
+        tally = Tally(bar)
+        assert list(tally.of("eggs", range(2_500))) == list(range(2_500))
+        assert list(tally.of("eggs", "ab")) == ["a", "b"]
+        assert list(tally.of("hens", [])) == []
+    assert shown == [
+        *(("eggs", 1_000), ("eggs", 2_000), ("eggs", 2_500)),
+        *(("eggs", 2_502), ("hens", 0)),
+    ]
+
+
+def test_a_move_shows_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, shown: list[tuple[str, int]]
+) -> None:
+    """Writers wait for the most of it."""
+
+    def moved(*given: Any, **named: Any) -> move.Moved:
+        on_progress: OnCount = given[5]
+        on_progress("records copied", 7)
+        return move.Moved("commitlog", "new:1")
+
+    monkeypatch.setattr(move, "move", moved)
+    assert cli.main(["move", "new:1", "--bootstrap-servers", "old:1"]) == ExitCode.OK
+    assert shown == [("records copied", 7)]
