@@ -30,6 +30,8 @@ RESTARTS_MAX = 6
 RESTARTS_WITHIN_SECONDS = 120.0
 PAUSE_SECONDS = 0.25
 PAUSE_SECONDS_MAX = 8.0
+KILLED_SECONDS = 1.0
+"""A busy machine, or a disk that hangs, keeps what was killed for longer."""
 LAST_WORDS_BYTES = 4096
 PROGRAM = "consumers.cli"
 """The module of the command line, which has a function `run`, and can be run itself."""
@@ -185,7 +187,10 @@ class CommandProcess:
             logger.warning("%s didn't end in time; killing it", self.name)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(5)
+            try:
+                self._process.wait(KILLED_SECONDS)
+            except subprocess.TimeoutExpired:
+                logger.warning("%s is still there; it ends once the machine lets it", self.name)
             ended = False
         self._forget()
         return ended
