@@ -138,8 +138,9 @@ class Faults:
             # Under an older protocol one such append has all later ones refused as too old.
             *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
         ]
-        surely = kinds[world.seed % len(kinds)]
-        self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
+        is_alone = len(world.nodes) == 1  # it is to die with files owed
+        surely = self._location_fails if is_alone else kinds[world.seed % len(kinds)]
+        self.kinds = [kind for kind in kinds if kind == surely or chance.random() < 0.5]
         if is_upgraded(world.seed) and world.protocol < PROTOCOL_SUPPORTED:
             self.kinds.append(self._upgrade)
         if is_maintained(world.seed):
@@ -314,10 +315,11 @@ class Faults:
         if tables:
             self.count("one location fails for a while")
             location = self.world.scheduler.random.choice(tables).location
-            self.world.objects.failing.add(location)
+            failing = {location} if len(self.world.nodes) > 1 else {one.location for one in tables}
+            self.world.objects.failing |= failing
             # For longer than a checkpoint waits for its files, too.
             seconds = 8.0 if self.world.seed % 3 == 0 else 3.0
-            self._later(seconds, lambda: self.world.objects.failing.discard(location))
+            self._later(seconds, lambda: self.world.objects.failing.difference_update(failing))
 
     def _clock_jumps(self) -> None:
         self.count("clock jump")

@@ -11,7 +11,9 @@ from unittest import mock
 from commitlog.core.log.chain import BEGINNING, Chain, ChainPlace
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import LeaderStarted, Outcome
+from consumers.partition.adopting import adopt_tables
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Reply
 from consumers.partition.offset_index import OffsetIndex
@@ -92,6 +94,11 @@ def _newest_chunk(self: Deduplication) -> Any:
     return list(_chunks(self))[-1:]
 
 
+def _forget_owed(machine: Machine, owed: Any, *told: Any) -> None:
+    """Begin as if all tables had their files."""
+    adopt_tables(machine, (), *told)
+
+
 def _skip_undecided(self: Replica) -> tuple[int, list[int]]:
     return self.transactions_position, []
 
@@ -147,6 +154,9 @@ ADDED: dict[str, Break] = {
     "a stranger's file stands for an old version": _on(OldVersions, "_is_ours", lambda *_: True),
     "an old version is answered with the newest": _on(OldVersions, "materialize", _newest_for_any),
     "a checkpoint has the newest ids alone": _on(Deduplication, "chunks", _newest_chunk),
+    "what a checkpoint owes is forgotten": _at(
+        "consumers.partition.session.adopt_tables", _forget_owed
+    ),
     "what was undecided is skipped after a restart": _on(Replica, "resume_point", _skip_undecided),
     "a late answer counts, too": _on(Reply, "_settle", _settled_again),
     "what a stranger wrote is lost": _at(

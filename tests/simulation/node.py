@@ -352,6 +352,9 @@ class Node:
         head = json.loads(prepared.encoded_head())
         if prepared.owes:
             self.world.count("checkpoint owes files")
+            if len(self.world.nodes) == 1:
+                self.world.count("kill")
+                self.world.scheduler.kill(self.process, "with files owed")
         sequence, digest = head["chain"]["sequence"], bytes.fromhex(head["state_digest"])
         self.world.auditor.digest(sequence, digest, self.process.name)
         if self.world.versions is not None:

@@ -67,6 +67,8 @@ INDEX_EVERY = 4
 """Of the long runs so many share one that keeps a version index, which costs more than the run."""
 OLDER_EVERY = 4
 """Of so many logs one begins with an older protocol."""
+ALONE_EVERY, ALONE_FIRST = 150, 78
+"""Of so many seeds one has a single node, whose tables' stores are away for long."""
 STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
@@ -137,6 +139,11 @@ def first_protocol(seed: int) -> int:
     return 1 + (number // 2 % (PROTOCOL_SUPPORTED - 1) if number % 2 else 0)
 
 
+def is_alone(seed: int) -> bool:
+    """Say whether a seed has one node, which dies with files owed: none other writes them."""
+    return seed % ALONE_EVERY == ALONE_FIRST and not has_two_versions(seed)
+
+
 class World:
     """Everything that a seed makes."""
 
@@ -182,7 +189,8 @@ class World:
         self.scheduler.after_step = self.auditor.follow
         self.network = Network(self.scheduler)
         self.scheduler.on_killed = self.network.drop
-        self.nodes = [Node(self, number) for number in range(chance.choice((2, 2, 3)))]
+        nodes = chance.choice((2, 2, 3))
+        self.nodes = [Node(self, number) for number in range(1 if is_alone(seed) else nodes)]
         self.writers = [Writer(self, number) for number in range(chance.choice((1, 3)))]
         self.clients = [Client(self, number) for number in range(chance.choice((1, 2)))]
         self.writers += self.clients
