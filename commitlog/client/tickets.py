@@ -348,7 +348,7 @@ class Ticket:
             if wait == "readable":
                 where += ", or be committed and lack its files (`commitlog doctor` says so)"
         return OutcomeUnknown(
-            f"transaction {self.transaction_id} has no answer after {timeout:g} s "
+            f"transaction {self.transaction_id} has no answer after {round(timeout, 2):g} s "
             f"(wait={wait}): {where}. Ask again with log.outcome(id), or submit it again with "
             "this id",
             self.transaction_id,

@@ -9,8 +9,10 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from html import escape
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -23,7 +25,8 @@ from schemathesis.core.result import Ok
 from consumers.servers.feed import FeedSettings, feed_routes
 from consumers.servers.iceberg.rest import ROUTES
 from consumers.servers.namespace.operations import OPERATIONS
-from consumers.servers.openapi.document import document
+from consumers.servers.openapi.document import ICEBERG_NAMES, document
+from consumers.servers.openapi.examples import ICEBERG, LANCE
 from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
 from consumers.servers.page.sql import SqlService
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
@@ -49,7 +52,8 @@ ASKED_AT_ONCE = 4
 """Questions are dear to make, ever more so the more of one kind are made in a row."""
 BESIDE = (("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"))
 """What is served beside Lance's API."""
-LANCE = [*((entry.method, entry.path) for entry in OPERATIONS), *BESIDE]
+PATHS = [*((entry.method, entry.path) for entry in OPERATIONS), *BESIDE]
+JSON = {"Content-Type": "application/json"}
 QUESTIONS = [("GET", "/v1/log/feed"), ("POST", "/v1/sql")]
 
 
@@ -90,7 +94,7 @@ def of_each_operation(routes: Iterable[tuple[str, str]]) -> pytest.MarkDecorator
 def test_each_operation_of_the_document_is_asked_about() -> None:
     read = [result.ok() for result in schema().get_all_operations() if isinstance(result, Ok)]
     assert sorted(each.label for each in read) == sorted(
-        f"{method} {path}" for method, path in (*LANCE, *OPERATION_OBJECTS)
+        f"{method} {path}" for method, path in (*PATHS, *OPERATION_OBJECTS)
     )
     named = schema().include(operation_id=["Feed", "Sql"]).get_all_operations()
     labels = [each.ok().label for each in named]
@@ -116,7 +120,7 @@ def ask_about(operation: Any, count: int, ask: Callable[[schemathesis.Case[Any]]
 
 
 @pytest.mark.slow
-@of_each_operation(one for one in LANCE if one[1] != "/readyz")
+@of_each_operation(one for one in PATHS if one[1] != "/readyz")
 def test_answers_are_as_documented(method: str, path: str, world: World) -> None:
     operation = schema()[path][method]
 
@@ -223,6 +227,30 @@ def test_the_page_tells_of_every_operation_and_loads_nothing(world: World) -> No
     assert all(entry.path in text for entry in OPERATIONS)
     assert "<script" not in text
     assert "src=" not in text
+
+
+def test_each_example_is_carried_out(world: World) -> None:
+    """Somebody copies them; the document and its page show them."""
+    described = {
+        operation["operationId"]: (path, content["example"])
+        for path, methods in document(routes=ICEBERG_NAMES).get("paths", {}).items()
+        for operation in methods.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        if "example" in content
+    }
+    assert len(described) == len(LANCE) + len(ICEBERG)
+    of_iceberg = [f"Iceberg{''.join(map(str.capitalize, n.split('_')))}" for n in ICEBERG]
+    for name in [*LANCE, *of_iceberg]:
+        path, body = described[name]
+        identifier = "shop" if "/namespace/" in path else "shop$orders"
+        names = path.format(id=identifier, namespace="shop", table="facts")
+        status, answer = world.send("POST", names, json.dumps(body).encode(), JSON)
+        assert status in (200, 204), (name, answer)
+        if name == "CreateNamespace":
+            made = pa.table({"id": [1, 2], "amount": [9.5, 3.0]})
+            assert world.rows("/v1/table/shop$orders/create", made)[0] == 200
+    page = world.send("GET", "/docs")[1].decode()
+    assert all(escape(json.dumps(one)) in page for one in (*LANCE.values(), *ICEBERG.values()))
 
 
 def test_references_lead_somewhere() -> None:

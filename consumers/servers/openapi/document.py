@@ -20,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 from consumers.servers.iceberg.rest import ROUTES
 from consumers.servers.namespace.call import ARROW_FILE, ARROW_STREAM
 from consumers.servers.namespace.operations import OPERATIONS, Entry
+from consumers.servers.openapi.examples import ICEBERG, LANCE
 from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
 
 ICEBERG_SPECIFICATION = "https://iceberg.apache.org/rest-catalog-spec/"
@@ -171,8 +172,13 @@ def _operation(entry: Entry) -> dict[str, Any]:
     elif not in_query:
         schema = {"$ref": _REFERENCE.format(model=request.__name__)}
         is_needed = any(f.is_required() for f in request.model_fields.values())
-        found["requestBody"] = {"required": is_needed, "content": {_JSON: {"schema": schema}}}
+        content = {_JSON: _with_example({"schema": schema}, LANCE.get(entry.name))}
+        found["requestBody"] = {"required": is_needed, "content": content}
     return found
+
+
+def _with_example(content: dict[str, Any], example: Any) -> dict[str, Any]:
+    return content if example is None else {**content, "example": example}
 
 
 def _tag(path: str) -> str:
@@ -259,5 +265,7 @@ def _iceberg(method: str, path: str) -> dict[str, Any]:
         "responses": {"2XX": body, "4XX": body, "5XX": body},
     }
     if method == "POST":
-        found["requestBody"] = {"content": {_JSON: {"schema": {"type": "object"}}}}
+        example = ICEBERG.get(ICEBERG_NAMES[method, path])
+        sent = _with_example({"schema": {"type": "object"}}, example)
+        found["requestBody"] = {"content": {_JSON: sent}}
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -84,6 +85,8 @@ def _details(method: str, path: str, operation: Mapping[str, Any]) -> str:
     ]
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         rows.append(("body", kind, _name(content["schema"])))
+        if "example" in content:
+            rows.append(("for example", "", json.dumps(content["example"])))
     for status, response in operation["responses"].items():
         schemas = [_name(one["schema"]) for one in response.get("content", {}).values()]
         rows.append((status, " ".join(schemas), response["description"]))
