@@ -41,3 +41,13 @@ def test_what_follows_a_member_of_gzip_is_another_whole_one(world: World, rest: 
     headers = {"Content-Encoding": "gzip"}
     sent = gzip.compress(b"{}") + rest
     assert world.post("/v1/table/t/describe", sent, headers=headers)[0] == 400
+
+
+def test_members_of_gzip_are_not_all_tiny(world: World) -> None:
+    """Each costs the event loop as much as a kilobyte of another body."""
+    headers = {"Content-Encoding": "gzip"}
+    padded = gzip.compress(b"{" + b" " * 100_000) + gzip.compress(b"") * 150 + gzip.compress(b"}")
+    assert world.post("/v1/table/t/describe", padded, headers=headers)[0] == 404
+    status, answer = world.post("/v1/table/t/describe", gzip.compress(b"") * 200, headers=headers)
+    assert status == 400
+    assert "the body has 101 gzip members, of 0 bytes in all" in answer["error"]

@@ -8,6 +8,9 @@ import zlib
 from starlette.types import Message, Receive
 
 PIECE_BYTES = 256 * 1024
+MEMBERS_SPARED, MEMBER_BYTES_MIN = 100, 1024
+"""So many members of gzip may be of any size; all others hold so much, on average. Each is work,
+even one of 20 bytes with nothing in it."""
 _GZIP = 16 + zlib.MAX_WBITS
 _WINDOW_BITS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": 0}
 _ZLIB, _RAW = zlib.MAX_WBITS, -zlib.MAX_WBITS
@@ -33,6 +36,7 @@ class Decompressed:
         self._bits = bits
         self._inner: zlib._Decompress | None = None
         self._left = b""
+        self._members = self._bytes = 0
         self._is_last = False
 
     async def receive(self) -> Message:
@@ -65,12 +69,19 @@ class Decompressed:
             except zlib.error as error:
                 problem = f"the body does not match its content encoding: {error}"
                 raise ValueError(problem) from error
+            self._bytes += len(piece)
             self._left = inner.unconsumed_tail
             if inner.eof and inner.unused_data:
                 if self._bits != _GZIP:
                     raise ValueError("the body continues after its compressed content")
                 # Members may follow each other (RFC 1952): `cat a.gz b.gz` is one file, too.
                 self._left, self._inner = inner.unused_data, None
+                self._members += 1
+                if self._members > MEMBERS_SPARED + self._bytes // MEMBER_BYTES_MIN:
+                    raise ValueError(
+                        f"the body has {self._members} gzip members, of {self._bytes} bytes in"
+                        f" all: put at least {MEMBER_BYTES_MIN} into each"
+                    )
             if piece or not self._left:
                 return piece
 
