@@ -7,7 +7,7 @@ of several parts is the commit domain, which decides the partition (`DomainMap`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -34,7 +34,8 @@ def parse_table_id(table: str | Sequence[str]) -> TableId:
     """Split and check a table id: no part is empty, `.`, `..`, or contains `/`."""
     if isinstance(table, str):
         return _split(table)
-    parts = tuple(table) if isinstance(table, Iterable) else (table,)
+    is_listed = isinstance(table, Iterable) and not isinstance(table, Mapping | Set)
+    parts = tuple(table) if is_listed else (table,)
     if not all(isinstance(part, str) for part in parts):
         raise InvalidTransaction(
             f"table id {table!r} is not a valid name",

@@ -15,7 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyspark
+
+try:
+    import pyspark
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "commitlog.spark needs PySpark: pip install 'lance-commitlog[spark]'", name="pyspark"
+    ) from None
 
 OLDEST, NEWEST = (4, 1), (4, 3)
 SUPPORTED = "PySpark 4.1, 4.2 or 4.3"

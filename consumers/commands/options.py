@@ -151,6 +151,8 @@ class Where:
     def index_root(self) -> Path:
         """Return the root whose index is asked."""
         root = self.load().need_root()
+        if not root.exists():
+            raise ConfigurationError(f"root {root} does not exist: name the folder of a log")
         use_named(json.loads(read_endpoints(root).get("roots", "{}")), has_tables=True)
         return root
 

@@ -274,11 +274,11 @@ def parse_kafka_flags(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def read_endpoints(root: Path) -> dict[str, str]:
-    """Return what `commitlog up` left in a root, empty if nothing."""
+    """Return what `commitlog up` left in a root, empty if nothing; OSError if it can't be read."""
     try:
         left = json.loads((root / ENDPOINTS).read_text())
         return {str(name): str(value) for name, value in left.items()}
-    except (OSError, ValueError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
         return {}
 
 

@@ -185,7 +185,7 @@ def test_an_oversized_record_is_refused(client: CommitLog, log: MemoryLog) -> No
     assert not client.runtime().connection(0).outstanding()
 
 
-@pytest.mark.parametrize("table", ["", "a$", "a$..", ["a", "b/c"], "a$."])
+@pytest.mark.parametrize("table", ["", "a$", "a$..", ["a", "b/c"], "a$.", {"id": [1]}, {"a", "t"}])
 def test_a_bad_name_is_refused(client: CommitLog, table: Any) -> None:
     with pytest.raises(InvalidTransaction):
         client.table(table)

@@ -1,5 +1,6 @@
 """Which setting wins, and what is said of one that is wrong?"""
 
+import errno
 import re
 import threading
 from pathlib import Path
@@ -177,6 +178,21 @@ def test_a_root_tells_its_log_wherever_its_cluster_is_said(tmp_path: Path) -> No
 def test_an_empty_variable_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load(environment={"COMMITLOG_CONFIG": ""}).port == 2333
+
+
+def test_a_root_that_may_not_be_read_is_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as a root on which no broker had run, and to start `commitlog up` there."""
+    denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ENDPOINTS))
+    monkeypatch.setattr(Path, "read_text", MagicMock(side_effect=denied))
+    with pytest.raises(PermissionError):
+        read_endpoints(tmp_path)
+
+
+def test_a_root_that_is_not_there_has_no_index_to_ask(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"root .*gone does not exist: name the folder"):
+        Where(root=tmp_path / "gone").index_root()
 
 
 @pytest.mark.parametrize("left", ["[]", "null", '"text"', "{", ""])

@@ -35,3 +35,12 @@ def test_the_refusal_comes_before_anything_that_an_old_version_lacks(
     with pytest.raises(ImportError, match=r"PySpark 4\.0\.1 is installed"):
         importlib.import_module("commitlog.spark")
     assert pyspark_api.RELEASE >= (4, 1)
+
+
+def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("commitlog.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ModuleNotFoundError, match=r"install 'lance-commitlog\[spark\]'") as caught:
+        importlib.import_module("commitlog.spark")
+    assert caught.value.name == "pyspark"
