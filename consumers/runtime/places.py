@@ -170,16 +170,16 @@ def noted_logs(tables_root: str) -> list[tuple[str, str]]:
         raise RootUnusable(f"the marks in {tables_root} cannot be read: {error!r}") from error
 
 
-def logs_above(tables_root: str) -> list[str]:
-    """Return the ids of the logs whose marks are in the folders above a tables root.
+def logs_above(tables_root: str) -> dict[str, str]:
+    """Return the ids of the logs whose marks are in folders above a tables root, and which folder.
 
     Where nothing may be read, none is known of.
     """
-    found: list[str] = []
+    found: dict[str, str] = {}
     folder = normalize_location(tables_root)
     while (folder := folder.rpartition("/")[0]) and not folder.endswith(":/"):
         with contextlib.suppress(RootUnusable, CommitLogError):
-            found += [log_id for log_id, _ in noted_logs(folder)]
+            found |= dict.fromkeys((log_id for log_id, _ in noted_logs(folder)), folder)
     return found
 
 

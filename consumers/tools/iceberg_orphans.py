@@ -126,15 +126,19 @@ class IcebergOrphans:
         """
         places = (place for place in there if f"/{MARKS}/" in place)
         marks = filter(None, map(_MARK.fullmatch, places))
-        others = dict.fromkeys(logs_above(self._files.root), normalize_location(self._files.root))
+        above = logs_above(self._files.root)
+        others = dict.fromkeys(above, normalize_location(self._files.root))
         others |= {one["log_id"]: one["root"] for one in marks}
         others.pop(self._log_id, None)
         if others:
             logger.warning(
-                "%s has tables of another log, too (%s): metadata files there that this log"
+                "other logs have marks in %s or above it (%s): metadata files there that this log"
                 " doesn't name are left alone, and so are tables that have any",
-                min(others.values()),
-                ", ".join(sorted(others)[:NAMES_MAX]),
+                self._files.root,
+                ", ".join(
+                    f"{above.get(one, place)}/{MARKS}/{one}.json"
+                    for one, place in sorted(others.items())[:NAMES_MAX]
+                ),
             )
         return tuple(sorted({f"{root}/" for root in others.values()}))
 

@@ -200,7 +200,7 @@ def test_two_logs_over_one_tables_root_leave_each_others_files_alone(
         assert set(before) - set(below(str(world.tables_root))) == {*strays[1:]}
         assert theirs.scan().to_arrow().num_rows == 3
         assert others.load_table("files.taken").scan().to_arrow().num_rows == 8
-    assert "has tables of another log, too" in caplog.text
+    assert f"{world.tables_root}/{MARKS}/{other.other.genesis().log_id}.json" in caplog.text
 
 
 @pytest.mark.slow
@@ -245,7 +245,10 @@ def _copied(source: Path, target: Path, old: str, new: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_a_tables_root_in_that_of_another_log(
-    alone: tuple[Any, FilesWorld], tmp_path: Path, is_inner: bool
+    alone: tuple[Any, FilesWorld],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    is_inner: bool,
 ) -> None:
     catalog, world = alone
     table = made(catalog, world)  # in `files`, which the other log calls its root
@@ -259,6 +262,8 @@ def test_a_tables_root_in_that_of_another_log(
         assert set(before) <= set(below(str(world.tables_root)))
         assert theirs.scan().to_arrow().num_rows == 3
     assert table.scan().to_arrow().num_rows == 5
+    place, log = (world.tables_root, world) if is_inner else (world.tables_root / "files", other)
+    assert f"{place}/{MARKS}/{log.other.genesis().log_id}.json" in caplog.text
 
 
 @pytest.mark.slow
