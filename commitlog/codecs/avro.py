@@ -230,7 +230,7 @@ def encode_genesis(genesis: Genesis) -> bytes:
 def encode_leader_started(started: LeaderStarted) -> bytes:
     """Return a LeaderStarted record."""
     what = f"the start of leader {started.leader_id}"
-    return _encoded("leader-started-v1", what, values.leader_started_to_plain, started)
+    return _encoded("leader-started-v1", what, values.to_plain, started)
 
 
 def encode_retained(retained: Retained) -> bytes:

@@ -1,16 +1,15 @@
-"""The values of the log as the plain dicts that Avro reads and writes, and back.
+"""The values of the log made of the plain dicts that fastavro reads, and framing records as such.
+
+Transactions and outcomes are written by `avro_lanes`, which reads them as well. What it leaves is
+read here: broken records, for the reason, and those that other programs encode in another way.
 
 A table says for each class which field needs a conversion; every other field is the same on both
-sides. Field names are those of the schemas. Entries of maps are sorted by key, so that equal
-content has equal bytes and an equal payload hash.
-
-Why a table and not `dataclasses.asdict`: that one copies deeply and takes ten times as long, and
-unions of records need their branch named.
+sides. Field names are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -67,7 +66,7 @@ Plain = dict[str, Any]
 """A record as Avro sees it."""
 
 Convert = Callable[[Any], Any]
-Conversions = Mapping[str, tuple[Convert, Convert]]
+Conversions = Mapping[str, Convert]
 
 _NAMESPACE = "commitlog."
 
@@ -76,98 +75,45 @@ def _fields(kind: type) -> tuple[str, ...]:
     return tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]
 
 
-def _converter(kind: type[Any], conversions: Conversions) -> tuple[Convert, Convert]:
-    """Build the two functions for one class: value to plain, plain to value."""
+def _converter(kind: type[Any], conversions: Conversions) -> Convert:
+    """Return what makes a value of one class."""
     names = _fields(kind)
-    # Both fetch all fields in one call; of a single name they give no tuple.
-    fields_of, entries_of = attrgetter(*names), itemgetter(*names)
-    encoders = tuple((name, both[0]) for name, both in conversions.items())
-    decoders = tuple((name, both[1]) for name, both in conversions.items())
-    is_single = len(names) == 1
-
-    def to_plain(value: Any) -> Plain:
-        fields = fields_of(value)
-        plain = dict(zip(names, (fields,) if is_single else fields, strict=True))
-        for name, convert in encoders:
-            plain[name] = convert(plain[name])
-        return plain
 
     def to_value(plain: Plain) -> Any:
-        for name, convert in decoders:
+        for name, convert in conversions.items():
             plain[name] = convert(plain[name])
-        entries = entries_of(plain)
-        return kind(entries) if is_single else kind(*entries)
+        return kind(*[plain[name] for name in names])
 
-    return to_plain, to_value
+    return to_value
 
 
-def _pairs(first: str, second: str, *, is_sorted: bool) -> tuple[Convert, Convert]:
-    """Convert between a tuple of pairs and an array of records with two fields."""
+def _pairs(first: str, second: str) -> Convert:
+    """Return what makes a tuple of pairs of an array of records with two fields."""
     both = itemgetter(first, second)
-
-    def to_plain(pairs: Iterable[tuple[Any, Any]]) -> list[Plain]:
-        ordered = sorted(pairs) if is_sorted else pairs
-        return [{first: a, second: b} for a, b in ordered]
-
-    def to_value(plain: list[Plain]) -> tuple[tuple[Any, Any], ...]:
-        return tuple([both(entry) for entry in plain])
-
-    return to_plain, to_value
+    return lambda plain: tuple([both(entry) for entry in plain])
 
 
-def _optional(pair: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
-    to_plain, to_value = pair
-    return (
-        lambda value: None if value is None else to_plain(value),
-        lambda plain: None if plain is None else to_value(plain),
-    )
+def _optional(to_value: Convert) -> Convert:
+    return lambda plain: None if plain is None else to_value(plain)
 
 
-def _optional_record(kind: type[Any], conversions: Conversions) -> tuple[Convert, Convert]:
-    """Convert a record or None; named, it is written without a look at the other branch."""
-    to_plain, to_value = _converter(kind, conversions)
-    name = _NAMESPACE + kind.__name__
-    return (
-        lambda value: None if value is None else (name, to_plain(value)),
-        lambda plain: None if plain is None else to_value(plain),
-    )
+def _many(to_value: Convert) -> Convert:
+    return lambda plains: tuple([to_value(plain) for plain in plains])
 
 
-def _many(pair: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
-    to_plain, to_value = pair
-    return (
-        lambda values: [to_plain(value) for value in values],
-        lambda plains: tuple([to_value(plain) for plain in plains]),
-    )
+def _union(kinds: Mapping[type[Any], Conversions]) -> Convert:
+    """Return what makes the members of a union of records, which Avro names by their schema."""
+    converters = {_NAMESPACE + kind.__name__: _converter(kind, c) for kind, c in kinds.items()}
+    return lambda plain: converters[plain[0]](plain[1])
 
 
-_TUPLE: tuple[Convert, Convert] = (list, tuple)
-_MAP = _pairs("key", "value", is_sorted=True)
-_POLICY: tuple[Convert, Convert] = (str, Policy)
-_ROWS_MODE: tuple[Convert, Convert] = (str, RowsMode)
+_MAP = _pairs("key", "value")
 _COLUMNS = _many(_converter(RowsColumn, {}))
 _APPLIED = _many(_converter(AppliedWrite, {}))
-_SUMMARY = _converter(Summary, {"data_files": _TUPLE})
+_SUMMARY = _converter(Summary, {"data_files": tuple})
 _AFFECTED = _many(_converter(AffectedRows, {}))
-_KEYS = _optional_record(KeyHashes, {"field_ids": _TUPLE})
-_TABLE = {"table": _TUPLE}
-
-
-def _union(kinds: Mapping[type[Any], Conversions]) -> tuple[Convert, Convert]:
-    """Convert the members of a union of records, which Avro names by their schema."""
-    converters = {kind: _converter(kind, conversions) for kind, conversions in kinds.items()}
-    encoders = {kind: (_NAMESPACE + kind.__name__, c[0]) for kind, c in converters.items()}
-    decoders = {_NAMESPACE + kind.__name__: c[1] for kind, c in converters.items()}
-
-    def to_plain(value: Any) -> tuple[str, Plain]:
-        name, convert = encoders[type(value)]
-        return name, convert(value)
-
-    def to_value(plain: tuple[str, Plain]) -> Any:
-        return decoders[plain[0]](plain[1])
-
-    return to_plain, to_value
-
+_KEYS = _optional(_converter(KeyHashes, {"field_ids": tuple}))
+_TABLE: Conversions = {"table": tuple}
 
 _OPERATIONS = _many(
     _union(
@@ -182,23 +128,23 @@ _OPERATIONS = _many(
             CreateTableVersion: {**_TABLE, "metadata": _MAP},
             CreateTable: {
                 **_TABLE,
-                "fields": _TUPLE,
+                "fields": tuple,
                 "schema_metadata": _MAP,
-                "primary_key": _TUPLE,
-                "policy": _POLICY,
+                "primary_key": tuple,
+                "policy": Policy,
                 "properties": _MAP,
             },
-            DeclareTable: {**_TABLE, "policy": _POLICY, "properties": _MAP},
-            RegisterTable: {**_TABLE, "policy": _POLICY, "primary_key": _TUPLE, "properties": _MAP},
+            DeclareTable: {**_TABLE, "policy": Policy, "properties": _MAP},
+            RegisterTable: {**_TABLE, "policy": Policy, "primary_key": tuple, "properties": _MAP},
             DeregisterTable: _TABLE,
             DropTable: _TABLE,
-            RenameTable: {**_TABLE, "new_table": _TUPLE},
-            DeleteTableVersions: {**_TABLE, "ranges": _pairs("first", "last", is_sorted=False)},
-            CreateNamespace: {"namespace": _TUPLE, "properties": _MAP},
-            DropNamespace: {"namespace": _TUPLE},
-            AlterProperties: {"target": _TUPLE, "upserts": _MAP, "removals": _TUPLE},
+            RenameTable: {**_TABLE, "new_table": tuple},
+            DeleteTableVersions: {**_TABLE, "ranges": _pairs("first", "last")},
+            CreateNamespace: {"namespace": tuple, "properties": _MAP},
+            DropNamespace: {"namespace": tuple},
+            AlterProperties: {"target": tuple, "upserts": _MAP, "removals": tuple},
             IcebergChange: _TABLE,
-            WriteRows: {**_TABLE, "mode": _ROWS_MODE, "columns": _COLUMNS, "on": _TUPLE},
+            WriteRows: {**_TABLE, "mode": RowsMode, "columns": _COLUMNS, "on": tuple},
             ApplyRows: {**_TABLE, "writes": _APPLIED},
         }
     )
@@ -208,20 +154,20 @@ _EXPECTS = _many(
         {TableVersionIs: _TABLE, TableAbsent: _TABLE, KeyAbsent: _TABLE, PredicateUnchanged: _TABLE}
     )
 )
-_APPLICATION = _optional_record(Application, {})
+_APPLICATION = _optional(_converter(Application, {}))
 
 
 def transaction_to_value(header: Plain, content: Plain, payload_hash: bytes) -> Transaction:
     """Put a transaction together from its two parts."""
     return Transaction(
         transaction_id=header["transaction_id"],
-        operations=_OPERATIONS[1](content["operations"]),
+        operations=_OPERATIONS(content["operations"]),
         attempt=header["attempt"],
         principal=header["principal"],
         submitted_at_ms=header["submitted_at_ms"],
-        application=_APPLICATION[1](content["application"]),
-        properties=_MAP[1](content["properties"]),
-        expects=_EXPECTS[1](content["expects"]),
+        application=_APPLICATION(content["application"]),
+        properties=_MAP(content["properties"]),
+        expects=_EXPECTS(content["expects"]),
         payload_hash=payload_hash,
         payloads=tuple(header.get("payloads", ())),
     )
@@ -229,19 +175,17 @@ def transaction_to_value(header: Plain, content: Plain, payload_hash: bytes) -> 
 
 _FILES = _many(_converter(FileWritten, {}))
 _IMAGES = _many(_converter(FragmentImage, {}))
-_RECORDING = _optional_record(Recording, {})
+_RECORDING = _optional(_converter(Recording, {}))
 _RESULTS = _many(
     _converter(OperationResult, {**_TABLE, "files": _FILES, "images": _IMAGES, "delta": _RECORDING})
 )
-_CONFLICT = _optional_record(Conflict, {**_TABLE, "fragments": _TUPLE, "keys": _TUPLE})
+_CONFLICT = _optional(_converter(Conflict, {**_TABLE, "fragments": tuple, "keys": tuple}))
 _OBSERVED = _many(_converter(Observation, {}))
 _FAILED = _many(_converter(FailedRequirement, _TABLE))
 _ARGUMENTS = _many(
-    _union(
-        {Number: {}, Text: {}, Numbers: {"values": _TUPLE}, Texts: {"values": _TUPLE}, Words: {}}
-    )
+    _union({Number: {}, Text: {}, Numbers: {"values": tuple}, Texts: {"values": tuple}, Words: {}})
 )
-_REASON = _optional_record(Reason, {"arguments": _ARGUMENTS})
+_REASON = _optional(_converter(Reason, {"arguments": _ARGUMENTS}))
 _OF_DECISION = attrgetter(*_fields(Outcome)[:-4])
 _SAME_IN_DECISION = (
     "sequence",
@@ -265,20 +209,14 @@ def outcome_to_value(header: Plain, decision: Plain) -> Outcome:
         **{name: decision[name] for name in _SAME_IN_DECISION},
         status=Status(decision["status"]),
         code=Code(decision["code"]),
-        results=_RESULTS[1](decision["results"]),
-        conflict=_CONFLICT[1](decision["conflict"] and {"advice": "", **decision["conflict"]}),
-        observed=_OBSERVED[1](decision["observed"]),
-        failed_requirements=_FAILED[1](decision["failed_requirements"]),
+        results=_RESULTS(decision["results"]),
+        conflict=_CONFLICT(decision["conflict"] and {"advice": "", **decision["conflict"]}),
+        observed=_OBSERVED(decision["observed"]),
+        failed_requirements=_FAILED(decision["failed_requirements"]),
         message=decision.get("message", ""),
-        reason=_REASON[1](decision.get("reason")),
+        reason=_REASON(decision.get("reason")),
         **header,
     )
-
-
-def protocol_version_to_plain(version: ProtocolVersion) -> Plain:
-    """Return a ProtocolVersion's fields, of either schema."""
-    names = [name for name in _fields(ProtocolVersion) if name != "unread"]
-    return {name: getattr(version, name) for name in names}
 
 
 def protocol_version_to_value(plain: Plain) -> ProtocolVersion:
@@ -286,19 +224,33 @@ def protocol_version_to_value(plain: Plain) -> ProtocolVersion:
     return ProtocolVersion(**plain)
 
 
-leader_started_to_plain, leader_started_to_value = _converter(LeaderStarted, {})
-genesis_to_plain, genesis_to_value = _converter(
-    Genesis, {"domains": _pairs("name", "partition", is_sorted=True)}
-)
+def protocol_version_to_plain(version: ProtocolVersion) -> Plain:
+    """Return a ProtocolVersion's fields, of either schema."""
+    plain = to_plain(version)
+    del plain["unread"]
+    return plain
 
-retained_to_plain, retained_to_value = _converter(
-    Retained, {"segments": _many(_converter(RetainedSegment, {}))}
-)
+
+def genesis_to_plain(genesis: Genesis) -> Plain:
+    """Return the fields of a Genesis, its domains by name."""
+    domains = [{"name": name, "partition": number} for name, number in sorted(genesis.domains)]
+    return {**to_plain(genesis), "domains": domains}
+
+
+def retained_to_plain(retained: Retained) -> Plain:
+    """Return the fields of a Retained, and of its segments."""
+    return {**to_plain(retained), "segments": list(map(to_plain, retained.segments))}
+
+
+def to_plain(value: Any) -> Plain:
+    """Return the fields of a record in which no other is."""
+    return {name: getattr(value, name) for name in _fields(type(value))}
+
 
 FRAMING = {
-    "Genesis": genesis_to_value,
-    "LeaderStarted": leader_started_to_value,
-    "Retained": retained_to_value,
+    "Genesis": _converter(Genesis, {"domains": _pairs("name", "partition")}),
+    "LeaderStarted": _converter(LeaderStarted, {}),
+    "Retained": _converter(Retained, {"segments": _many(_converter(RetainedSegment, {}))}),
 }
 """What reads the records of the outcomes topic that answer no transaction, by their name."""
 
