@@ -5,7 +5,14 @@ from __future__ import annotations
 from commitlog.codecs import avro
 from commitlog.errors import CorruptLog, RecordTooLarge, UnsupportedFormat
 from commitlog.model.limits import OUTCOME_HEAD_BYTES_MAX, RECORD_BYTES_MAX
-from commitlog.model.records import Answered, ProtocolVersion, Submitted, Transaction, Unreadable
+from commitlog.model.records import (
+    Answered,
+    OutcomeRecord,
+    ProtocolVersion,
+    Submitted,
+    Transaction,
+    Unreadable,
+)
 from commitlog.ports import RawRecord
 
 
@@ -41,24 +48,18 @@ def to_answered(
     partition: int, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None
 ) -> Answered:
     """Decode a record of the outcomes topic; one that can't be is `Unreadable`, so void."""
-    raw = value or b""
+    record: OutcomeRecord | Unreadable
     try:
-        return Answered(
-            partition=partition,
-            offset=offset,
-            append_time_ms=append_time_ms,
-            record=avro.decode_outcome_record(value),
-            raw=raw,
-        )
+        record = avro.decode_outcome_record(value)
     except (CorruptLog, UnsupportedFormat) as error:
-        unreadable = Unreadable(str(error), is_newer=isinstance(error, UnsupportedFormat))
-        return Answered(
-            partition=partition,
-            offset=offset,
-            append_time_ms=append_time_ms,
-            record=unreadable,
-            raw=raw,
-        )
+        record = Unreadable(str(error), is_newer=isinstance(error, UnsupportedFormat))
+    return Answered(
+        partition=partition,
+        offset=offset,
+        append_time_ms=append_time_ms,
+        record=record,
+        raw=value or b"",
+    )
 
 
 def encode_to_append(transaction: Transaction | ProtocolVersion) -> bytes:

@@ -145,9 +145,9 @@ class Tables:
         """Ask the leader as `ask` does; return a function that waits for the answer."""
         partition = runtime.domains.partition(table)
         answer = runtime.ask(partition, "table", table=list(table), **more)
-        return partial(self._learn, runtime, table, answer)
+        return partial(self._learn, table, answer)
 
-    def _learn(self, runtime: Runtime, table: TableId, answer: Callable[[], Any]) -> TableInfo:
+    def _learn(self, table: TableId, answer: Callable[[], Any]) -> TableInfo:
         try:
             body = answer()
         except NoSuchTable:

@@ -251,6 +251,19 @@ typedef struct {
     char inside[1024];
 } Out;
 
+static void begin(Out *out)
+{
+    out->start = out->at = out->inside;
+    out->end = out->inside + sizeof out->inside;
+}
+
+static void end(Out *out)
+{
+    if (out->start != out->inside) {
+        PyMem_Free(out->start);
+    }
+}
+
 static int grow(Out *out, size_t more)
 {
     size_t used = (size_t)(out->at - out->start), size = (size_t)(out->end - out->start);
@@ -595,16 +608,13 @@ static PyObject *refused(void)
 static PyObject *codec_write(Codec *self, PyObject *value)
 {
     Out out;
-    out.start = out.at = out.inside;
-    out.end = out.inside + sizeof out.inside;
+    begin(&out);
     PyObject *made = NULL;
     if (put(&out, PyBytes_AS_STRING(self->prefix), PyBytes_GET_SIZE(self->prefix)) == 0 &&
         write_node(self->root, value, &out) == 0) {
         made = PyBytes_FromStringAndSize(out.start, out.at - out.start);
     }
-    if (out.start != out.inside) {
-        PyMem_Free(out.start);
-    }
+    end(&out);
     return made ? made : refused();
 }
 

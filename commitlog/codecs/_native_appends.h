@@ -23,19 +23,6 @@ static int intern(PyObject **made, const char *const *names, int count)
     return 0;
 }
 
-static void begin(Out *out)
-{
-    out->start = out->at = out->inside;
-    out->end = out->inside + sizeof out->inside;
-}
-
-static void end(Out *out)
-{
-    if (out->start != out->inside) {
-        PyMem_Free(out->start);
-    }
-}
-
 static int put_varint(Out *out, uint64_t number)
 {
     if (out->end - out->at < 10 && grow(out, 10) < 0) {

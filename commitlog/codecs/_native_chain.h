@@ -314,8 +314,7 @@ static PyObject *chain_follow(Chain *self, PyObject *arguments)
         return NULL;
     }
     Out hashes;
-    hashes.start = hashes.at = hashes.inside;
-    hashes.end = hashes.inside + sizeof hashes.inside;
+    begin(&hashes);
     long long committed = 0, unattributed = 0, low = -1, high = -1;
     Py_ssize_t count = 0;
     int is_failed = 0;
@@ -355,9 +354,7 @@ static PyObject *chain_follow(Chain *self, PyObject *arguments)
         made = Py_BuildValue("nLLLLy#", count, committed, unattributed, low, high, hashes.start,
                              (Py_ssize_t)(hashes.at - hashes.start));
     }
-    if (hashes.start != hashes.inside) {
-        PyMem_Free(hashes.start);
-    }
+    end(&hashes);
     return made;
 }
 

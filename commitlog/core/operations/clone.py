@@ -94,7 +94,7 @@ class CloneOperation(LanceOperation[Transaction.Clone]):
             raise rejected(Code.UNSUPPORTED_OPERATION, "branches_unsupported", table=name)
         source = _source(draft, clone)
         if is_branch:
-            _check_branch(draft, view.table, source, clone)
+            _check_branch(view.table, source, clone)
         wanted = BuildWanted(
             index=index,
             table=source.table_id,
@@ -140,7 +140,7 @@ def home_of(draft: Draft, table: TableId, location: str) -> str:
     return ""
 
 
-def _check_branch(draft: Draft, table: Table, source: Table, clone: Transaction.Clone) -> None:
+def _check_branch(table: Table, source: Table, clone: Transaction.Clone) -> None:
     """Refuse a branch that Lance wouldn't make, or wouldn't find."""
     name, branch = format_table_id(table.table_id), clone.branch_name
     problem = branch_name_problem(branch)
