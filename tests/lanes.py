@@ -281,7 +281,7 @@ def mutated(record: bytes, chance: random.Random) -> bytes:
     for _ in range(chance.choice((1, 1, 2, 5))):
         # The prefix stays mostly: without it nothing is read at all.
         at = chance.randrange(chance.choice((0, *[10] * 9)), len(data)) if len(data) > 10 else 0
-        act = chance.randrange(5)
+        act = chance.randrange(6)
         if act == 0:
             data[at : at + 1] = bytes(
                 [chance.choice((0, 1, 2, 127, 128, 255, chance.getrandbits(8)))]
@@ -292,6 +292,9 @@ def mutated(record: bytes, chance: random.Random) -> bytes:
             data[at:at] = chance.randbytes(chance.choice((1, 3, 10)))
         elif act == 3:
             data[at:at] = data[at : at + chance.choice((1, 30))]
+        elif act == 4:  # a number of more bytes than it needs
+            longer = b"\x80" * chance.choice((0, 3, 4, 8)) + b"\0"
+            data[at : at + 1] = bytes(one | 0x80 for one in data[at : at + 1]) + longer
         else:
             data[at:at] = b"\xff" * 9 + bytes([chance.choice((0, 1, 2, 127))])
     return bytes(data)

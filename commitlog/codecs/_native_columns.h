@@ -352,11 +352,18 @@ static int take_varint(In *in, uint64_t *number)
     return -1;
 }
 
+/* Take a tag or a length, which protobuf reads of five bytes at most. */
+static int take_narrow(In *in, uint64_t *number)
+{
+    const unsigned char *start = in->at;
+    return take_varint(in, number) < 0 || in->at - start > 5 ? -1 : 0;
+}
+
 /* Take a field: its number, and its value as a number or as what follows its length. */
 static int take_field(In *in, uint64_t *field, uint64_t *number, In *inner)
 {
     uint64_t tag, size;
-    if (take_varint(in, &tag) < 0) {
+    if (take_narrow(in, &tag) < 0) {
         return -1;
     }
     *field = tag >> 3;
@@ -364,7 +371,7 @@ static int take_field(In *in, uint64_t *field, uint64_t *number, In *inner)
     if ((tag & 7) == 0) {
         return take_varint(in, number);
     }
-    if ((tag & 7) != 2 || take_varint(in, &size) < 0 || size > (uint64_t)(in->end - in->at)) {
+    if ((tag & 7) != 2 || take_narrow(in, &size) < 0 || size > (uint64_t)(in->end - in->at)) {
         return -1;
     }
     *inner = (In){in->at, in->at, in->at + size, 0};

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.core.partition import decided_appends
+from commitlog.core.partition.machine import Machine
 from consumers.tools.verify import VerifyOptions, verify
+from tests.core_world import GENESIS
 from tests.lanes import search_logs, verified_alike
 from tests.made_appends import odd_appends
 
@@ -25,6 +28,18 @@ def test_odd_appends_are_decided_alike(native_chain: type[Chain], seed: int) -> 
     followed, digest = verified_alike(made.log, native_chain, again=True)
     assert followed > STEPS // 8, seed
     assert digest == made.machine.digest(), seed
+
+
+@pytest.mark.parametrize("field", ["clock_ms", "appended_ms", "forgotten_ms", "oldest_ms"])
+@pytest.mark.parametrize("time_ms", [-(2**63), 2**63 - 1])
+def test_times_whose_sums_have_more_than_64_bits_are_left_to_python(
+    monkeypatch: pytest.MonkeyPatch, field: str, time_ms: int
+) -> None:
+    machine = Machine(GENESIS)
+    monkeypatch.setattr(decided_appends, "APPENDS", dict)
+    assert decided_appends.appends_on(machine) is not None
+    setattr(machine.deduplication, field, time_ms)
+    assert decided_appends.appends_on(machine) is None
 
 
 @pytest.mark.slow

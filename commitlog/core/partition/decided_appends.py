@@ -31,8 +31,8 @@ from commitlog.model.table import TableId
 if TYPE_CHECKING:
     from commitlog.codecs._native import AppendHead, Appends
 
-_MS_MAX = INT64_MAX // 4
-"""Sums of such times fit 64 bits. Records with later times are left to Python."""
+_MS_MIN, _MS_MAX = -1, INT64_MAX // 4
+"""Sums of such times fit 64 bits. Other times, and records with such, are left to Python."""
 
 
 def appends_on(machine: Machine) -> Appends | None:
@@ -42,7 +42,7 @@ def appends_on(machine: Machine) -> Appends | None:
     """
     once, horizon_ms = machine.deduplication, machine.rules.id_horizon_ms
     times = (machine.time_ms, once.clock_ms, once.appended_ms, once.forgotten_ms, once.oldest_ms)
-    if APPENDS is None or max(*times, horizon_ms) > _MS_MAX:
+    if APPENDS is None or min(times) < _MS_MIN or max(*times, horizon_ms) > _MS_MAX:
         return None
     known, packed_in = once.lookups()
     return APPENDS(
