@@ -342,6 +342,31 @@ def test_no_version_follows_the_last_one_of_64_bits(world: World, *, is_plain: b
     assert world.replayed().digest() == world.machine.digest()
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["update", "rewrite", "bases"])
+def test_many_fragments_or_bases_in_a_record_take_no_hours(world: World, kind: str) -> None:
+    """A record may name a million; a leader that compared each with each would be away for days."""
+    count, message = 100_000, LanceTransaction(uuid="u", read_version=2)
+    if kind == "update":
+        message.update.removed_fragment_ids.extend([*range(count), 1, 0])
+    elif kind == "rewrite":
+        message.rewrite.groups.add().old_fragments.extend(
+            old(i % (count - 2)) for i in range(count)
+        )
+    else:
+        for number in range(count // 4):
+            message.update_bases.new_bases.add(name=f"b{number}", path=f"{ROOT}/t/{number}")
+        message.update_bases.new_bases[0].id = 2
+    outcome = world.ask(kind, commit(message))
+    if kind == "bases":
+        bases = world.state().header.message.base_paths
+        numbers = {f"b{number}": number + 1 for number in range(count // 4)}
+        assert {base.name: base.id for base in bases} == {**numbers, "b0": 2, "b1": 1}
+    else:
+        assert (outcome.status, outcome.code) == ("rejected", "DUPLICATE_FRAGMENT")
+        assert "[0, 1]" in words.worded(outcome).message
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_schema_of_thousands_of_levels_is_no_work() -> None:

@@ -9,9 +9,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, UNKNOWN
 from commitlog.core.decisions import FileWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.operations.references import no_version
+from commitlog.core.operations.references import no_version, repeated
 from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
 from commitlog.core.refusals import winner_of
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
@@ -24,7 +25,6 @@ from commitlog.model.table import format_table_id
 COMMITTED_HERE = frozenset(of_kind.name for of_kind in OPERATIONS if not of_kind.makes_table)
 _FIRST_OPERATION = 100
 """From here on, the field numbers of Lance's Transaction are operations."""
-FRAGMENT_ID_END = 2**32
 
 
 def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
@@ -116,18 +116,17 @@ def _check_ids(parsed: Parsed) -> None:
     ids = of_kind.named_fragments(of_kind.body(parsed.transaction))
     if not ids:
         return
-    if len(set(ids)) != len(ids):
-        twice = sorted({i for i in ids if ids.count(i) > 1})
+    if twice := repeated(ids):
         raise rejected(
             Code.DUPLICATE_FRAGMENT, "named_fragments_twice", kind=parsed.kind, fragments=twice
         )
-    if max(ids) >= FRAGMENT_ID_END:
+    if max(ids) > FRAGMENT_ID_MAX:
         raise rejected(
             Code.INVALID_OPERATION,
             "fragment_id_too_large",
             kind=parsed.kind,
             fragment=max(ids),
-            end=FRAGMENT_ID_END,
+            end=FRAGMENT_ID_MAX + 1,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
+from itertools import count
 
 from commitlog.core.manifest.feature_flags import MANAGED_BLOBS_KEY
 from commitlog.core.manifest.header import ManifestHeader
@@ -202,22 +203,31 @@ def verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None:
 def updated_bases(header: ManifestHeader, operation: Transaction.UpdateBases) -> ManifestHeader:
     """Return the header after an UpdateBases."""
     manifest = Manifest.FromString(header.encoded)
+    bases = manifest.base_paths
+    places: dict[tuple[str, str | None], int] = {}
+    for place, base in enumerate(bases):
+        for mark in _marks(base):
+            places.setdefault(mark, place)
+    used = {base.id for base in bases}
+    free = (one for one in count(1) if one not in used)
     for new_base in operation.new_bases:
-        for base in manifest.base_paths:
-            # As in Lance, two bases without a name have the same name.
-            if _name(base) == _name(new_base) or base.path == new_base.path:
-                raise DeltaRefused(
-                    "base_path_exists", field="new_bases", value=new_base.path, base=base.id
-                )
-        used = {base.id for base in manifest.base_paths}
+        marks = _marks(new_base)
+        standing = [places[mark] for mark in marks if mark in places]
+        if standing:
+            base_id = bases[min(standing)].id
+            raise DeltaRefused(
+                "base_path_exists", field="new_bases", value=new_base.path, base=base_id
+            )
         if new_base.id and new_base.id in used:
             raise DeltaRefused("base_id_exists", field="new_bases.id", value=new_base.id)
-        added = manifest.base_paths.add()
+        places.update(dict.fromkeys(marks, len(bases)))
+        added = bases.add()
         added.CopyFrom(new_base)
-        if not added.id:
-            added.id = next(i for i in range(1, 2**32) if i not in used)
+        added.id = added.id or next(free)
+        used.add(added.id)
     return ManifestHeader.of(manifest)
 
 
-def _name(base: BasePath) -> str | None:
-    return base.name if base.HasField("name") else None
+def _marks(base: BasePath) -> list[tuple[str, str | None]]:
+    """Return what no other base has; as in Lance, two without a name have the same name."""
+    return [("name", base.name if base.HasField("name") else None), ("path", base.path)]

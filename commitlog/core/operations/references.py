@@ -7,6 +7,7 @@ but not all: it publishes an index on a field that the table doesn't have.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from commitlog.core.conflicts.candidate import Finding, Nearest, Verdict
@@ -57,8 +58,7 @@ class References:
 
     def check_distinct(self, ids: list[int]) -> None:
         """Refuse fragments that are named twice."""
-        if len(set(ids)) != len(ids):
-            twice = sorted({i for i in ids if ids.count(i) > 1})
+        if twice := repeated(ids):
             raise rejected(
                 Code.DUPLICATE_FRAGMENT,
                 "fragments_twice",
@@ -111,6 +111,13 @@ class References:
                 nearest.offer(version, fragment=fragment, key=None if fragment == one else one)
         if nearest.finding is not None:
             raise conflict_refused(table, self.kind, nearest.finding, self.since, self.view.version)
+
+
+def repeated(ids: list[int]) -> list[int]:
+    """Return the ids that are there more than once, ascending."""
+    if len(set(ids)) == len(ids):
+        return []
+    return sorted(one for one, times in Counter(ids).items() if times > 1)
 
 
 def no_version(view: View) -> Refused:
