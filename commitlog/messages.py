@@ -53,8 +53,8 @@ class TableDescription:
             "properties": dict(self.properties),
             "stable_row_ids": self.stable_row_ids,
             "deleted": [list(one) for one in self.deleted],
-            "fields": [_base64(one) for one in self.fields],
-            "schema_metadata": {key: _base64(value) for key, value in self.schema_metadata},
+            "fields": [base64_text(one) for one in self.fields],
+            "schema_metadata": {key: base64_text(value) for key, value in self.schema_metadata},
             "data_storage_version": self.data_storage_version,
         }
 
@@ -164,7 +164,7 @@ class DecidedRecords:
 
     def to_json(self) -> dict[str, Any]:
         """Return the message."""
-        return {"outcome": _base64(self.outcome), "transaction": _base64(self.transaction)}
+        return {"outcome": base64_text(self.outcome), "transaction": base64_text(self.transaction)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> DecidedRecords:
@@ -172,5 +172,6 @@ class DecidedRecords:
         return cls(base64.b64decode(body["outcome"]), base64.b64decode(body.get("transaction", "")))
 
 
-def _base64(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
+    """Return bytes as they are in JSON."""
     return base64.b64encode(data).decode()

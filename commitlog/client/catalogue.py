@@ -32,7 +32,7 @@ from commitlog.errors import (
     WrongColumns,
 )
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.messages import NamespaceDescription
+from commitlog.messages import NamespaceDescription, base64_text
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import (
     CreateTable,
@@ -250,7 +250,7 @@ def raise_for_table(outcome: Outcome) -> Outcome:
 
 def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
     """Have the leader decide a transaction without committing it."""
-    encoded = base64.b64encode(encode_transaction(transaction)).decode()
+    encoded = base64_text(encode_transaction(transaction))
     partition = runtime.partition_of(transaction)
     answer = runtime.request(
         partition, "dry_run", transaction=encoded, transaction_id=transaction.transaction_id

@@ -45,6 +45,8 @@ from commitlog.model.operations import CreateTableVersion, LanceCommit, Properti
 from commitlog.model.records import Code, Observation, OperationResult, Transaction
 from commitlog.model.table import TableId, format_table_id
 
+PARSES_MAX = 1_000
+
 
 class Parsed:
     """Lance's message, decoded once per record."""
@@ -86,9 +88,8 @@ def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
 class Parses:
     """What was parsed of transactions that aren't applied yet; of so many at most."""
 
-    def __init__(self, kept_max: int = 1_000) -> None:
+    def __init__(self) -> None:
         """Know none."""
-        self._kept_max = kept_max
         self._kept: dict[int, tuple[Transaction, list[Parsed | None]]] = {}
 
     def of(self, offset: int, record: Transaction) -> list[Parsed | None]:
@@ -100,7 +101,7 @@ class Parses:
             parse(operation) if isinstance(operation, LanceCommit | CreateTableVersion) else None
             for operation in record.operations
         ]
-        if len(self._kept) >= self._kept_max:
+        if len(self._kept) >= PARSES_MAX:
             del self._kept[next(iter(self._kept))]
         self._kept[offset] = (record, parsed)
         return parsed

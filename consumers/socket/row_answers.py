@@ -8,7 +8,6 @@ state has forgotten it.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from commitlog.codecs.avro import encode_transaction
 from commitlog.core.decisions import ENDS
 from commitlog.core.tables.row_writes import AppliedRange
+from commitlog.messages import base64_text
 from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Submitted, Transaction, is_commit
@@ -233,7 +233,7 @@ class RowAnswers:
                 if isinstance(submitted.record, Transaction):
                     value = encode_transaction(submitted.record)
                     left -= len(value)
-                    one["records"].append([offset, submitted.key.decode(), _base64(value)])
+                    one["records"].append([offset, submitted.key.decode(), base64_text(value)])
 
     async def _gather(self, more: int, seconds: float, quiet: float) -> None:
         loop, first = asyncio.get_running_loop(), self._count
@@ -370,10 +370,6 @@ class RowAnswers:
 
 def _bytes_of(submitted: Submitted) -> int:
     return sum(map(len, getattr(submitted.record, "payloads", ()))) + _RECORD_BYTES
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _seconds(params: Params, name: str = "seconds") -> float:
