@@ -16,6 +16,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from consumers.tools.bench.environment import descendants
 from tests.hostile import (
     HOSTILE_KEY,
     POLITE_KEY,
@@ -26,7 +27,7 @@ from tests.hostile import (
     p99,
     resident_mib,
 )
-from tests.integration.test_up import descendants, service
+from tests.integration.test_up import service
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -37,6 +37,7 @@ from consumers.broker.jars import JarSet, ensure_jars
 from consumers.broker.java import find_java
 from consumers.broker.pins import Pin, kafka_version, read_pins
 from consumers.broker.prepared import QuickStart
+from consumers.runtime.locks import is_alive
 from tests.disks import small_disk
 from tests.waiting import wait_until
 
@@ -88,14 +89,6 @@ def consume(servers: str, topic: str) -> list[bytes]:
         return values
     finally:
         consumer.close()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def why_no_container() -> str | None:

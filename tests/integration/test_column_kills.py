@@ -23,13 +23,13 @@ from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Status
 from consumers.partition.deciding import AWAITED_SECONDS
+from consumers.tools.bench.environment import descendants
 from consumers.tools.cleaning import clean
 from tests import forked
 from tests.integration.test_up import (
     LEAN,
     Service,
     cmdline,
-    descendants,
     log_on,
     run,
     service,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_up import cmdline, descendants
+from consumers.tools.bench.environment import descendants
+from tests.integration.test_up import cmdline
 from tests.waiting import wait_until
 
 pytestmark = [

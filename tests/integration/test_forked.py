@@ -89,7 +89,8 @@ forked.run(["-c", "import os, sys, time; print(os.getpid()); sys.stdout.flush();
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_it_ends_with_whom_it_was_forked_for(tmp_path: Path) -> None:
-    from tests.integration.test_up import descendants, is_alive
+    from consumers.tools.bench.environment import descendants
+    from tests.integration.test_up import is_alive
 
     with subprocess.Popen([sys.executable, "-c", USER], cwd=forked.REPOSITORY) as user:
         # What forks, and the program.

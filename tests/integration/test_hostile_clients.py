@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from consumers.tools.bench.environment import descendants
 from tests.hostile import ANSWERS_MIN, Polite, crowd, forget_peak, resident_mib
-from tests.integration.test_up import descendants, log_on, service
+from tests.integration.test_up import log_on, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -19,6 +19,7 @@ import pytest
 from commitlog import CommitLog
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.forking import CAN_FORK
+from consumers.tools.bench.environment import descendants
 from tests import forked
 from tests.disks import small_disk
 from tests.feed_reading import HttpFollower
@@ -119,23 +120,6 @@ def run(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[st
     return forked.run([*COMMAND[1:], *arguments], timeout=timeout)
 
 
-def descendants(pid: int) -> set[int]:
-    """Process ids of all children, and theirs."""
-    found: set[int] = set()
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
-    todo = [pid]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found.update(children)
-        todo.extend(children)
-    return found
-
-
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -230,7 +214,7 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         os.kill(broker, signal.SIGKILL)
         assert write(running, 2) == ["committed", "3", "2"]
         wait_until(lambda: running.get("/readyz")[0] == 200, "a service that is ready")
-        assert parts <= set(descendants(pid)), "they wait for the broker instead of dying"
+        assert parts <= {*descendants(pid)}, "they wait for the broker instead of dying"
         assert "broker.log. It is started again" in (root / "up.log").read_text()
 
         children = descendants(pid)

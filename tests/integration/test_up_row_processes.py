@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from consumers.tools.bench.environment import descendants
 from tests.hostile import forget_peak, resident_mib
 from tests.integration.test_hostile_clients import is_server
-from tests.integration.test_up import Service, cmdline, descendants, log_on, service
+from tests.integration.test_up import Service, cmdline, log_on, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
 
 pytestmark = [pytest.mark.broker]

@@ -120,7 +120,7 @@ def service_switches(pid: int) -> dict[str, float]:
 def _by_part(pid: int, figure: Callable[[Path], float]) -> dict[str, float]:
     """Return the sum of a figure of a service's processes, by the names of its parts."""
     found: dict[str, float] = {}
-    for number in (pid, *_descendants(pid)):
+    for number in (pid, *descendants(pid)):
         process = Path(f"/proc/{number}")
         with suppress(OSError):  # it has ended, or there is no /proc
             name = _part((process / "cmdline").read_bytes().split(b"\0"))
@@ -138,7 +138,8 @@ def _part(words: list[bytes]) -> str:
     return "helpers"
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Return the processes that run below one, its children first; none where /proc isn't."""
     found, waiting = [], [pid]
     while waiting:
         parent = waiting.pop()
