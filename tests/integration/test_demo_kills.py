@@ -1,4 +1,7 @@
-"""Does the demo end with the same rows when leader, writers, broker and demo die in the middle?"""
+"""Does the demo end with the same rows when leader, writers, broker and demo die in the middle?
+
+It is a small one: only there are fewer flights and desks (`tests/small_demo.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import pytest
 
 from consumers.tools.bench.environment import descendants
 from tests.integration.test_up import cmdline
+from tests.spark_python import sitecustomize
+from tests.spark_start import python_path
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -31,47 +36,50 @@ def start(root: Path, output: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "consumers.cli", "demo", "--root", str(root)],
             cwd=REPOSITORY,
+            env={
+                **os.environ,
+                sitecustomize.FIRST: "tests.small_demo",
+                "PYTHONPATH": python_path(os.environ["PYTHONPATH"], REPOSITORY),
+            },
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
 
 
-def kill(demo: int, part: bytes) -> int:
+def kill(demo: subprocess.Popen[bytes], part: bytes) -> None:
     """Kill the first process of the demo whose command line has `part` in it, once there is one."""
-    found = 0
 
     def killed() -> bool:
-        nonlocal found
-        found = next((pid for pid in sorted(descendants(demo)) if part in cmdline(pid)), 0)
+        assert demo.poll() is None, "it came to its end before"
+        found = next((pid for pid in sorted(descendants(demo.pid)) if part in cmdline(pid)), 0)
         if found:
             os.kill(found, signal.SIGKILL)
         return bool(found)
 
     wait_until(killed, f"a process with {part!r}", seconds=DEADLINE_SECONDS)
-    return found
 
 
 def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> None:
     root, output = tmp_path / "demo", tmp_path / "first.txt"
-    committed = root / "demo" / "run-1" / "checkpoint" / "commits"
+    run = root / "demo" / "run-1"
     demo = start(root, output)
 
-    def await_batch(number: int) -> None:
+    def await_file(path: str) -> None:
         def is_there() -> bool:
-            return (committed / str(number)).exists() or demo.poll() is not None
+            return any(run.glob(path)) or demo.poll() is not None
 
-        wait_until(is_there, f"batch {number}", seconds=DEADLINE_SECONDS)
+        wait_until(is_there, path, seconds=DEADLINE_SECONDS)
         assert demo.poll() is None, output.read_text()[-3000:]
 
     try:
-        # The desks may be done before the stream's second batch.
-        for batch, part in enumerate(
-            (b"consumers.tools.demo.desk", b"cli\0committer", b"kafka.Kafka")
-        ):
-            await_batch(batch)
-            kill(demo.pid, part)
-        await_batch(3)
+        await_file("desk-*.jsonl")
+        kill(demo, b"consumers.tools.demo.desk")
+        # The desks may be done before the stream's batches.
+        for batch, part in enumerate((b"cli\0committer", b"kafka.Kafka")):
+            await_file(f"checkpoint/commits/{batch}")
+            kill(demo, part)
+        await_file("checkpoint/commits/2")
         children = descendants(demo.pid)
     finally:
         demo.kill()

@@ -1,7 +1,8 @@
 """A Python whose path has this folder imports this first; one that Spark starts ends here.
 
 `tests/spark_workers.py` forks the daemon that it was to be. All that is needed here comes with
-Python. Where no server answers, and in any other program, Python goes on as it would have.
+Python. Where no server answers, and in any other program, Python goes on as it would have, after
+what a test has it import.
 """
 
 import os
@@ -11,6 +12,8 @@ import sys
 DAEMON = ["-m", "pyspark.daemon"]
 SERVER = "COMMITLOG_TEST_SPARK_WORKERS"
 """The environment variable that names the server's socket."""
+FIRST = "COMMITLOG_TEST_FIRST"
+"""The environment variable that names a module to import before a program's own."""
 STREAMS = (0, 1, 2)
 LENGTH = struct.Struct("!I")
 CODE = struct.Struct("!B")
@@ -35,3 +38,5 @@ def _ask() -> None:
 
 if sys.orig_argv[1:3] == DAEMON:
     _ask()
+if os.environ.get(FIRST):
+    __import__(os.environ[FIRST])

@@ -16,6 +16,7 @@ from consumers.tools.demo.desks import (
     AIRPORTS,
     AIRPORTS_KEY,
     DESK_COUNT,
+    ROUND_COUNT,
     WEATHER,
     WEATHER_KEY,
     Ledger,
@@ -27,8 +28,9 @@ from consumers.tools.demo.desks import (
 if TYPE_CHECKING:
     from commitlog import CommitLog
 
-REBASES_MIN = 100
-REFUSALS_MIN = 10
+REBASES_MIN = DESK_COUNT * ROUND_COUNT * 5 // 4
+REFUSALS_MIN = DESK_COUNT * ROUND_COUNT // 8
+"""A third and a fifth of what there would be if all desks came to each meeting in time."""
 
 
 @dataclass(frozen=True)
