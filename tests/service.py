@@ -22,6 +22,8 @@ from consumers.partition import feeding
 from consumers.servers import committer
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive.log import with_archive
+from consumers.tools.row_writer import RowWriter, RowWriterOptions
+from tests.waiting import meanwhile
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 READY_SECONDS = 180.0
@@ -129,6 +131,14 @@ class Service:
         self.client.close()
         for running in self.running:
             running.stop()
+
+
+@contextmanager
+def applying(client: CommitLog, **options: Any) -> Iterator[RowWriter]:
+    """Run a row writer, whose client this is, on threads of its own."""
+    writer = RowWriter(client, RowWriterOptions(**options))
+    with meanwhile(writer.run):
+        yield writer
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -49,6 +51,28 @@ def wait_until(
         time.sleep(max(pause_seconds, min(ended - began, PAUSE_SECONDS_MAX)))
         began = time.monotonic()
     return found
+
+
+@contextmanager
+def meanwhile(
+    work: Callable[[threading.Event], object], stop: threading.Event | None = None
+) -> Iterator[None]:
+    """Run some work on a thread until the block ends; then the event that it was given is set."""
+    stop = stop or threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+
+
+def at_once(work: Callable[[T], object], each: Sequence[T]) -> None:
+    """Call a function with several values, each on a thread; return once all have returned."""
+    with ThreadPoolExecutor(len(each)) as threads:
+        list(threads.map(work, each))
 
 
 def up_to_end() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from commitlog.model.operations import ROW_ORDER
 from commitlog.model.records import Outcome, Status
 from tests.operations_world import T, decided_again_alike, opened, three_fragments
 from tests.service import SCHEMA, Service, rows, service
+from tests.waiting import at_once, meanwhile
 
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 
@@ -193,13 +194,8 @@ def busy(tmp_path: Path) -> Iterator[tuple[Service, threading.Event]]:
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        yield made, stop
-        stop.set()
-        for thread in threads:
-            thread.join(60)
+        with meanwhile(lambda _: at_once(write, range(4)), stop):
+            yield made, stop
         assert failures == []
 
 

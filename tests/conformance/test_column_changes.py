@@ -24,7 +24,7 @@ from consumers.tools.verify import VerifyOptions, verify
 from tests.namespace_world import World
 from tests.operations_world import T, decided_again_alike, opened, three_fragments
 from tests.service import SCHEMA, rows
-from tests.waiting import wait_until
+from tests.waiting import at_once, meanwhile, wait_until
 
 WRITERS = 8
 
@@ -45,16 +45,9 @@ def writers(log: CommitLog, table: str) -> Iterator[list[int]]:
             except Exception as error:
                 failures.append(error)
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(lambda _: at_once(write, range(WRITERS)), ended):
         wait_until(lambda: all(counts), "a commit of each writer")
         yield counts
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
     assert failures == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import parse_defaults
 from consumers.tools.removals import HISTORY_LEAST
 from consumers.tools.verify import VerifyOptions, verify
+from tests.kills import Kills
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -288,24 +289,19 @@ def test_a_busy_table_is_looked_at_early_and_waits_for_no_removal(
         maintenance = Maintenance(
             made.client, open_log=open_log, on_act=lambda act, _: acts.append(act.kind)
         )
-        thread = threading.Thread(target=maintenance.run, args=(stop, 3_600.0))
-        thread.start()
-        try:
+        with meanwhile(lambda stop: maintenance.run(stop, 3_600.0), stop):
             assert removing.wait(300)
             wait_until(lambda: T in maintenance._looked, "the first look to end")
             for number in range(20):
                 made.client.append(T, rows(number))
             wait_until(lambda: acts, "the compaction")
-        finally:
-            stop.set()
-            thread.join(300)
         assert acts[0] == "compact"
 
 
 def test_a_table_whose_store_hangs_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop, hangs, acts = threading.Event(), threading.Event(), list[str]()
+    hangs, acts = threading.Event(), list[str]()
     due = table_acts.TableActs.due
 
     def hanging(told: Any, info: Any, policy: Any) -> Any:
@@ -323,17 +319,11 @@ def test_a_table_whose_store_hangs_holds_up_no_other(
         maintenance = Maintenance(
             made.client, on_act=lambda act, _: acts.append(f"{act.kind} {act.table}")
         )
-        thread = threading.Thread(target=maintenance.run, args=(stop, 0.2))
-        thread.start()
-        try:
+        with meanwhile(lambda stop: maintenance.run(stop, 0.2)):
             wait_until(lambda: acts == ["compact ns$b"], "the other table's compaction")
             wait_until(lambda: "an earlier turn of it hasn't ended" in caplog.text, "its next turn")
             hangs.set()
             wait_until(lambda: "compact ns$a" in acts, "its own compaction")
-        finally:
-            hangs.set()
-            stop.set()
-            thread.join(300)
         assert acts == ["compact ns$b", "compact ns$a"]
         assert len(made.client.open("ns$a").get_fragments()) == 1
 
@@ -371,39 +361,12 @@ def test_versions_expire_by_policy(tmp_path: Path) -> None:
         assert kinds(Maintenance(made.client)) == []
 
 
-class Killed(BaseException):
-    """Ends maintenance where it is, as `kill -9` does."""
-
-
-class Steps:
-    """Calls that change something: a record, a file that is written, moves or goes.
-
-    From the one that kills on, none does anything: nothing cleans up after `kill -9`.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.left = 0
-        patch.setattr(CommitLog, "submit", self._counted(CommitLog.submit))
-        for name in ("write", "create", "move", "delete", "prune"):
-            patch.setattr(LocalStore, name, self._counted(getattr(LocalStore, name)))
-
-    def _counted(self, inner: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **options: object) -> object:
-            # The service, in other threads, goes on.
-            if threading.current_thread() is threading.main_thread() and self.left:
-                self.left -= self.left > 1
-                if self.left == 1:
-                    raise Killed
-            return inner(*arguments, **options)
-
-        return call
-
-
 def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = {
         "small_fragments": 4, "keep_manifests": 3, "retain_versions": 9, "unindexed_share": 0.001
     }  # fmt: skip
-    steps, killed_in, number = Steps(monkeypatch), set(), 0
+    changes = [(LocalStore, name) for name in ("write", "create", "move", "delete", "prune")]
+    kills, killed_in, number = Kills(monkeypatch, (CommitLog, "submit"), *changes), set(), 0
     monkeypatch.setattr(table_acts, "YOUNG_MS", -60_000)
     with service(tmp_path / "root") as made:
         client = made.client
@@ -412,25 +375,21 @@ def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.Mo
         client.create_index(T, "id", "BTREE")
         maintenance = Maintenance(client)
         model = set(range(2_000))
-        for step in range(2, 60):
+        for step in range(1, 60):
             first = 10_000 + step * 2_000
             for number in range(first, first + 5):
                 client.append(T, rows(*range(number * 400, number * 400 + 400)))
                 model.update(range(number * 400, number * 400 + 400))
             client.delete(T, f"id = {number * 400}").raise_for_conflict()
             model.discard(number * 400)
-            steps.left = step
-            try:
-                acts = maintenance.look()
-            except Killed as killed:
-                steps.left = 0
-                frames = traceback.walk_tb(killed.__traceback__)
-                names = {frame.f_code.co_qualname for frame, _ in frames}
-                killed_in |= {act for act in ACTS if f"TableActs.{act}.<locals>.do" in names}
-                maintenance = Maintenance(client)
-            else:
-                steps.left = 0
+            acts: list[table_acts.Act] = []
+            killed = kills.at(step, lambda: acts.extend(maintenance.look()))  # noqa: B023
+            if killed is None:
                 break
+            frames = traceback.walk_tb(killed.__traceback__)
+            names = {frame.f_code.co_qualname for frame, _ in frames}
+            killed_in |= {act for act in ACTS if f"TableActs.{act}.<locals>.do" in names}
+            maintenance = Maintenance(client)
             assert opened(made).count_rows() == len(model)
         assert {act.kind for act in acts} == {"compact", "optimize", "expire", "thin"}
         assert killed_in == ACTS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 
 from commitlog import InvalidTransaction
 from commitlog.client import catalogue
-from consumers.tools.row_writer import RowWriter
 from tests.namespace_world import World
+from tests.service import applying
 from tests.types.columns import plain
 
 UPSERT = "on=k&when_matched_update_all=true&when_not_matched_insert_all=true"
@@ -37,15 +36,9 @@ KEYS: list[tuple[pa.DataType, list[Any], list[Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("keys"))
-    stop = threading.Event()
-    thread = threading.Thread(target=RowWriter(running.log).run, args=(stop,), daemon=True)
-    thread.start()
-    yield running
-    stop.set()
-    thread.join(60)
-    running.close()
+def world(world: World) -> Iterator[World]:
+    with applying(world.log):
+        yield world
 
 
 def client(world: World, table: str, rows: pa.Table) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +31,11 @@ from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.replay import ReplayOptions as ReplayOptions
 from consumers.tools.replay import replay
 from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, verify
-from tests.service import READY_SECONDS, SCHEMA, Service, ids_of, rows, service
+from tests.kills import Killed, killed_after
+from tests.service import SCHEMA, Service, ids_of, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 pytestmark = pytest.mark.usefixtures("nobody_writes")
 
@@ -115,10 +115,6 @@ def test_only_what_is_old_enough_is_copied(made: Service, tmp_path: Path) -> Non
     assert archive(log, 0, tmp_path, before_ms=records[-1].time_ms + 1).through == COUNT
 
 
-class Interrupted(Exception):
-    """Stands for a kill."""
-
-
 def test_a_killed_run_leaves_whole_segments(
     made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,12 +122,8 @@ def test_a_killed_run_leaves_whole_segments(
     monkeypatch.setattr("consumers.tools.verify.walk.RECORDS_PER_POLL", 4)
     log = Copy(made.log).log
 
-    def on_progress(done: int, total: int) -> None:
-        if done > 12:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        archive(log, 0, tmp_path, on_progress=on_progress)
+    with pytest.raises(Killed):
+        archive(log, 0, tmp_path, on_progress=killed_after(13))
     before = opened(log, tmp_path).segments
     assert 0 < len(before) < 5
     archive(log, 0, tmp_path)
@@ -191,10 +183,6 @@ def test_the_log_says_what_it_gave_up_before_it_is_gone(made: Service, tmp_path:
     assert (shown["kind"], shown["sequence"]) == ("retained", COUNT)
     assert log_of(together).retained == COUNT
     assert "name the root that has it (--root)" in log_of(alone).problem
-
-
-class Killed(BaseException):
-    """What a test ends a run with."""
 
 
 @pytest.mark.parametrize("step", ["said", "tombstoned", "half"])
@@ -367,15 +355,8 @@ def test_a_committer_connected_before_there_was_an_archive_leads(tmp_path: Path)
         archive(running.log, 0, tmp_path / "root" / FOLDER)
         give_up(running.log, 0, tmp_path / "root" / FOLDER, ArchiveRun(0))
         compact(running.log)
-        stop = threading.Event()
-        thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
-        thread.start()
-        try:
+        with meanwhile(committer.run):
             assert running.client.append("t", rows(2)).version == 3
-        finally:
-            stop.set()
-            thread.join(READY_SECONDS)
-        assert not thread.is_alive()
 
 
 def test_only_what_the_limits_allow_is_given_up(made: Service, tmp_path: Path) -> None:

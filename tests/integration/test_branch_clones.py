@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from commitlog.model.table import parse_table_id
 from consumers.tools.maintenance import Maintenance
 from tests.operations_world import T, comparable, opened, replay, six_versions
 from tests.service import SCHEMA, Service, ids_of, rows
+from tests.waiting import at_once
 
 DEV = "ns$t@dev"
 BOTH = pytest.mark.parametrize("policy", ["every", "latest"])
@@ -122,11 +122,7 @@ def test_writers_of_a_branch_do_not_lose_rows(running: Service, policy: str) -> 
         for position in range(5):
             running.client.append(DEV, rows(100 + 10 * number + position))
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, range(4))
     assert running.client.open(DEV).count_rows() == before + 20
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tests.histories.iceberg_layouts import compare
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import NO_ROW_PROCESSES, Service, log_on, run, service
+from tests.waiting import at_once
 
 pytestmark = [
     pytest.mark.broker,
@@ -113,11 +113,7 @@ def test_appends_never_race(up: Up, properties: dict[str, str]) -> None:
             except Exception as error:
                 failed.append(error)
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(_WRITERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    at_once(write, range(_WRITERS))
     assert not failed
     table = catalog.load_table(f"{name}.t")
     ids = table.scan().to_arrow().column("id").to_pylist()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import lance
@@ -22,6 +21,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
 from consumers.tools.cleaning import clean
 from tests.installed import need
+from tests.kills import Kills
 from tests.object_store import log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
@@ -140,30 +140,6 @@ def test_a_version_that_is_there_is_never_put_again(client: CommitLog, location:
     assert state.transaction_file.endswith(f"{Transaction.FromString(encoded).uuid}.txn")
 
 
-class Killed(BaseException):
-    """Ends a removal where it is, as `kill -9` does: nothing is left that could clean up."""
-
-
-class Steps:
-    """Calls that change something: a record, an object that moves or goes. One of them kills."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.left = 0
-        for owner, name in ((CommitLog, "submit"), (RemoteStore, "delete"), (RemoteStore, "move")):
-            patch.setattr(owner, name, self._counted(getattr(owner, name)))
-
-    def _counted(self, inner: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **options: object) -> object:
-            # The service, in other threads, goes on.
-            if threading.current_thread() is threading.main_thread():
-                self.left -= 1
-                if not self.left:
-                    raise Killed
-            return inner(*arguments, **options)
-
-        return call
-
-
 def test_a_removal_killed_at_every_step_takes_what_nobody_needs(
     objects: tuple[MemoryCluster, CommitLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,18 +176,17 @@ def test_a_removal_killed_at_every_step_takes_what_nobody_needs(
     assert {str(place).removeprefix(kept).startswith("/tree/lost/") for place in todo} == {
         True, False,
     }  # fmt: skip
-    steps = Steps(monkeypatch)
+    steps = ((CommitLog, "submit"), (RemoteStore, "delete"), (RemoteStore, "move"))
+    kill = Kills(monkeypatch, *steps)
     removed: list[str] = []
     kills = 0
-    while True:
-        steps.left = (1, 2, 3, 6, 9)[kills % 5]
-        try:
-            clean(log, None, 0, client, on_removed=lambda one: removed.append(one.location))
-            break
-        except Killed:
-            kills += 1
-            assert is_whole()
-    steps.left = 0
+
+    def remove() -> None:
+        clean(log, None, 0, client, on_removed=lambda one: removed.append(one.location))
+
+    while kill.at((1, 2, 3, 6, 9)[kills % 5], remove):
+        kills += 1
+        assert is_whole()
     assert kills >= 4
     assert is_whole()
     assert {place for place in removed if "/data/" in place} <= todo, "what the dry run listed"

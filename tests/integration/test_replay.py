@@ -22,6 +22,7 @@ from consumers.tools import replay as module
 from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.verify import ProblemKind, state, walk
 from tests.disks import small_disk
+from tests.kills import Killed, killed_after
 from tests.service import Service
 from tests.tampering import Copy
 from tests.verified import ORDERS, filled_service, place
@@ -139,10 +140,6 @@ def test_what_differs_is_told(made: Service, hidden: Path, tmp_path: Path) -> No
     json.dumps(result.to_json())
 
 
-class Interrupted(Exception):
-    """Stands for a kill."""
-
-
 def test_an_interrupted_replay_goes_on(
     made: Service, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,13 +148,8 @@ def test_an_interrupted_replay_goes_on(
     whole = replay(made.log, 0, ReplayOptions(tmp_path / "whole", against=hidden))
     options = ReplayOptions(tmp_path / "new", against=hidden, save_seconds=0)
     for stop_at in (7, 12, 18):
-
-        def on_progress(done: int, total: int, stop_at: int = stop_at) -> None:
-            if done >= stop_at:
-                raise Interrupted
-
-        with pytest.raises(Interrupted):
-            replay(made.log, 0, options, on_progress=on_progress)
+        with pytest.raises(Killed):
+            replay(made.log, 0, options, on_progress=killed_after(stop_at))
     result = replay(made.log, 0, options)
     assert result.resumed_at >= 10
     assert result.state_digest == whole.state_digest
@@ -177,14 +169,14 @@ def test_a_replay_that_has_read_all_does_not_read_it_again(
 
     def dying(*arguments: Any) -> None:
         work(*arguments)
-        raise Interrupted
+        raise Killed
 
     def finishing(self: Any) -> None:
         monkeypatch.setattr(module._Replay, step, dying)
         finish(self)
 
     monkeypatch.setattr(module._Replay, "_finish", finishing)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Killed):
         replay(made.log, 0, options)
     monkeypatch.setattr(module._Replay, "_finish", finish)
     monkeypatch.setattr(module._Replay, step, work)

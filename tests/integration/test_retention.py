@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from commitlog.protocol import transactions_topic
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.tools.archive.log import with_archive
-from consumers.tools.row_writer import RowWriter
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
 from tests.integration.test_explain import indexed
 from tests.integration.test_replay import manifests
-from tests.service import READY_SECONDS, SCHEMA, ids_of, leading, rows, with_bytes
+from tests.service import SCHEMA, applying, ids_of, leading, rows, with_bytes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -89,11 +87,12 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
     data = broker.log_path.parent / "data" if hasattr(broker, "log_path") else tmp_path / "none"
     topics = list(data.glob(f"{kafka.log_name}.*"))
     schema = pa.schema([("id", pa.int64()), ("email", pa.string())])
-    stop = threading.Event()
-    with leading(log, root, checkpoint_seconds=600), client_of(kafka) as client:
+    with (
+        leading(log, root, checkpoint_seconds=600),
+        client_of(kafka) as client,
+        applying(client),
+    ):
         client.create_table("t", schema, primary_key="id")
-        writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
-        writer.start()
         for number, email in enumerate(["a@b", SECRET.decode(), "c@d"]):
             client.write_rows("t", [{"id": number, "email": email}], mode="upsert").result(120)
         where = ["--bootstrap-servers", kafka.bootstrap_servers, "--log", kafka.log_name]
@@ -109,8 +108,6 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
         code, [done] = run(capsys, "erase", "t", "--now", *where)
         assert (code, done["done"]) == (ExitCode.OK, True), done
         assert client.open("t").to_table()["id"].to_pylist() == [0, 2]
-        stop.set()
-        writer.join(READY_SECONDS)
     # Closed segments are renamed first, and deleted a moment later.
     wait_until(lambda: not with_bytes(SECRET, *topics, root), "the files to go")
     topic = ConfigResource(ResourceType.TOPIC, transactions_topic(kafka.log_name))
@@ -132,14 +129,11 @@ def test_rows_that_expired_are_gone_and_their_record_is_named(
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--log", kafka.log_name]
     where += ["--root", str(root)]
     policy = {"rows": "log", "commitlog.maintain.expire-rows-days": "1e-9"}
-    expire, stop = ["archive", "--give-up", "--expire-rows", "--by", "clerk"], threading.Event()
+    expire = ["archive", "--give-up", "--expire-rows", "--by", "clerk"]
     with leading(log, root, checkpoint_seconds=600), client_of(kafka) as client:
         client.create_table("t", SCHEMA, primary_key="id", properties=policy)
-        writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
-        writer.start()
-        written = [client.write_rows("t", rows(n), mode="upsert").result(120) for n in range(3)]
-        stop.set()
-        writer.join(READY_SECONDS)
+        with applying(client):
+            written = [client.write_rows("t", rows(n), mode="upsert").result(120) for n in range(3)]
         code, [ran] = run(capsys, *expire, *where)
         assert (code, len(ran["expired"])) == (ExitCode.OK, 1), ran
         code, [again] = run(capsys, *expire, *where)

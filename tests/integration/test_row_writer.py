@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,10 +32,11 @@ from commitlog.model.records import Code, Outcome, Status
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
 from consumers.tools import row_attempt
-from consumers.tools.row_writer import RowWriter, RowWriterOptions, _may_pass
+from consumers.tools.row_writer import RowWriter, _may_pass
 from consumers.tools.verify import VerifyOptions, verify
+from tests.kills import Killed
 from tests.properties.test_row_groups import Model, random_write
-from tests.service import Service, service
+from tests.service import Service, applying, service
 
 T = "ns$t"
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
@@ -55,17 +55,12 @@ def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]
 
 @contextmanager
 def writing(running: Service, **options: Any) -> Iterator[RowWriter]:
-    """Run a row writer on threads of its own."""
-    client = CommitLog(lambda: MemoryLog(running.cluster))
-    writer, stop = RowWriter(client, RowWriterOptions(**options)), threading.Event()
-    thread = threading.Thread(target=writer.run, args=(stop,), daemon=True)
-    thread.start()
-    try:
+    """Run a row writer with a client of its own."""
+    with (
+        CommitLog(lambda: MemoryLog(running.cluster)) as client,
+        applying(client, **options) as writer,
+    ):
         yield writer
-    finally:
-        stop.set()
-        thread.join(60)
-        client.close()
 
 
 def waiting(client: CommitLog) -> Waiting:
@@ -160,9 +155,6 @@ def test_a_row_writer_that_is_killed_leaves_its_group_to_the_next(
     doomed = CommitLog(lambda: MemoryLog(running.cluster))
     runtime = doomed.runtime()
     submit: Callable[..., Any] = runtime.submit
-
-    class Killed(BaseException):
-        pass
 
     def dies(*given: Any, **more: Any) -> Any:
         if step == "before it submits":

@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -26,9 +25,10 @@ from commitlog.model.records import Code
 from commitlog.spark import Batch, Merged, each_batch, merge, row_base
 from commitlog.spark.row_base import base_on_executors
 from consumers.tools.row_stream import apply_on_spark
-from consumers.tools.row_writer import RowWriter, RowWriterOptions
+from consumers.tools.row_writer import RowWriterOptions
 from tests.properties.test_row_groups import SCHEMA as MODELLED
 from tests.properties.test_row_groups import Model, random_write
+from tests.service import applying
 from tests.spark_world import ON_SPARK, SparkWorld, finish
 
 pytestmark = ON_SPARK
@@ -36,23 +36,10 @@ pytestmark = ON_SPARK
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
-@contextmanager
-def row_writer(world: SparkWorld) -> Iterator[None]:
-    """Run a row writer, as `commitlog up` does."""
-    with CommitLog.connect(world.bootstrap_servers, log=world.log) as client:
-        stop = threading.Event()
-        thread = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def rows_are_applied(world: SparkWorld) -> Iterator[None]:
-    with row_writer(world):
+    """Run a row writer, as `commitlog up` does."""
+    with CommitLog.connect(world.bootstrap_servers, log=world.log) as client, applying(client):
         yield
 
 

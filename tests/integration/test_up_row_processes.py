@@ -20,6 +20,7 @@ from tests.hostile import forget_peak, resident_mib
 from tests.integration.test_hostile_clients import is_server
 from tests.integration.test_up import Service, cmdline, log_on, service
 from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
+from tests.waiting import at_once
 
 pytestmark = [pytest.mark.broker]
 ABORTS, ASKERS = 5, 4
@@ -103,7 +104,7 @@ def test_a_large_answer_is_in_no_process_s_memory(running: Service) -> None:
     forget_peak(server)
     before, found = resident_mib(server), []
 
-    def read() -> None:
+    def read(_: int) -> None:
         asked = json.dumps({"vector": {}, "k": 10**6}).encode()
         path = f"http://127.0.0.1:{running.port}/v1/table/a$large/query"
         request = urllib.request.Request(path, asked, {"Content-Type": "application/json"})
@@ -112,10 +113,6 @@ def test_a_large_answer_is_in_no_process_s_memory(running: Service) -> None:
             same = table["b"][95].as_py() == rows["b"][95].as_py()
             found.append((table.num_rows, same))
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    at_once(read, range(4))
     assert found == [(96, True)] * 4
     assert resident_mib(server) < before + 128

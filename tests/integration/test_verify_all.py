@@ -32,6 +32,7 @@ from consumers.tools.verify import (
 )
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.witnesses import Witness
+from tests.kills import Killed, killed_after
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy, flip, swap, with_value
 from tests.unlistable import refuse_to_list
@@ -385,10 +386,6 @@ def test_an_index_that_another_version_put_into_other_words_is_the_same(
     assert not verdict.problems
 
 
-class Interrupted(Exception):
-    """Stands for a kill."""
-
-
 def save_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a position saved every few records."""
     monkeypatch.setattr(walk, "RECORDS_PER_POLL", 4)
@@ -402,13 +399,8 @@ def test_an_interrupted_run_goes_on_and_comes_to_the_same(
     options = VerifyOptions(root=made.root, contents=True, state=tmp_path, save_seconds=0)
     whole = verify(copy.log, 0, dataclasses.replace(options, state=tmp_path / "other"))
     for stop_at in (6, 11, 17):
-
-        def on_progress(done: int, total: int, stop_at: int = stop_at) -> None:
-            if done >= stop_at:
-                raise Interrupted
-
-        with pytest.raises(Interrupted):
-            verify(copy.log, 0, options, on_progress=on_progress)
+        with pytest.raises(Killed):
+            verify(copy.log, 0, options, on_progress=killed_after(stop_at))
     continued = verify(copy.log, 0, options)
     assert continued.resumed_at >= 10
     # What it looked at before it may have been looked at again.
@@ -427,12 +419,8 @@ def test_damage_behind_an_interruption_is_still_told(
     copy.chain_again(FORGERIES["a version is moved"])
     options = VerifyOptions(log_only=True, state=tmp_path, save_seconds=0)
 
-    def on_progress(done: int, total: int) -> None:
-        if done >= 16:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        verify(copy.log, 0, options, on_progress=on_progress)
+    with pytest.raises(Killed):
+        verify(copy.log, 0, options, on_progress=killed_after(16))
     verdict = verify(copy.log, 0, options)
     assert verdict.resumed_at
     assert verdict.first_bad_sequence is not None

@@ -15,6 +15,7 @@ from commitlog.adapters import disk
 from commitlog.adapters.storage import LocalStore, sha256_of
 from commitlog.core.decisions import BytesWanted, FileWanted, ManifestWanted, VectorWanted
 from consumers.partition.observer import StoreObserver
+from tests.kills import Killed
 
 _THEIRS = b"a stranger's"
 _PATH, _ASIDE = "_versions/1.manifest", "_quarantine/1.manifest"
@@ -44,10 +45,6 @@ def cannot_be_read(path: Path) -> bytes:
 
 def files(folder: Path) -> list[str]:
     return sorted(LocalStore(folder).walk())
-
-
-class Killed(BaseException):
-    """Nothing of the program runs after it."""
 
 
 def test_who_is_killed_while_setting_aside_leaves_the_file_where_it_was_to_be(

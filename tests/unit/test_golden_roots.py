@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import duckdb
@@ -19,12 +18,11 @@ from consumers.partition.checkpoint_heads import FORMAT, HEAD
 from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup.writer import back_up
-from consumers.tools.row_writer import RowWriter
 from consumers.tools.upgrade import check_upgrade
 from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE, REVISIONS
 from tests.golden.roots import NAMES, Golden, golden
-from tests.service import READY_SECONDS, ids_of, on_memory, rows
+from tests.service import applying, ids_of, on_memory, rows
 from tests.unit.iceberg_examples import create_updates
 from tests.verified import index_whole
 
@@ -43,12 +41,8 @@ def is_whole(opened: Golden) -> bool:
 def apply_rows(client: CommitLog) -> None:
     """Have a row writer apply what the older program left waiting, and what comes now."""
     waits = ids_of(client.open("stock"))
-    stop = threading.Event()
-    writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
-    writer.start()
-    client.write_rows("stock", rows(6)).result()
-    stop.set()
-    writer.join(READY_SECONDS)
+    with applying(client):
+        client.write_rows("stock", rows(6)).result()
     assert ids_of(client.open("stock")) == sorted([*waits, 5, 6])
 
 

@@ -14,6 +14,7 @@ from consumers.partition.iceberg_files import IcebergFiles, contents, purge
 from consumers.tools.iceberg_purges import DroppedTables, IcebergPurges
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons
 from tests.iceberg_server import IcebergServer
+from tests.kills import Kills
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -146,10 +147,6 @@ def test_a_place_that_another_table_has_is_not_purged(
     assert not below(twin.location())
 
 
-class Killed(BaseException):
-    """Ends a process at once."""
-
-
 @pytest.mark.slow
 def test_a_purge_that_is_killed_at_any_step_is_ended_by_the_next(
     catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
@@ -157,33 +154,11 @@ def test_a_purge_that_is_killed_at_any_step_is_ended_by_the_next(
     kept, gone = made(catalog, world), made(catalog, world)
     before = below(kept.location())
     catalog.purge_table(gone.name())
-    left = 0
-
-    def counted(name: str) -> None:
-        inner = getattr(LocalStore, name)
-
-        def call(*arguments: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if not left:
-                raise Killed
-            return inner(*arguments)
-
-        monkeypatch.setattr(LocalStore, name, call)
-
-    counted("move")
-    counted("delete")
-    kills = 0
-    for step in range(1, 100):
-        left = step
-        try:
-            world.maintain()
-        except Killed:
-            kills += 1
+    kills, steps = Kills(monkeypatch, (LocalStore, "move"), (LocalStore, "delete")), 1
+    while kills.at(steps, world.maintain):
+        steps += 1
         assert below(kept.location()) == before
-        if left > 0:
-            break
-    assert kills >= 4
+    assert steps > 4
     assert not below(gone.location())
     monkeypatch.undo()
     assert world.maintain() == []

@@ -26,6 +26,7 @@ from consumers.tools.maintenance_policy import Policies
 from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons, transactions
+from tests.kills import Kills
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -326,10 +327,6 @@ def _superseded(catalog: Any, world: FilesWorld, name: str) -> list[str]:
     return places
 
 
-class Killed(BaseException):
-    """Ends a removal where it is, as `kill -9` does."""
-
-
 @pytest.mark.slow
 def test_a_removal_that_is_killed_at_any_step_is_ended_by_the_next(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
@@ -341,34 +338,12 @@ def test_a_removal_that_is_killed_at_any_step_is_ended_by_the_next(
     for path in strays:
         path.write_bytes(b"stray")
     kept = set(below(table.location())) - set(strays)
-    left = 0
-
-    def counted(owner: type, name: str) -> None:
-        inner = getattr(owner, name)
-
-        def call(*given: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if not left:
-                raise Killed
-            return inner(*given, **options)
-
-        monkeypatch.setattr(owner, name, call)
-
-    counted(CommitLog, "submit")
-    counted(LocalStore, "delete")
-    kills = 0
-    for step in range(1, 100):
-        left = step
-        # A record comes first, so that files go at all from the second step on.
-        try:
-            world.clean(age_seconds=0)
-        except Killed:
-            kills += 1
+    kills, steps = Kills(monkeypatch, (CommitLog, "submit"), (LocalStore, "delete")), 1
+    # A record comes first, so that files go at all from the second step on.
+    while kills.at(steps, lambda: world.clean(age_seconds=0)):
+        steps += 1
         assert set(below(table.location())) >= kept
-        if left > 0:
-            break
-    assert kills >= 3
+    assert steps > 3
     assert set(below(table.location())) == kept
     assert not any(Path(place).exists() for place in places[:2])
     assert all(Path(place).exists() for place in places[2:])

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import sys
-import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from consumers.views.version_index.rows import no_recordings
 from tests.child import ended
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
 from tests.unit.test_version_index_store import position_after
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 TABLE = "ns0$t1"
 TRANSACTIONS = 900
@@ -216,18 +215,13 @@ def test_an_index_that_has_all_there_is_is_not_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "END_OFFSET_SECONDS", 0.01)
-    stream, stop = PartitionLog(), threading.Event()
+    stream = PartitionLog()
     stream.grow(20)
     log, noted = cast(Log, ReadOnlyLog([stream])), tmp_path / "index" / "published.json"
-    keeper = threading.Thread(target=run_index, args=(log, tmp_path), kwargs={"stop": stop})
-    keeper.start()
-    try:
+    with meanwhile(lambda stop: run_index(log, tmp_path, stop=stop)):
         wait_until(lambda: noted_counts(tmp_path, log.genesis().log_id) == {0: 20}, "all is there")
         os.utime(noted, (0, 0))
         wait_until(lambda: noted.stat().st_mtime > 0, "the keeper looks at the log at rest")
-    finally:
-        stop.set()
-        keeper.join()
     seen = noted.stat().st_mtime
     for after in (0.0, 3_600.0):
         clock = partial(float, seen + after)

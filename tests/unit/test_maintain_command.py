@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from consumers.tools import maintenance as maintenance_module
 from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from tests.service import SCHEMA, Service, rows, service
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_tables_at_rest_are_not_described_again(
         made.client.create_table(table, SCHEMA)
         made.client.append(table, rows(1))
     monkeypatch.setattr(made.client.runtime(), "request", noted)
-    maintenance, stop = Maintenance(made.client), threading.Event()
+    maintenance = Maintenance(made.client)
 
     def looks_end(count: int) -> bool:
         return [method for method, *_ in asked].count("maintained") >= count
@@ -166,18 +165,13 @@ def test_tables_at_rest_are_not_described_again(
     def ends_of(table: str) -> int:
         return maintenance._looked.get(table, (0, 0))[0]
 
-    thread = threading.Thread(target=maintenance.run, args=(stop, 0.2))
-    thread.start()
-    try:
+    with meanwhile(lambda stop: maintenance.run(stop, 0.2)):
         wait_until(lambda: looks_end(4), "several regular looks")
         assert asked.count(("tables",)) == 1, "all were at rest since the first look"
         for number in range(3):
             made.client.append("a", rows(number))
         newest = made.client.table("a").version
         wait_until(lambda: ends_of("a") >= newest, "a look at what has changed")
-    finally:
-        stop.set()
-        thread.join(60)
     asked.clear()
     maintenance.look_at_tables(only=("b", "gone"))
     assert ("tables",) not in asked

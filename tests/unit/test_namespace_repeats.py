@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -17,16 +16,14 @@ BATCH_COMMIT = "/v1/table/batch-commit"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("repeats"))
-    assert made.post("/v1/namespace/a/create", {})[0] == 200
-    assert made.rows("/v1/table/a$t/create", numbers(0, 5))[0] == 200
-    assert made.post("/v1/table/a$declared/declare", {})[0] == 200
-    assert made.post("/v1/namespace/empty/create", {})[0] == 200
-    assert made.post("/v1/namespace/full/create", {})[0] == 200
-    assert made.post("/v1/table/full$t/declare", {})[0] == 200
-    yield made
-    made.close()
+def world(world: World) -> World:
+    assert world.post("/v1/namespace/a/create", {})[0] == 200
+    assert world.rows("/v1/table/a$t/create", numbers(0, 5))[0] == 200
+    assert world.post("/v1/table/a$declared/declare", {})[0] == 200
+    assert world.post("/v1/namespace/empty/create", {})[0] == 200
+    assert world.post("/v1/namespace/full/create", {})[0] == 200
+    assert world.post("/v1/table/full$t/declare", {})[0] == 200
+    return world
 
 
 def twice(world: World, path: str, body: Any) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import threading
 from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
@@ -23,7 +22,7 @@ from consumers.servers.namespace import answer_files, call, row_work
 from consumers.servers.namespace.durations import seconds
 from consumers.servers.namespace.settings import Settings
 from tests.namespace_world import World, arrow_stream, numbers
-from tests.waiting import wait_until
+from tests.waiting import at_once, wait_until
 
 MERGE = "merge_insert?on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
 
@@ -460,11 +459,7 @@ def test_merges_at_the_same_time_are_carried_out_one_after_another(
             options = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
             answers.append(merge(world, table, rows, f"{options}&timeout=2m"))
 
-    threads = [threading.Thread(target=work, args=(5 * n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    at_once(work, (0, 5, 10))
     assert [status for status, _ in answers] == [200] * 12, answers
     starts = [first + 3 * number for first in (0, 5, 10) for number in range(4)]
     touched = {start + offset for start in starts for offset in range(6)}

@@ -2,7 +2,6 @@
 
 import random
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +12,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from consumers.tools.row_writer import RowWriter
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream
+from tests.service import applying
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64())])
@@ -23,16 +22,10 @@ UPSERT = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("small"))
-    running.log.create_table("ns$small", SCHEMA, primary_key="id", properties={"rows": "log"})
-    stop = threading.Event()
-    thread = threading.Thread(target=RowWriter(running.log).run, args=(stop,), daemon=True)
-    thread.start()
-    yield running
-    stop.set()
-    thread.join(60)
-    running.close()
+def world(world: World) -> Iterator[World]:
+    world.log.create_table("ns$small", SCHEMA, primary_key="id", properties={"rows": "log"})
+    with applying(world.log):
+        yield world
 
 
 def rows(*ids: int, a: int = 0) -> pa.Table:

@@ -64,11 +64,9 @@ def schema() -> Any:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = World(tmp_path_factory.mktemp("openapi"))
-    running.rows("/v1/table/a$t/create", numbers(0, 5))
-    yield running
-    running.close()
+def world(world: World) -> World:
+    world.rows("/v1/table/a$t/create", numbers(0, 5))
+    return world
 
 
 @schemathesis.serializer(ARROW_STREAM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from commitlog.errors import OutcomeUnknown, TransactionRejected
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
 from consumers.servers.namespace.native import of_pylance
 from tests.steered_leader import SCHEMA, SteeredLeader, blank
+from tests.waiting import at_once
 
 ROWS = pa.table({"id": [1, 2], "v": ["a", "b"]})
 
@@ -62,7 +62,7 @@ def raced(path: str) -> Exception:
     append = lance.LanceOperation.Append(lance.fragment.write_fragments(ROWS, path))
     found: list[Exception] = []
 
-    def commit() -> None:
+    def commit(_: int) -> None:
         while not found:
             version = lance.dataset(path).version
             try:
@@ -70,11 +70,7 @@ def raced(path: str) -> Exception:
             except OSError as error:
                 found.append(error)
 
-    threads = [threading.Thread(target=commit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(commit, range(4))
     return found[0]
 
 

@@ -18,14 +18,14 @@ from consumers.tools.removals import Removals
 from consumers.tools.table_acts import Act
 from tests.operations_world import T
 from tests.service import SCHEMA, service
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 
 def test_between_two_looks_for_files_no_reader_is_connected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected: set[int] = set()
-    stop, looks = threading.Event(), list[tuple[int, int]]()
+    looks = list[tuple[int, int]]()
     poll, end, look = MemoryReader.poll, MemoryReader.end_offset, Removals.look
 
     def seen(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,17 +51,12 @@ def test_between_two_looks_for_files_no_reader_is_connected(
         maintenance = Maintenance(
             made.client, open_log=lambda: MemoryLog(made.cluster), removal_seconds=0.0
         )
-        thread = threading.Thread(target=maintenance.run, args=(stop, 0.05))
-        thread.start()
-        try:
+        with meanwhile(lambda stop: maintenance.run(stop, 0.05)):
             # A look that took long is followed by some that don't list files.
             wait_until(
                 lambda: any(after >= 4 for _, after in looks[:-1]),
                 "a look that read two topics, for files of tables and for dropped ones, and a next",
             )
-        finally:
-            stop.set()
-            thread.join(300)
     assert [before for before, _ in looks] == [0] * len(looks)
 
 

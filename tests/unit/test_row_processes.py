@@ -22,7 +22,7 @@ from commitlog.errors import Unavailable
 from consumers.runtime.forking import Forked, Template
 from consumers.servers import row_processes
 from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
-from tests.waiting import wait_until
+from tests.waiting import at_once, meanwhile, wait_until
 
 GIGABYTE = 1024**3
 _MINE = "tests.row_work:handler"
@@ -252,17 +252,12 @@ def test_others_go_on_beside_aborts_and_panics_of_lance(processes: Asked) -> Non
             except Exception as error:
                 wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for what in ("abort", "native", "abort"):
-        with pytest.raises(WorkLost, match="SIG"):
-            processes.ask((what, None), 240)
-        seen = len(answers)
-        wait_until(partial(has, answers, seen + 20), "20 more answers", state=lambda: len(answers))
-    stop.set()
-    for thread in threads:
-        thread.join(120)
+    with meanwhile(lambda _: at_once(work, range(4)), stop):
+        for what in ("abort", "native", "abort"):
+            with pytest.raises(WorkLost, match="SIG"):
+                processes.ask((what, None), 240)
+            more = partial(has, answers, len(answers) + 20)
+            wait_until(more, "20 more answers", state=lambda: len(answers))
     assert not wrong
     assert set(answers) == {0, 1, 2, 3}
 

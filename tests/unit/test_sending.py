@@ -25,7 +25,7 @@ from commitlog.protocol import transactions_topic
 from consumers.partition import appending
 from tests.contract.worlds import transaction
 from tests.service import SCHEMA, Service, rows
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import WAIT_SECONDS, at_once, wait_until
 
 TABLE = "shop$orders"
 
@@ -82,11 +82,7 @@ def test_records_by_both_ways_are_all_decided(running: Service) -> None:
         for _ in range(10):
             commit(client)
 
-    threads = [threading.Thread(target=write, args=(one,)) for one in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
+    at_once(write, clients)
     assert producer(direct) is not None
     assert producer(running.client) is None
     assert running.client.table(TABLE).version == 1 + 40

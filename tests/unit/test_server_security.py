@@ -35,7 +35,7 @@ from consumers.servers.security.limits import LimitSettings
 from consumers.servers.server import ServerSettings, serve
 from consumers.servers.server_heads import HEAD_BYTES_MAX
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 KEYS = {name: f"the-secret-key-of-{name}" for name in ("owner", "writer", "reader", "stranger")}
 CAN = {"owner": Access.ADMIN, "writer": Access.WRITE, "reader": Access.READ}
@@ -547,19 +547,15 @@ def test_a_connection_that_was_idle_for_a_while_takes_the_next_request() -> None
 def _served(settings: ServerSettings) -> Iterator[int]:
     """Serve nothing but health on a port of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(
-        target=serve,
-        args=(_NoHealth(), listener),
-        kwargs={"settings": settings, "stop": stop, "on_ready": lambda address: ready.set()},
-    )
-    thread.start()
-    try:
+    ready = threading.Event()
+    health: Any = _NoHealth()
+
+    def work(stop: threading.Event) -> None:
+        serve(health, listener, settings=settings, stop=stop, on_ready=lambda _: ready.set())
+
+    with meanwhile(work):
         assert ready.wait(120)
         yield listener.getsockname()[1]
-    finally:
-        stop.set()
-        thread.join(120)
 
 
 class _NoHealth:

@@ -13,6 +13,7 @@ from commitlog.adapters import disk
 from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
 from tests.unlistable import refuse_to_list
+from tests.waiting import at_once
 
 
 def test_of_many_that_create_one_name_one_wins_and_its_bytes_stay(tmp_path: Path) -> None:
@@ -25,11 +26,7 @@ def test_of_many_that_create_one_name_one_wins_and_its_bytes_stay(tmp_path: Path
         if store.create("_versions/1.manifest", b"%d" % number * 1000):
             won.append(number)
 
-    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    at_once(create, range(8))
     assert len(won) == 1
     assert store.read("_versions/1.manifest") == b"%d" % won[0] * 1000
     assert list(store.names("_versions")) == ["1.manifest"]

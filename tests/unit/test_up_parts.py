@@ -35,7 +35,7 @@ from consumers.servers.server import serve
 from consumers.views import health
 from consumers.views.health import Check, Health, Level, is_whole
 from tests.child import ended
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import WAIT_SECONDS, meanwhile, wait_until
 
 
 def test_a_root_has_one_owner(tmp_path: Path) -> None:
@@ -542,13 +542,8 @@ def test_the_server_tells_health_and_readiness(
     monkeypatch.setattr(health, "QUIET_SECONDS", 3600.0)
     listener = roots.listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    stop = threading.Event()
     ready: list[str] = []
-    thread = threading.Thread(
-        target=serve, args=(whole, listener), kwargs={"stop": stop, "on_ready": ready.append}
-    )
-    thread.start()
-    try:
+    with meanwhile(lambda stop: serve(whole, listener, stop=stop, on_ready=ready.append)):
         wait_until(lambda: ready, "a server")
         assert ready == [f"127.0.0.1:{port}"]
         assert get(port, "/healthz") == (200, {"status": "ok"})
@@ -557,10 +552,6 @@ def test_the_server_tells_health_and_readiness(
         wait_until(lambda: get(port, "/readyz")[0] == 503, "a server that isn't ready")
         body = get(port, "/readyz")[1]
         assert [c["level"] for c in body["checks"]] == ["ok", "fail", "ok"]
-    finally:
-        stop.set()
-        thread.join(120)
-    assert not thread.is_alive()
 
 
 def test_a_root_whose_mark_cannot_be_read_is_not_taken_for_an_unused_one(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ from infra.promtool import promtool_path
 from tests.child import ended
 from tests.namespace_world import World, numbers
 from tests.service import SCHEMA, rows, service
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 WATCH = Path(__file__).resolve().parents[2] / "infra" / "watch"
 SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
@@ -236,13 +235,11 @@ def test_a_clock_that_runs_behind_is_no_negative_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("watched"))
-    made.write(["shop", "orders"], numbers(0, 5))
-    made.log.append("shop$orders", numbers(5, 8))
-    made.log.delete("shop$orders", "id < 2")
-    yield made
-    made.close()
+def world(world: World) -> World:
+    world.write(["shop", "orders"], numbers(0, 5))
+    world.log.append("shop$orders", numbers(5, 8))
+    world.log.delete("shop$orders", "id < 2")
+    return world
 
 
 @pytest.fixture(scope="module")
@@ -302,20 +299,13 @@ def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> Non
 
 @pytest.mark.slow
 def test_the_index_tells_how_late_it_shows_commits(tmp_path: Path) -> None:
-    stop, step = threading.Event(), "index"
+    step = "index"
     with service(tmp_path) as running:
         running.client.create_table("before", SCHEMA)
-        keeper = threading.Thread(
-            target=run_index, args=(running.log, tmp_path), kwargs={"stop": stop}, daemon=True
-        )
-        keeper.start()
-        try:
+        with meanwhile(lambda stop: run_index(running.log, tmp_path, stop=stop)):
             wait_until(lambda: noted_counts(tmp_path, running.log.genesis().log_id), "an index")
             running.client.append("before", rows(1))
             wait_until(lambda: noted_lateness(tmp_path), "what the index counted")
-        finally:
-            stop.set()
-            keeper.join(60)
     text = Metrics(dict, index_steps=lambda: noted_lateness(tmp_path)).text().decode()
     found = {family.name: family for family in text_string_to_metric_families(text)}
     name = "commitlog_step_seconds"
