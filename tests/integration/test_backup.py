@@ -40,7 +40,16 @@ from consumers.tools.backup.check import check
 from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, cut, end_of, kept
 from consumers.tools.backup.restore import _taken, restore
-from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, Store, digest, files_of
+from consumers.tools.backup.saved import (
+    ARCHIVE,
+    NAME,
+    Backup,
+    BadBackup,
+    Store,
+    digest,
+    files_of,
+    need_backup,
+)
 from consumers.tools.backup.writer import back_up
 from tests import forked
 from tests.integration.test_up import COMMAND, LEAN
@@ -110,8 +119,7 @@ def test_a_backup_that_was_killed_is_whole_once_it_is_run_again(tmp_path: Path) 
     done = backed_up_by_child(tmp_path, "nowhere")
     position, count = map(int, done.stdout.split())
     store = store_for(str(place))
-    backup = Backup.read(store, str(place))
-    assert backup is not None
+    backup = need_backup(store, str(place))
     assert cut(store, backup.partitions[0], Heads(), None, None).sequence == position
     copied = files_of(store, backup)
     assert len(copied) == count
@@ -197,8 +205,7 @@ def test_an_earlier_position_has_no_later_files(made: Service, tmp_path: Path) -
     place = str(tmp_path / "backup")
     done = back_up(log_of(made), place, None)
     store = store_for(place)
-    backup = Backup.read(store, place)
-    assert backup is not None
+    backup = need_backup(store, place)
     heads = Heads()
     end = cut(store, backup.partitions[0], heads, done.positions[0] - 1, None)
     assert not end.is_whole
@@ -231,8 +238,6 @@ def test_a_place_may_be_named_as_a_uri() -> None:
 def test_an_end_that_is_not_there_is_refused(made: Service, tmp_path: Path, at: str) -> None:
     place = str(tmp_path / "backup")
     back_up(log_of(made), place, None)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
     with pytest.raises(InvalidTransaction, match="position|time"):
         restore(place, load({"root": tmp_path / "new"}), at)
     assert not (tmp_path / "new").exists()
@@ -267,8 +272,7 @@ def test_a_restore_that_goes_on_puts_tables_where_it_began_to(
     """Else a forgotten `--places` would overwrite the tables that are in use."""
     place = str(tmp_path / "backup")
     back_up(log_of(made), place, None)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
+    backup = need_backup(store_for(place), place)
     root, other = tmp_path / "new", tmp_path / "other"
     elsewhere = replace(backup, tables_root=str(other))
     assert not began(root, elsewhere, place)
@@ -281,8 +285,7 @@ def test_a_restore_that_goes_on_puts_tables_where_it_began_to(
 def test_a_second_restore_leaves_the_root_to_the_first(made: Service, tmp_path: Path) -> None:
     place, root = str(tmp_path / "backup"), tmp_path / "new"
     back_up(log_of(made), place, None)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
+    backup = need_backup(store_for(place), place)
     backup = replace(backup, tables_root=str(tmp_path / "other"))
     with _taken(root, backup, place):
         (root / "kafka").mkdir()
@@ -465,8 +468,7 @@ def test_what_only_the_archive_has_is_there_again(
     made.cluster.compact("commitlog.transactions")
     made.client.append("shop$orders", rows(4))
     back_up(log, place, made.root)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
+    backup = need_backup(store_for(place), place)
     [saved] = backup.partitions
     # Whole, all that was archived stays there; earlier, a part of its last segment goes back.
     sequence = None if not is_early else run.through - 1
@@ -513,8 +515,7 @@ def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> N
     checkpoint(made)
     done = back_up(log, str(place), made.root)
     assert done.checkpoint_files > 1
-    backup = Backup.read(store_for(str(place)), str(place))
-    assert backup is not None
+    backup = need_backup(store_for(str(place)), str(place))
     whole, early = (
         cut(store_for(str(place)), backup.partitions[0], Heads(), end, None) for end in (None, 1)
     )
@@ -541,8 +542,7 @@ def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> N
 def test_a_damaged_list_of_files_is_noticed(made: Service, tmp_path: Path, damage: str) -> None:
     place = tmp_path / "backup"
     back_up(log_of(made), str(place), None)
-    backup = Backup.read(store_for(str(place)), str(place))
-    assert backup is not None
+    backup = need_backup(store_for(str(place)), str(place))
     [names] = (place / "files").iterdir()
     data = names.read_bytes()
     if damage == "gone":
@@ -561,8 +561,7 @@ def test_a_damaged_backup_is_noticed(made: Service, tmp_path: Path) -> None:
     back_up(log_of(made), str(place), None)
     chunk = next((place / "log" / "0" / "outcomes").iterdir())
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
-    backup = Backup.read(store_for(str(place)), str(place))
-    assert backup is not None
+    backup = need_backup(store_for(str(place)), str(place))
     with pytest.raises(CommitLogError, match="isn't what was written"):
         cut(store_for(str(place)), backup.partitions[0], Heads(), None, None)
     assert back_up(log_of(made), str(tmp_path / "fresh"), None).outcomes > 3

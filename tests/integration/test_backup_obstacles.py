@@ -30,7 +30,7 @@ from consumers.runtime.places import RootMoved
 from consumers.tools.backup import restore
 from consumers.tools.backup.cut import Heads, cut, kept
 from consumers.tools.backup.remains import look_at
-from consumers.tools.backup.saved import NAME, TABLES, Backup, BadBackup, files_of
+from consumers.tools.backup.saved import NAME, TABLES, Backup, BadBackup, files_of, need_backup
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_backup import SCHEMA, began, log_of, numbers
 from tests.service import Service, leading, rows, service
@@ -96,8 +96,7 @@ def test_a_restore_that_goes_on_waits_for_the_broker_of_the_one_before(
 ) -> None:
     place = str(tmp_path / "backup")
     back_up(log_of(made), place, None)
-    backup = Backup.read(store_for(place), place)
-    assert backup is not None
+    backup = need_backup(store_for(place), place)
     shutil.rmtree(log_of(made).genesis().tables_root)
     root = tmp_path / "root"
     assert began(root, backup, place) is False
@@ -125,8 +124,7 @@ def test_a_restore_that_goes_on_to_an_earlier_position_leaves_no_later_manifest(
     place, to = str(tmp_path / "backup"), str(tmp_path / "tables")
     back_up(log_of(made), place, None)
     source = store_for(place)
-    backup = Backup.read(source, place)
-    assert backup is not None
+    backup = need_backup(source, place)
     files, done = files_of(source, backup).values(), restore.Restored("", to)
 
     def manifests(at: int, *, goes_on: bool) -> int:
@@ -153,8 +151,7 @@ def test_a_damaged_file_of_a_table_keeps_no_other_from_being_restored(
         made.client.append("shop$orders", rows(one)).raise_for_conflict()
     back_up(log_of(made), str(place), None)
     source = store_for(str(place))
-    backup = Backup.read(source, str(place))
-    assert backup is not None
+    backup = need_backup(source, str(place))
     heads = Heads()
     cut(source, backup.partitions[0], heads, None, None)
     own = log_of(made).genesis().tables_root
@@ -190,8 +187,7 @@ def test_a_restore_can_end_before_a_damaged_file_of_the_log(made: Service, tmp_p
     made.client.append("shop$orders", rows(99)).raise_for_conflict()
     back_up(log, str(place), None)
     source = store_for(str(place))
-    backup = Backup.read(source, str(place))
-    assert backup is not None
+    backup = need_backup(source, str(place))
     [saved] = backup.partitions
     whole, early = (cut(source, saved, Heads(), at, None) for at in (None, first))
     for chunk in (saved.outcomes[-1], saved.transactions[-1]):

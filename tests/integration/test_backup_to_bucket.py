@@ -17,7 +17,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import store_for
 from commitlog.model.records import Outcome
 from consumers.broker.embedded import EmbeddedBroker
-from consumers.tools.backup.saved import NAME, Backup, digest, files_of
+from consumers.tools.backup.saved import NAME, digest, files_of, need_backup
 from tests import forked
 from tests.backup_child import RESTORE_POINTS
 from tests.installed import need
@@ -72,8 +72,7 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
         assert second["positions"] == {part: last + 1 for part, last in first["positions"].items()}
         assert second["outcomes"] == second["transactions"] == 3
         assert 0 < second["files"] < second["files_in_all"]
-        backup = Backup.read(store, PLACE)
-        assert backup is not None
+        backup = need_backup(store, PLACE)
         for path, one in files_of(store, backup).items():
             assert digest(store, path) == one.sha256
 

@@ -15,7 +15,7 @@ from consumers.partition.table_places import check_all
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import writer
 from consumers.tools.backup.cut import Heads, cut
-from consumers.tools.backup.saved import Backup, digest, files_of, part
+from consumers.tools.backup.saved import Backup, digest, files_of, need_backup, part
 from consumers.tools.backup.writer import back_up
 from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE
@@ -48,8 +48,7 @@ def backed_up_whole(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_for(BACKUP)
     assert Backup.read(store, BACKUP) is None
     done = back_up(log, BACKUP, None)
-    backup = Backup.read(store, BACKUP)
-    assert backup is not None
+    backup = need_backup(store, BACKUP)
     assert backup.elsewhere == []
     assert cut(store, backup.partitions[0], Heads(), None, None).sequence == done.positions[0]
     copied = files_of(store, backup)

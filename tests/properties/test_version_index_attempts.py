@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import IcebergChange, target
-from commitlog.model.records import Status, TableVersionIs, Transaction
+from commitlog.model.records import Status, TableVersionIs
 from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import IndexPosition, VersionIndex
@@ -26,28 +26,11 @@ from tests.fakes.log_stream import PartitionLog, batches
 from tests.properties import test_version_index_laws as laws
 from tests.unit import test_index_counts as index_counts
 from tests.unit import test_version_index_iceberg as iceberg
-from tests.unit.test_version_index_store import expected_heads, position_after
+from tests.unit.test_version_index_store import asked_of, expected_heads, position_after
 
 pytestmark = pytest.mark.usefixtures("empty_index")
 
 Ask = laws.Ask
-
-
-def asked_of(name: str, life: str, decided: list[Decided]) -> list[tuple[int, int, int | None]]:
-    """Return where a table was asked for, newest first, with the versions; no repeated request."""
-    found = []
-    for one in decided:
-        record, outcome = one.submitted.record, one.outcome
-        if not isinstance(record, Transaction) or outcome.answers is not None:
-            continue
-        results = outcome.results
-        for ordinal, operation in enumerate(record.operations):
-            made = results[ordinal] if results else None
-            lives = made.incarnation if made else getattr(operation, "incarnation", "")
-            if format_table_id(target(operation)) == name or lives == life:
-                version = made.version if made else 0
-                found.append((outcome.sequence, ordinal, version or None))
-    return sorted(found, reverse=True)
 
 
 def check_history(ask: Ask, decided: list[Decided]) -> None:

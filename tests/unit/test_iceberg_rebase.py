@@ -377,21 +377,20 @@ def test_a_merge_does_not_go_over_rows_that_it_has_not_read(
     world.check()
 
 
-def test_a_merge_goes_over_compactions(world: Writers) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "theirs"),
+    [
+        (ICEBERG_MERGES_SINCE, {"operation": "replace"}),
+        (ICEBERG_MERGES_SINCE - 1, {"says": MERGED}),
+    ],
+    ids=["over a compaction", "as protocol 4 takes it for an append"],
+)
+def test_a_merge_goes_over(protocol: int, theirs: dict[str, Any]) -> None:
+    world = Writers(protocol=protocol)
     base = world.written()
     world.commit(base)
     late = world.written(over=base.snapshot_id, says=MERGED)
-    world.commit(world.written(over=base.snapshot_id, operation="replace"))
-    assert world.commit(late).status is Status.COMMITTED
-    world.check()
-
-
-def test_protocol_4_takes_a_merge_for_an_append() -> None:
-    world = Writers(protocol=ICEBERG_MERGES_SINCE - 1)
-    base = world.written()
-    world.commit(base)
-    first, late = (world.written(over=base.snapshot_id, says=MERGED) for _ in range(2))
-    world.commit(first)
+    world.commit(world.written(over=base.snapshot_id, **theirs))
     assert world.commit(late).status is Status.COMMITTED
     world.check()
 

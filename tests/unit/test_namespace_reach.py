@@ -317,26 +317,18 @@ def test_an_index_names_no_file_of_others(world: World) -> None:
     assert query(world, "bobs$t", BOB) == (200, [0, 1])
 
 
-def test_a_staged_manifest_that_is_a_link_is_refused(world: World, tmp_path: Path) -> None:
-    create(world, "bobs$t", 5, BOB)
-    request = stage(world, "bobs$t", lambda dataset: dataset.delete("id = 5"))
-    path, target = Path("/" + request["manifest_path"]), tmp_path / "outside.manifest"
-    path.rename(target)
-    path.symlink_to(target)
-    status, body = world.post("/v1/table/bobs$t/version/create", request, headers=BOB)
-    assert status == 400, body
-    assert "symbolic link" in body["error"]
-
-
-def test_a_staged_manifest_that_is_a_pipe_is_not_waited_for(world: World) -> None:
+@pytest.mark.parametrize("kind", ["symbolic link", "is no file, but a pipe"])
+def test_a_staged_manifest_that_is_no_file_is_refused_and_not_waited_for(
+    world: World, tmp_path: Path, kind: str
+) -> None:
     create(world, "bobs$t", 5, BOB)
     request = stage(world, "bobs$t", lambda dataset: dataset.delete("id = 5"))
     path = Path("/" + request["manifest_path"])
-    path.unlink()
-    os.mkfifo(path)
+    target = path.rename(tmp_path / "outside.manifest")
+    os.mkfifo(path) if "pipe" in kind else path.symlink_to(target)
     status, body = world.post("/v1/table/bobs$t/version/create", request, headers=BOB)
     assert status == 400, body
-    assert "is no file, but a pipe" in body["error"]
+    assert kind in body["error"]
 
 
 def test_a_branch_reaches_no_further(world: World) -> None:

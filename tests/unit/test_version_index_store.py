@@ -37,7 +37,7 @@ from consumers.views.version_index.process import follow
 from consumers.views.version_index.rows import no_recordings
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
-from tests.waiting import up_to_end
+from tests.waiting import meanwhile, up_to_end
 
 TRANSACTIONS = 640
 
@@ -362,11 +362,6 @@ def test_several_partitions_each_have_their_position(tmp_path: Path) -> None:
 def test_a_running_index_is_read_from_another_process(tmp_path: Path) -> None:
     stream = PartitionLog()
     stream.grow(200)
-    stop = threading.Event()
-    keeper = threading.Thread(
-        target=run_index, args=(log_of(stream), tmp_path), kwargs={"stop": stop}
-    )
-    keeper.start()
     script = (
         "import duckdb, sys, time\n"
         "wanted, deadline = 0, time.monotonic() + 100\n"
@@ -383,13 +378,14 @@ def test_a_running_index_is_read_from_another_process(tmp_path: Path) -> None:
         "print(wanted)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "index.duckdb")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+    with (
+        meanwhile(lambda stop: run_index(log_of(stream), tmp_path, stop=stop)),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader,
+    ):
         for _ in range(100):
             stream.grow(20)
             time.sleep(0.02)
         output, _ = reader.communicate(timeout=120)
-    stop.set()
-    keeper.join(timeout=120)
     assert output.strip() == "3"
 
 
@@ -446,28 +442,29 @@ def test_heads_at_a_position(built: Path, decided: list[Decided], sequence: int)
         assert _heads(history.heads_at(built)) == expected_heads(decided)
 
 
+def asked_of(name: str, life: str, decided: list[Decided]) -> list[tuple[int, int, int | None]]:
+    """Return where a table was asked for, newest first, with the versions; no repeated request."""
+    found = []
+    for one in decided:
+        record, outcome = one.submitted.record, one.outcome
+        if not isinstance(record, Transaction) or outcome.answers is not None:
+            continue
+        results = outcome.results
+        for ordinal, operation in enumerate(record.operations):
+            made = results[ordinal] if results else None
+            lives = made.incarnation if made else getattr(operation, "incarnation", "")
+            if format_table_id(target(operation)) == name or lives == life:
+                version = made.version if made else 0
+                found.append((outcome.sequence, ordinal, version or None))
+    return sorted(found, reverse=True)
+
+
 @pytest.mark.slow
 def test_history_has_versions_and_refused_attempts(built: Path, decided: list[Decided]) -> None:
     for name, (life, _) in expected_heads(decided).items():
-        expected = []
-        for one in decided:
-            record, outcome = one.submitted.record, one.outcome
-            if not isinstance(record, Transaction) or outcome.answers is not None:
-                continue
-            results = outcome.results
-            for ordinal, operation in enumerate(record.operations):
-                table = target(operation)
-                lives = (
-                    results[ordinal].incarnation
-                    if results
-                    else getattr(operation, "incarnation", "")
-                )
-                if format_table_id(table) == name or lives == life:
-                    version = results[ordinal].version if results else 0
-                    expected.append((outcome.sequence, ordinal, version or None))
         rows = history.history(built, name, limit=10_000)
         found = [(row["sequence"], row["ordinal"], row["version"]) for row in rows]
-        assert found == sorted(expected, reverse=True)
+        assert found == asked_of(name, life, decided)
         assert history.history(built, name, limit=7) == rows[:7]
         kept = [row for row in rows if row["status"] == "committed"]
         assert history.history(built, name, limit=10_000, refused=False) == kept
