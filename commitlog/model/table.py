@@ -34,9 +34,9 @@ def parse_table_id(table: str | Sequence[str]) -> TableId:
     """Split and check a table id: no part is empty, `.`, `..`, or contains `/`."""
     if isinstance(table, str):
         return _split(table)
-    is_listed = isinstance(table, Iterable) and not isinstance(table, Mapping | Set)
-    parts = tuple(table) if is_listed else (table,)
-    if not all(isinstance(part, str) for part in parts):
+    has_order = isinstance(table, Iterable) and not isinstance(table, Mapping | Set)
+    parts = tuple(table) if has_order else ()
+    if not has_order or not all(isinstance(part, str) for part in parts):
         raise InvalidTransaction(
             f"table id {table!r} is not a valid name",
             field="table",

@@ -41,8 +41,8 @@ def led(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
 
 def moved(old: str, new: str, root: Path) -> list[Any]:
     told: dict[str, int] = {}
-    settings = [ClientSettings(one, {}) for one in (old, new)]
-    found = move.move(*settings, LOG, new, root, lambda kind, done: told.update({kind: done}))
+    source, target = (ClientSettings(one, {}) for one in (old, new))
+    found = move.move(source, target, LOG, new, root, lambda kind, done: told.update({kind: done}))
     records = sum(side.transactions + side.outcomes for side in found.partitions)
     assert told["records compared"] == records
     assert told.keys() <= {"records copied", "records compared", "outcomes applied"}
