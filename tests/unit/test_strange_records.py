@@ -12,10 +12,11 @@ from pyroaring import BitMap
 from commitlog import words
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import Found
+from commitlog.core.manifest.data_files import check_new_fragment
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -365,6 +366,14 @@ def test_many_fragments_or_bases_in_a_record_take_no_hours(world: World, kind: s
     else:
         assert (outcome.status, outcome.code) == ("rejected", "DUPLICATE_FRAGMENT")
         assert "[0, 1]" in words.worded(outcome).message
+
+
+@pytest.mark.timeout(20)
+def test_a_fragment_of_many_files_takes_no_minutes(world: World) -> None:
+    fragment = new_fragment("a.lance")
+    fragment.files.extend([fragment.files[0]] * 100_000)
+    with pytest.raises(DeltaRefused):
+        check_new_fragment(world.state().header, fragment, is_current=True)
 
 
 @pytest.mark.slow

@@ -43,11 +43,11 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
     files = fragment.files
     if not files:
         raise DeltaRefused("no_data_files", field="files", value=[])
-    layout: tuple[object, ...] = (is_current,)
+    parts: list[object] = [is_current]
     for data_file in files:
         check_address(header, data_file)
         check_size(data_file)
-        layout += (
+        parts += (
             data_file.file_major_version,
             data_file.file_minor_version,
             tuple(data_file.fields),
@@ -56,6 +56,7 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
     for overlay in fragment.overlays:
         check_address(header, overlay.data_file)
         check_size(overlay.data_file)
+    layout = tuple(parts)
     is_mixed = header.accepted_layouts.get(layout)
     if is_mixed is None:
         is_mixed = header.accepted_layouts[layout] = _check_layout(header, files, is_current)
