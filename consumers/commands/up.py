@@ -28,6 +28,7 @@ from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.table_places import check_all, find_roots
+from consumers.runtime import config as settings
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.forking import CAN_FORK, Template
@@ -118,6 +119,8 @@ class Supervisor:
 
     def _start(self) -> str:
         config = self._config
+        if unknown := settings.unknown_variables(os.environ):
+            logger.warning("no setting is named %s: correct or unset it", ", ".join(unknown))
         self._listener = roots.listen(config.host, config.port, root=self._root)
         port = self._listener.getsockname()[1]
         servers = self._start_broker()

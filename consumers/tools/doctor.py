@@ -28,7 +28,7 @@ from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.certificate import validity_of
-from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
+from consumers.runtime.config import Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
@@ -88,7 +88,7 @@ def _settings(config: Config) -> Check:
             "settings",
             Level.WARN,
             f"no setting is named {', '.join(unknown)}",
-            f"correct the names, or unset them; README lists the {PREFIX}* variables",
+            "correct the names, or unset them: docs/configuration.md lists all",
         )
     return Check("settings", Level.OK, "; ".join(given) or "all defaults")
 

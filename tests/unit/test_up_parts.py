@@ -26,8 +26,9 @@ from commitlog.protocol import outcomes_topic
 from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
+from consumers.commands.up import Supervisor
 from consumers.runtime import process, roots
-from consumers.runtime.config import ConfigurationError
+from consumers.runtime.config import ConfigurationError, load
 from consumers.runtime.places import MARKS, RootMoved, check_unused, partitions_on
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 from consumers.servers.metrics import Metrics
@@ -98,6 +99,17 @@ def test_an_address_of_another_machine_is_not_a_port_in_use() -> None:
     with pytest.raises(PortTaken, match="name an address of this machine") as refused:
         roots.listen("192.0.2.1", 0)  # of documentation
     assert "end the process" not in str(refused.value)
+
+
+def test_a_misspelt_variable_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new log took the default for good: only `doctor` said so, and nobody asked it."""
+    monkeypatch.setenv("COMMITLOG_TABLE_ROOT", "/srv/lake")
+    monkeypatch.setattr(roots, "listen", Mock(side_effect=process.Stopped))
+    with pytest.raises(process.Stopped):
+        Supervisor(load({"root": str(tmp_path)}), say=print)._start()
+    assert "no setting is named COMMITLOG_TABLE_ROOT" in caplog.text
 
 
 def test_a_port_that_was_picked_is_kept(tmp_path: Path) -> None:
