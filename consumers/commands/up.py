@@ -28,9 +28,14 @@ from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.table_places import check_all, find_roots
-from consumers.runtime import config as settings
 from consumers.runtime import roots
-from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
+from consumers.runtime.config import (
+    KAFKA_PREFIX,
+    PREFIX,
+    Config,
+    unknown_variables,
+    write_endpoints,
+)
 from consumers.runtime.forking import CAN_FORK, Template
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import (
@@ -119,7 +124,7 @@ class Supervisor:
 
     def _start(self) -> str:
         config = self._config
-        if unknown := settings.unknown_variables(os.environ):
+        if unknown := unknown_variables(os.environ):
             logger.warning("no setting is named %s: correct or unset it", ", ".join(unknown))
         self._listener = roots.listen(config.host, config.port, root=self._root)
         port = self._listener.getsockname()[1]
@@ -238,14 +243,10 @@ class Supervisor:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(KAFKA_PREFIX)
         }
-        environment |= {
-            PREFIX + "ROOT": str(self._root),
-            PREFIX + "BOOTSTRAP_SERVERS": servers,
-            PREFIX + "FSYNC": str(config.fsync).lower(),
-            PREFIX + "PLACES": places_setting(),
-        }
-        for name in PASSED_ON:
-            environment[PREFIX + name.upper()] = str(getattr(config, name))
+        given = {name: str(getattr(config, name)) for name in PASSED_ON}
+        given |= {"root": str(self._root), "bootstrap_servers": servers}
+        given |= {"fsync": str(config.fsync).lower(), "places": places_setting()}
+        environment |= {PREFIX + name.upper(): value for name, value in given.items()}
         for name, value in config.kafka.items():
             environment[KAFKA_PREFIX + name.upper().replace(".", "_")] = value
         return environment
