@@ -95,7 +95,8 @@ def orphans(
     log = connect_to_files(config)
     client = connect_client(config, "orphans") if remove else None
     try:
-        found = clean(log, table, age, client)
+        with output.counts() as bar:
+            found = clean(log, table, age, client, on_progress=bar)
     finally:
         log.close()
         if client is not None:

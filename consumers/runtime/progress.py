@@ -21,19 +21,19 @@ def untold(*_: object) -> None:
 class Tally:
     """Counts what parts of a job pass through it, and tells of it now and then."""
 
-    EACH = 1_000
-    """Of so many, one is told of: telling costs more than counting."""
-
     def __init__(self, on_count: OnCount) -> None:
         """Tell `on_count`."""
         self._on_count = on_count
         self._done = Counter[str]()
 
-    def of(self, kind: str, items: Iterable[T]) -> Iterator[T]:
-        """Pass items on, each of which is one more of a kind."""
+    def of(self, kind: str, items: Iterable[T], each: int = 1_000) -> Iterator[T]:
+        """Pass items on, each of which is one more of a kind; tell of one of so many."""
         for one in items:
             self._done[kind] += 1
-            if not self._done[kind] % self.EACH:
+            if not self._done[kind] % each:
                 self._on_count(kind, self._done[kind])
             yield one
         self._on_count(kind, self._done[kind])
+
+
+SILENT = Tally(untold)

@@ -11,6 +11,7 @@ from commitlog import CommitLog
 from commitlog.errors import Unavailable
 from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
+from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.tools.clocks import clock_difference
 from consumers.tools.iceberg_leftovers import IcebergLeftovers
 from consumers.tools.leftover import Leftover
@@ -24,6 +25,7 @@ def clean(
     client: CommitLog | None = None,
     *,
     on_removed: Callable[[Leftover], None] = lambda leftover: None,
+    on_progress: OnCount = untold,
 ) -> list[dict[str, Any]]:
     """List files unneeded for that long, of one table or of all; a client removes them too.
 
@@ -33,15 +35,15 @@ def clean(
         raise Unavailable(f"nothing was removed: {told}")
     now_ms = time.time_ns() // 1_000_000
     newest = now_ms - age_seconds * 1000
-    listed: list[Leftover] = []
+    listed, tally = list[Leftover](), Tally(on_progress)
     for partition in _partitions(log, table):
-        with closing(Leftovers(log, partition)) as leftovers:
+        with closing(Leftovers(log, partition, tally=tally)) as leftovers:
             found = [one for one in leftovers.find(table) if one.since_ms <= newest]
             listed += found
             if client is not None:
                 leftovers.remove(found, client, on_removed=on_removed)
     if table is None and log.genesis().tables_root:
-        with closing(IcebergLeftovers(log)) as iceberg:
+        with closing(IcebergLeftovers(log, tally=tally)) as iceberg:
             of_iceberg = [one for one, _ in iceberg.find() if one.since_ms <= newest]
             listed += of_iceberg
             if client is not None and of_iceberg:

@@ -14,6 +14,7 @@ from commitlog.model.operations import AlterProperties
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles
+from consumers.runtime.progress import SILENT, Tally
 from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
 from consumers.tools.leftover import Leftover, said
 from consumers.tools.orphans import CATCH_UP_SECONDS
@@ -40,10 +41,12 @@ def standing_tables(client: CommitLog) -> Iterator[IcebergDescription]:
 class IcebergLeftovers:
     """Follows the outcomes of all partitions of a log with a tables root; close it."""
 
-    def __init__(self, log: Log, orphans: IcebergOrphans | None = None) -> None:
+    def __init__(
+        self, log: Log, orphans: IcebergOrphans | None = None, tally: Tally = SILENT
+    ) -> None:
         """Begin before the first record, or go on with `orphans`, which somebody else closes."""
         self._files = IcebergFiles(log.genesis().tables_root)
-        self._orphans = orphans or IcebergOrphans(log, self._files.root)
+        self._orphans = orphans or IcebergOrphans(log, self._files.root, tally)
         self._owns = orphans is None
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, contents
 from consumers.partition.obstacles import MARK
 from consumers.runtime.places import MARKS, logs_above
+from consumers.runtime.progress import SILENT, Tally
 from consumers.tools.file_ledger import Why
 from consumers.tools.iceberg_metadata import OURS, older_metadata
 from consumers.tools.iceberg_named import NamedFiles
@@ -70,11 +71,11 @@ class Orphan:
 class IcebergOrphans:
     """Follows the outcomes of all partitions; close it."""
 
-    def __init__(self, log: Log, tables_root: str) -> None:
-        """Begin before the first record."""
+    def __init__(self, log: Log, tables_root: str, tally: Tally = SILENT) -> None:
+        """Begin before the first record; `tally` tells how far a look is."""
         self._files = IcebergFiles(tables_root)
         self._log_id = log.genesis().log_id
-        self._reached = Reached(self._files)
+        self._reached = Reached(self._files, tally)
         self._named = NamedFiles(log)
         self._notes = Notes(tables_root, self._log_id)
         self._noticed: Noticed | None = None

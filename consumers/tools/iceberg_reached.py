@@ -26,6 +26,7 @@ from consumers.partition.iceberg_files import (
     named_by,
     plain_place,
 )
+from consumers.runtime.progress import Tally
 
 
 class Kind(Enum):
@@ -104,8 +105,8 @@ def _any_within(numbers: list[int], first: int, last: int) -> bool:
 class Reached:
     """Remembers what was read."""
 
-    def __init__(self, files: IcebergFiles) -> None:
-        self._files = files
+    def __init__(self, files: IcebergFiles, tally: Tally) -> None:
+        self._files, self._tally = files, tally
         self._lives: dict[tuple[str, str], _Life] = {}
         """By the UUIDs and locations of tables."""
         self._numbers: dict[str, tuple[tuple[str, str], int]] = {}
@@ -141,7 +142,7 @@ class Reached:
         self.files = set()
         unread: dict[str, Exception] = {}
         numbers: dict[str, tuple[tuple[str, str], int]] = {}
-        for place in places:
+        for place in self._tally.of("metadata files read", places, each=10):
             number = self._numbers.get(place)
             if number is None:
                 try:
@@ -203,10 +204,10 @@ class Reached:
                 self._missing.add(place)
             return found
 
-        for place in named[Kind.LIST]:
+        for place in self._tally.of("manifest lists read", named[Kind.LIST], each=100):
             lists[place] = self._lists.get(place) or tuple(read(place, manifest_paths))
             named[Kind.MANIFEST].update(lists[place])
-        for place in named[Kind.MANIFEST]:
+        for place in self._tally.of("manifests read", named[Kind.MANIFEST], each=100):
             manifests[place] = self._manifests.get(place) or hashes(read(place, data_paths))
         self._lists, self._manifests = lists, manifests
         self._missing.intersection_update((*lists, *manifests))

@@ -29,10 +29,7 @@ from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.reading import read_on
 from commitlog.adapters.storage import FileFound, store_for
 from commitlog.client.names import like_known
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    decode_manifest,
-)
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, NoSuchTable
@@ -43,6 +40,7 @@ from commitlog.ports import Log
 from consumers.partition.events import Event
 from consumers.partition.follower import Follower
 from consumers.partition.table_files import QUARANTINE
+from consumers.runtime.progress import SILENT, Tally
 from consumers.tools.branch_files import (
     TREE,
     branch_names,
@@ -78,12 +76,17 @@ logger = logging.getLogger(__name__)
 class Leftovers:
     """Unneeded files of the tables in one partition. Reads the whole partition; close it."""
 
-    def __init__(self, log: Log, partition: int, *, clock: Callable[[], float] = time.time) -> None:
-        """Read the log to its present end."""
-        self._clock, self._log, self._partition = clock, log, partition
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        clock: Callable[[], float] = time.time,
+        tally: Tally = SILENT,
+    ) -> None:
+        """Read the log to its present end; `tally` tells how far that and the looks are."""
+        self._clock, self._log, self._partition, self._tally = clock, log, partition, tally
         self.taken = Counter[tuple[str, bool]]()
-        """Bytes on a disk of files by incarnation: its newest version needs them, or (False) only
-        others."""
+        """Bytes on a disk by incarnation: its newest version needs them, or (False) others."""
         self._turns = Turns(LIST_SECONDS)
         self._unlisted: set[str] = set()
         """Incarnations of tables whose stores failed or hung when they were to list their files."""
@@ -114,13 +117,12 @@ class Leftovers:
             self._begin()
         lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]
         if table is not None and not lives:
-            names = {one.name for one in self._ledger.lives.values()}
-            hint = like_known(table, names)
+            hint = like_known(table, {one.name for one in self._ledger.lives.values()})
             raise NoSuchTable(f"the log has no Lance table {table!r}.", hint=hint)
         lives = [one for one in lives if not self._ended.is_over(one)]
         # The files first: one that is there now is named later, if anybody names it.
         listed = {}
-        for life in lives:
+        for life in self._tally.of("tables listed", lives, each=1):
             with _apart(life, is_only=table is not None):
                 listed[life.incarnation] = self._turns.take(life.incarnation, partial(_files, life))
         self._unlisted = {life.incarnation for life in lives} - listed.keys()
@@ -285,7 +287,7 @@ class Leftovers:
         """Read to the log's present end: what is decided, and what may be yet."""
 
         def take(events: list[Event]) -> None:
-            for event in events:
+            for event in self._tally.of("changes read", events):
                 self._ledger.take(event)
 
         self._follower.catch_up(CATCH_UP_SECONDS, take)
