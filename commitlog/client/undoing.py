@@ -303,7 +303,9 @@ class UndoesChanges(Host):
                 if store.size(path) >= 0:
                     return path, decode_manifest(store.read(path))[0]
             if is_written:
-                raise _removed(life, f"the manifest of version {life.version} isn't there")
+                missing = f"the manifest of version {life.version} isn't there"
+                why = "it was never written if the store was away at the drop, and for long"
+                raise _removed(life, f"{missing} ({why})")
             written = int(runtime.request(partition, "status")["written_sequence"])
             is_written = written >= life.dropped_at
             if not is_written and time.monotonic() >= deadline:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from commitlog.core.decisions import ENDS, Change
+from commitlog.core.decisions import Change
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
 from commitlog.model.operations import target
@@ -43,15 +43,15 @@ class Event:
     def awaits_files(self) -> bool:
         """Whether it names versions whose files come after the outcome, as Iceberg's don't.
 
-        An answer to a duplicate names the versions of the first commit. The end of a table names
-        none: who drops one whose store is away doesn't wait for it.
+        An answer to a duplicate names the versions of the first commit. Other changes of a table
+        name none: who drops, renames or holds one whose store is away doesn't wait for it.
         """
         if self.outcome.status is not Status.COMMITTED:
             return False
         if self.outcome.answers is not None:
             return bool(versions_of(self.outcome))
         for change in self.changes:  # noqa: SIM110 - a generator's frames cost more than this
-            if change.iceberg is None and change.kind not in ENDS:
+            if change.delta is not None or change.deleted:
                 return True
         return False
 

@@ -70,7 +70,7 @@ class Readable:
         return all(written.get(name, version) >= version for name, version in versions)
 
     def when(self, versions: tuple[Version, ...], reply: Reply[None], deadline: float) -> None:
-        """Answer once all versions have their files; refuse at the deadline."""
+        """Answer once all versions have their files; refuse by TimeoutError at the deadline."""
         if self.has(versions):
             reply.give(None)
             return
@@ -86,11 +86,7 @@ class Readable:
         for incarnation, waiters in list(self._by_incarnation.items()):
             for waiter in waiters:
                 if waiter.deadline <= now:
-                    waiter.reply.refuse(
-                        Unavailable(
-                            "its manifest is not written yet; see the committer's log for why"
-                        )
-                    )
+                    waiter.reply.refuse(TimeoutError("its manifest is not written yet"))
             self._keep(incarnation, [w for w in waiters if not w.reply.is_given])
 
     def close(self) -> None:

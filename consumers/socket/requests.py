@@ -147,11 +147,13 @@ class Requests:
         if session is None or not session.mailbox.runs_here():
             return False
         if method in LOOKUPS:
-            is_held = params.get("readable")
-            awaited = awaited_by(head_of(session, params), params) if is_held else ()
+            head = head_of(session, params) if params.get("readable") else None
+            awaited = awaited_by(head, params) if head is not None else ()
 
             def look(_: None, error: BaseException | None) -> None:
                 try:
+                    if head is not None and isinstance(error, TimeoutError):
+                        raise _unwritten(head, params)
                     if error is not None:
                         raise error
                     found = LOOKUPS[method](session, params)
@@ -314,11 +316,7 @@ class Requests:
         try:
             await pending.result(FILES_SECONDS)
         except TimeoutError:
-            version = params.get("version") or head.version
-            raise Unavailable(
-                f"version {version} of {format_table_id(head.table)} has no manifest"
-                f" after {FILES_SECONDS:g} s; see the committer's log for what its store says"
-            ) from None
+            raise _unwritten(head, params) from None
         return head
 
     async def _materialize(self, params: Params) -> dict[str, Any]:
@@ -375,6 +373,14 @@ class Requests:
             found = await _worker(partial(_look, observer, looks))
             observed.update(zip(looks, found, strict=True))
         return step.outcome
+
+
+def _unwritten(head: Head, params: Params) -> Unavailable:
+    """Return what is answered to who has waited for a version's file."""
+    return Unavailable(
+        f"version {params.get('version') or head.version} of {format_table_id(head.table)} has no"
+        f" manifest after {FILES_SECONDS:g} s; see the committer's log for what its store says"
+    )
 
 
 def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:

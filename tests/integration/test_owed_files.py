@@ -32,6 +32,7 @@ from consumers.partition.old_versions import OldVersions
 from consumers.partition.past_outcomes import PastOutcomes
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
+from consumers.socket import requests
 from consumers.tools import upgrade
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -343,10 +344,15 @@ def test_a_branch_is_found_once_its_store_is_back(running: Service, away: Away) 
 
 
 def test_a_table_is_dropped_while_its_store_is_away_and_comes_back_with_it(
-    running: Service, away: Away
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away.tables = {"slow"}
     append(running, "slow", 2)
+    monkeypatch.setattr(requests, "FILES_SECONDS", 0.1)
+    with pytest.raises(Unavailable, match=r"version 2 of slow has no manifest after 0.1 s"):
+        running.client.describe(("slow",), fresh=True, readable=True)
+    running.client.hold("held", "slow", timeout=5)
+    assert running.client.release("held", timeout=5) is not None
     assert running.client.drop_table("slow") is not None
     with pytest.raises(Unavailable, match=r"version 2 of slow has no .* not written yet.* undrop"):
         running.client.undrop("slow", timeout=0.1)

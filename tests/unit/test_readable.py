@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from commitlog.errors import Unavailable
 from consumers.partition import readable as module
 from consumers.partition.events import Version
 from consumers.partition.mailbox import Reply
@@ -55,7 +54,7 @@ def test_deadlines_are_looked_at_at_times_not_with_each_commit() -> None:
     assert not heard
     readable.tick(1.0 + module.TICK_SECONDS)
     [error] = heard
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, TimeoutError)
 
 
 def test_who_begins_to_wait_while_others_are_told_is_told_too() -> None:
