@@ -31,6 +31,9 @@ from commitlog.spark.versions import TableVersions, VersionWanted, standing
 
 PARTITION_BYTES = 128 * 1024**2
 """What Spark reads in one task of other files, too."""
+OPEN_BYTES = PARTITION_BYTES // 256
+"""What opening a fragment is counted as, so that a task has 256 at most: of thousands with a row
+each, one task read all, while the others had nothing to do."""
 BATCH_BYTES = 64 * 1024**2
 """What a batch has at most, but for one row: the JVM would have no room for thousands of images."""
 TOO_MUCH_TEXT = "Offset overflow"
@@ -158,8 +161,9 @@ def predicate_of(options: ReadOptions, dataset: lance.LanceDataset) -> str | Non
 
 
 def size_of(fragment: FragmentMetadata) -> tuple[int, int]:
-    """Return a fragment's rows, deleted ones included, and the bytes of its files."""
-    return fragment.physical_rows, sum(file.file_size_bytes or 0 for file in fragment.files)
+    """Return a fragment's rows, deleted ones included, and its bytes and what opening it costs."""
+    size = sum(file.file_size_bytes or 0 for file in fragment.files)
+    return fragment.physical_rows, size + OPEN_BYTES
 
 
 def grouped(

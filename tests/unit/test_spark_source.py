@@ -23,7 +23,7 @@ from commitlog.model.operations import DeclareTable
 from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_changes, parse_read
-from commitlog.spark.source import TableReader, fitting, grouped, table_schema
+from commitlog.spark.source import PARTITION_BYTES, TableReader, fitting, grouped, table_schema
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, Service, rows
 
@@ -309,7 +309,9 @@ def test_a_table_that_is_only_declared_is_neither_read_nor_written(
             use()
 
 
-def test_small_fragments_are_one_tasks(world: Service) -> None:
+def test_small_fragments_are_one_tasks(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless there are many: one task read a table of 20,000 fragments with a row each."""
+
     def parts(**given: str) -> list[tuple[int, ...]]:
         wanted = options(**given)
         reader = TableReader(wanted, StructType(), lambda _: world.client)
@@ -320,6 +322,9 @@ def test_small_fragments_are_one_tasks(world: Service) -> None:
     for _ in range(5):
         world.client.append(TABLE, rows(1, 2))
     assert parts() == [(0, 1, 2, 3, 4)]
+    monkeypatch.setattr("commitlog.spark.source.OPEN_BYTES", PARTITION_BYTES // 3)
+    assert parts() == [(0, 1), (2, 3), (4,)]
+    monkeypatch.undo()
     assert parts(rowsPerPartition="5") == [(0, 1), (2, 3), (4,)]
     assert parts(rowsPerPartition="1") == [(0,), (1,), (2,), (3,), (4,)]
     assert read(world, columns="id", rowsPerPartition="5") == [{"id": 1}, {"id": 2}] * 5
