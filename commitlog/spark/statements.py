@@ -32,7 +32,7 @@ _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 _DELTA = "DeltaCatalog"
 _CHANGES = ("ALTER TABLE", "COMMENT ON")
 _NOT_WHOLE = ("UNSUPPORTED_FEATURE", "NON_PARTITION_COLUMN")
-_TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
+TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
 MAKE_IT = (
     "Make the table in the log (`CommitLog.create_table`), then CREATE TABLE … USING commitlog"
     " OPTIONS (…) without columns; INSERT INTO adds rows"
@@ -208,7 +208,7 @@ def _refuse_creation(session: SparkSession, statement: str, *, has_columns: bool
 
 def _explained(session: SparkSession, text: str, error: PySparkException) -> NotInSql | None:
     """Return what to say instead of Spark's refusal; None if it isn't about a table of ours."""
-    if error.getCondition() == _TIME_TRAVEL:
+    if error.getCondition() == TIME_TRAVEL:
         name = (error.getMessageParameters() or {}).get("relationId")
         statement, advice = "VERSION AS OF and TIMESTAMP AS OF", _AS_OF
     elif other := _OTHERS.match(text):

@@ -1,8 +1,9 @@
 """Methods of data frames that Spark answers itself, as `statements` does for SQL.
 
 `saveAsTable`, `toTable` and `writeTo(…).create()` would write the rows and leave a name in Spark's
-catalog that cannot be used; streams would drop what `partitionBy` says, and continuous ones their
-rows. All of it is refused before it runs. Where Spark refuses, the error says what to use instead.
+catalog that cannot be used; without a format, some would make the name of a table of the log one of
+Parquet; streams would drop what `partitionBy` says, and continuous ones their rows. All of it is
+refused before it runs. Where Spark refuses, the error says what to use instead.
 A write into a name of SQL's `CREATE TABLE` for which Spark hands over no options is done again with
 those of the table.
 """
@@ -16,15 +17,20 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.functions import lit
-from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
+from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter, DataFrameWriterV2
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from commitlog.spark.sql_tables import NO_OPTIONS
-from commitlog.spark.statements import FORMAT, MAKE_IT, NotInSql, is_ours, options_of
+from commitlog.spark.statements import FORMAT, MAKE_IT, TIME_TRAVEL, NotInSql, is_ours, options_of
 
 _NOTED = "_commitlog_noted"
 _SAVE = "Write with .format('commitlog'), option 'table' and .save(), or .start() of a stream"
 _MERGE = "Use `commitlog.spark.merge`"
+_STATIC = (
+    "Set spark.sql.sources.partitionOverwriteMode=static, which replaces all rows: tables of the"
+    " log have no partitions. To replace some, use `CommitLog.delete` and append, or"
+    " `commitlog.spark.merge`"
+)
 _SOME = "Use `CommitLog.delete` and append, or `commitlog.spark.merge`; .overwrite(lit(True)) works"
 
 Method = Callable[..., Any]
@@ -52,6 +58,7 @@ def check_writers() -> None:
     for name in ("append", "overwrite", "overwritePartitions"):
         _wrap(DataFrameWriterV2, name, _writing)
     _wrap(DataFrame, "writeTo", _write_to)
+    _wrap(DataFrameReader, "table", _read_table)
     _wrap(DataFrame, "mergeInto", _merge_into)
 
 
@@ -117,6 +124,8 @@ def _save_as_table(plain: Method, writer: Any, name: str, *args: Any, **options:
     session = writer._df.sparkSession
     if _is_format(writer) and (mode == "overwrite" or not session.catalog.tableExists(name)):
         _refuse_name("saveAsTable", name)
+    if mode == "overwrite":
+        _check_format(writer, session, "saveAsTable", name)
     return _with_options(writer, name, functools.partial(plain, writer, name, *args, **options))
 
 
@@ -124,6 +133,11 @@ def _insert_into(plain: Method, writer: Any, tableName: str, overwrite: Any = No
     try:
         return plain(writer, tableName, overwrite)
     except PySparkException as error:
+        if _is_unsupported(error) and is_ours(writer._spark, tableName):
+            raise NotInSql(
+                f"insertInto cannot replace partitions of the table {tableName} of the log",
+                field="partitionOverwriteMode", value=tableName, advice=_STATIC,
+            ) from error  # fmt: skip
         options = options_of(writer._spark, tableName) if NO_OPTIONS in str(error) else {}
         if not options:
             raise
@@ -154,6 +168,8 @@ def _creating(name: str) -> Method:
     def method(plain: Method, writer: Any) -> Any:
         if _is_format(writer):
             _refuse_name(f"writeTo(…).{name}", _noted(writer).get("table", ""))
+        if name != "create":
+            _check_format(writer, writer._spark, f"writeTo(…).{name}", _noted(writer)["table"])
         return plain(writer)
 
     return method
@@ -164,9 +180,7 @@ def _writing(plain: Method, writer: Any, *condition: Any) -> Any:
     try:
         return _with_options(writer, table, functools.partial(plain, writer, *condition))
     except PySparkException as error:
-        if "UNSUPPORTED_FEATURE" not in str(error.getCondition()) or not is_ours(
-            writer._spark, table
-        ):
+        if not _is_unsupported(error) or not is_ours(writer._spark, table):
             raise
         raise NotInSql(
             f"writeTo(…).{plain.__name__} cannot replace a part of the table {table} of"
@@ -182,6 +196,36 @@ def _merge_into(plain: Method, frame: Any, table: str, *args: Any, **options: An
             value=table, advice=_MERGE,
         )  # fmt: skip
     return plain(frame, table, *args, **options)
+
+
+def _read_table(plain: Method, reader: Any, tableName: str) -> Any:  # noqa: N803
+    try:
+        return plain(reader, tableName)
+    except PySparkException as error:
+        if error.getCondition() != TIME_TRAVEL or not is_ours(reader._spark, tableName):
+            raise
+        raise NotInSql(
+            f"read.table does not read the table {tableName} of the log at a version",
+            field="table", value=tableName,
+            advice="Use read.format('commitlog') with the same options, option 'table' and .load()",
+        ) from error  # fmt: skip
+
+
+def _is_unsupported(error: PySparkException) -> bool:
+    return "UNSUPPORTED_FEATURE" in str(error.getCondition())
+
+
+def _check_format(writer: Any, session: Any, method: str, name: str) -> None:
+    """Refuse to make a name of a table of the log one of Spark's default format, unasked."""
+    if _noted(writer).get("format") or not is_ours(session, name):
+        return
+    kind = session.conf.get("spark.sql.sources.default")
+    raise NotInSql(
+        f"{method} without a format would make {name!r} a table of format {kind}, and leave the"
+        " table of the log as it is", field=method, value=name,
+        advice=f"To replace its rows, use write.insertInto({name!r}, overwrite=True). To give the"
+        f" name away, call .format({kind!r}), or .using({kind!r})",
+    )  # fmt: skip
 
 
 def _with_options(writer: Any, table: str, write: Callable[[], Any]) -> Any:

@@ -313,6 +313,27 @@ def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
     assert sql(f"SELECT * FROM plain_{sql.name}") == [("b", 2)]
 
 
+def test_what_delta_and_iceberg_have_by_the_tables_name_is_refused(sql: Sql) -> None:
+    """Without a format, Spark made the name a Parquet table, and wrote the rows into that."""
+    sql.create()
+    sql.session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    frame = sql.session.createDataFrame([(2, "b")], "id long, name string")
+    refused: dict[str, Callable[[], object]] = {
+        "would make 'orders.*' a table of format parquet": lambda: frame.write.mode(
+            "overwrite"
+        ).saveAsTable(sql.name),
+        r"createOrReplace without a format": lambda: frame.writeTo(sql.name).createOrReplace(),
+        "partitionOverwriteMode=static": lambda: frame.write.insertInto(sql.name, overwrite=True),
+        "not read the table .* at a version": lambda: sql.session.read.option(
+            "versionAsOf", 1
+        ).table(sql.name),
+    }
+    for says, use in refused.items():
+        with pytest.raises(NotInSql, match=says):
+            use()
+    assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
+
+
 def test_statements_about_other_tables_are_sparks(sql: Sql) -> None:
     """A table of another format may have columns of ours, with the options that they keep."""
     sql.create()
