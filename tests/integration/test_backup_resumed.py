@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
+from consumers.runtime.config import load
 from consumers.tools.backup import writer
 from consumers.tools.backup.check import check
+from consumers.tools.backup.restore import restore
 from consumers.tools.backup.saved import Backup, Store
 from consumers.tools.backup.writer import back_up
 from tests.service import Service, rows, service
@@ -78,3 +81,17 @@ def test_the_progress_of_a_backup_names_records_as_they_are_copied(
     assert told["transactions"][-1] == done.transactions
     assert len(told["outcomes"]) > 1
     assert len(told["transactions"]) > 1
+
+
+@pytest.mark.broker
+def test_a_restore_shows_records_as_it_puts_them_back_and_compares_them(
+    tmp_path: Path,
+) -> None:
+    place, told = str(tmp_path / "backup"), dict[str, int]()
+    with service(tmp_path / "home") as running:
+        running.client.create_table("shop$orders", rows().schema)
+        back_up(log_of(running), place, None)
+    shutil.rmtree(tmp_path / "home")
+    there = load({"root": tmp_path / "home"})
+    restore(place, there, on_progress=lambda kind, done: told.update({kind: done}))
+    assert told["records put back"] == told["records compared"] > 2

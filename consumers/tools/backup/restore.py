@@ -31,7 +31,7 @@ from consumers.broker.home import Home
 from consumers.runtime.config import Config
 from consumers.runtime.locks import taken
 from consumers.runtime.places import MARKS
-from consumers.runtime.progress import OnCount, untold
+from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, made
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
@@ -141,7 +141,7 @@ def _fill(
     root, source = config.need_root(), store_for(place)
     files = files_of(source, backup).values()
     _files(files, ARCHIVE, str(root / ARCHIVE), place, heads, done, on_progress)
-    archives = archives_of(root / ARCHIVE, ends)
+    archives, tally = archives_of(root / ARCHIVE, ends), Tally(on_progress)
     with _cluster(config, root, backup) as servers:
         settings = ClientSettings(servers, config.kafka)
         with contextlib.closing(KafkaLog(settings, backup.log, 60.0)) as log:
@@ -152,8 +152,8 @@ def _fill(
             for saved in backup.partitions:
                 number = saved.partition
                 to = None if is_filled else topics
-                _put(to, log, source, saved, ends[number], archives.get(number), done)
-                on_progress("transactions", done.transactions)
+                archive = archives.get(number)
+                _put(to, log, source, saved, ends[number], archive, done, tally)
             if config.bootstrap_servers:
                 _arrive(settings, log, backup, ends.values())
             topics.finish()
@@ -294,6 +294,7 @@ def _put(
     end: RestorePoint,
     archive: Archive | None,
     done: Restored,
+    tally: Tally,
 ) -> None:
     """Put one partition's records back, and read them again."""
     for is_transactions, found in (
@@ -304,7 +305,7 @@ def _put(
         if topics is None or not topics.is_new(is_transactions=is_transactions):
             start = end_of_topic(log, saved.partition, is_transactions)
         # A restore that was killed left the first ones; what they are is compared below.
-        left = (one for one in sent if one.offset >= start)
+        left = tally.of("records put back", (one for one in sent if one.offset >= start))
         if topics is not None:
             topics.put(saved.partition, left, is_transactions=is_transactions, start=start)
         for _ in left:
@@ -314,7 +315,7 @@ def _put(
             for one in records_of(log, saved.partition, is_transactions=is_transactions)
             if not (is_transactions and one.value is None and one.offset not in sent.empty)
         )
-        for _ in again:
+        for _ in tally.of("records compared", again):
             pass
         if (again.count, again.hexdigest) != (sent.count, sent.hexdigest):
             kind = "transactions" if is_transactions else "outcomes"
