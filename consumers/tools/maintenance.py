@@ -24,7 +24,7 @@ from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.client.upkeep import RewriteGroups
 from commitlog.core.tables.lance_tables import VersionRanges
-from commitlog.errors import CommitLogError, NoSuchTable
+from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
 from commitlog.ports import Log
 from consumers.tools.guard_tag import keep_guard
 from consumers.tools.maintenance_policy import Policies
@@ -86,6 +86,7 @@ class Maintenance:
         """By incarnation: when it is looked at again, whether it has changed or not."""
         self._looked: dict[str, tuple[int, int]] = {}
         """By table: the version that was looked at last, and the bytes of its data files."""
+        self._failing: set[str] = set()
         self._tried: dict[str, int] = {}
         """By table: its version as of the last look, even if that failed: that isn't busy."""
         self._rested_at: list[int] | None = None
@@ -142,7 +143,9 @@ class Maintenance:
         """Look at each table that changed, or at some, and do what is due; return the acts."""
         acts: list[Act] = []
         stop = stop or threading.Event()
-        before = self._decided()
+        statuses = self._statuses()
+        before = [one["sequence"] for one in statuses]
+        self._failing = {name for one in statuses for name in one.get("failing_tables", ())}
         tables = self._log.tables() if only is None else self._named(only)
         if self._policies.refresh():
             self._seen.clear()
@@ -180,7 +183,7 @@ class Maintenance:
 
     def _is_at_rest(self) -> bool:
         """Return True if nothing was decided since nothing was left to do, and no time is over."""
-        if self._rested_at != self._decided():
+        if self._rested_at != [one["sequence"] for one in self._statuses()]:
             return False
         return min(self._due.values(), default=math.inf) > time.monotonic()
 
@@ -188,10 +191,10 @@ class Maintenance:
         """Return True if nothing was left to do as of a table's present state."""
         return info.version < 1 or self._seen.get(info.incarnation) == _state_of(info)
 
-    def _decided(self) -> list[int]:
-        """Return by partition how many outcomes its leader has."""
+    def _statuses(self) -> list[dict[str, Any]]:
+        """Return what each leader says of its partition at present."""
         runtime = self._log.runtime()
-        return [runtime.request(one, "status")["sequence"] for one in range(runtime.partitions)]
+        return [runtime.request(one, "status") for one in range(runtime.partitions)]
 
     def _named(self, names: Iterable[str]) -> list[TableInfo]:
         """Describe some tables: to describe thousands takes a busy leader a third of a second."""
@@ -238,6 +241,9 @@ class Maintenance:
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []
         policy = self._policies.of(info)
+        if policy.mode == "on" and info.name in self._failing:
+            # To read it would mean to wait for them, in vain, while other tables wait.
+            raise Unavailable("its files can't be written; the committer's log says why")
         due = self._acts.due(info, policy) if policy.mode == "on" else ()
         acts = done(due, self._on_act, dry_run=dry_run, results=results)
         if not dry_run and policy.mode == "on":

@@ -80,6 +80,7 @@ class Leftovers:
         self,
         log: Log,
         partition: int,
+        *,
         clock: Callable[[], float] = time.time,
         tally: Tally = SILENT,
     ) -> None:
@@ -97,8 +98,7 @@ class Leftovers:
     def _begin(self) -> None:
         """Read the log from its beginning."""
         genesis = self._log.genesis(self._partition)
-        self._machine = Machine(genesis)
-        self._ledger, self._ended = FileLedger(), EndedTables()
+        self._machine, self._ledger, self._ended = Machine(genesis), FileLedger(), EndedTables()
         self._follower = Follower(self._log, genesis, self._machine, Replica())
         self._read()
 

@@ -36,7 +36,7 @@ def test_members_of_gzip_follow_each_other(step: int, size: int) -> None:
     assert asyncio.run(read()) == body
 
 
-@pytest.mark.parametrize("rest", [b"no gzip", gzip.compress(b"{}")[:-1], b"\x1f"])
+@pytest.mark.parametrize("rest", [b"no gzip", gzip.compress(b"{}", mtime=0)[:-1], b"\x1f"])
 def test_what_follows_a_member_of_gzip_is_another_whole_one(world: World, rest: bytes) -> None:
     headers = {"Content-Encoding": "gzip"}
     sent = gzip.compress(b"{}") + rest

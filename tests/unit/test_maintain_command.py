@@ -193,6 +193,24 @@ def test_a_table_whose_look_failed_is_looked_at_again_though_nothing_is_decided(
     assert not maintenance._is_at_rest()
 
 
+def test_a_table_whose_files_are_missing_keeps_no_other_waiting(
+    made: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for table in ("away", "there"):
+        made.client.create_table(table, SCHEMA)
+        made.client.append(table, rows(0))
+    session = made.running[0].committer._session
+    assert session is not None
+    session.failing_tables = ("away",)
+    due = Mock(return_value=())
+    monkeypatch.setattr(table_acts.TableActs, "due", due)
+    maintenance = Maintenance(made.client)
+    maintenance.look()
+    assert [call.args[0].name for call in due.call_args_list] == ["there"]
+    assert "away was left for later: its files can't be written" in caplog.text
+    assert not maintenance._is_at_rest()
+
+
 def test_a_table_at_rest_is_looked_at_once_its_properties_change(made: Service) -> None:
     made.client.create_table("t", SCHEMA)
     for number in range(16):
