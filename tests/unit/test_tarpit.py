@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.remote import says_that_it_exists
 from consumers.servers.observing import Observe
 from consumers.servers.security import tarpit
+from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.security.tarpit import (
@@ -23,6 +26,7 @@ from consumers.servers.security.tarpit import (
     REQUEST_BYTES,
     Tarpit,
 )
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import World, numbers
 from tests.waiting import Clock
 
@@ -239,14 +243,25 @@ def test_a_server_that_ends_tells_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert not pit.held
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
 def test_that_a_table_exists_is_an_ordinary_answer_to_lancedb_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_guarded: bool
 ) -> None:
     """Its client takes 409 for something else, so it gets 400, and goes on with `exist_ok`."""
     monkeypatch.setattr(tarpit, "BURST", 0.0)
-    world = World(tmp_path)
+    headers, settings = {}, ServerSettings()
+    if is_guarded:
+        key = "alice-0123456789abcdef"
+        shown = f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+        (tmp_path / "access.toml").write_text(
+            f'keys.alice = "{shown}"\n[[grants]]\nto = "alice"\non = "$"\ncan = "admin"\n'
+        )
+        headers = {"x-api-key": key}
+        settings = ServerSettings(security=Security(AccessFile(tmp_path / "access.toml")))
+    world = World(tmp_path, server=settings)
+    create = partial(world.rows, rows=numbers(0, 3), headers=headers)
     try:
-        assert world.rows("/v1/table/t/create/", numbers(0, 3))[0] == 200
+        assert create("/v1/table/t/create/")[0] == 200
         asked: list[int] = []
 
         def seconds(pit: Tarpit, client: str, received_bytes: int) -> float:
@@ -254,9 +269,9 @@ def test_that_a_table_exists_is_an_ordinary_answer_to_lancedb_too(
             return 0.0
 
         monkeypatch.setattr(Tarpit, "seconds", seconds)
-        assert world.rows("/v1/table/t/create/", numbers(0, 3))[0] == 400
+        assert create("/v1/table/t/create/")[0] == 400
         assert not asked
-        assert world.rows("/v1/table/t/create/?mode=none", numbers(0, 3))[0] == 400
+        assert create("/v1/table/t/create/?mode=none")[0] == 400
         assert len(asked) == 1
         assert not says_that_it_exists(b""), "the answer to a client that left"
     finally:
