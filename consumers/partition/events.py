@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from commitlog.core.decisions import Change
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.tables.branch_names import FOLDER
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
 from commitlog.model.operations import target
@@ -44,16 +45,24 @@ class Event:
         """Whether it names versions whose files come after the outcome, as Iceberg's don't.
 
         An answer to a duplicate names the versions of the first commit. Other changes of a table
-        name none: who drops, renames or holds one whose store is away doesn't wait for it.
+        name none: who drops, renames or holds one whose store is away doesn't wait for it. But who
+        deregisters a table continues from its files, and Lance itself lists branches by theirs.
         """
         if self.outcome.status is not Status.COMMITTED:
             return False
         if self.outcome.answers is not None:
             return bool(versions_of(self.outcome))
         for change in self.changes:  # noqa: SIM110 - a generator's frames cost more than this
-            if change.delta is not None or change.deleted:
+            if change.delta is not None or change.deleted or _leaves_files(change):
                 return True
         return False
+
+
+def _leaves_files(change: Change) -> bool:
+    """Return True if a table's end is to be seen in its files, or leaves them to somebody else."""
+    if change.kind is ChangeKind.DEREGISTERED:
+        return change.iceberg is None
+    return change.kind is ChangeKind.DROPPED and FOLDER in change.location
 
 
 Version = tuple[str, int]

@@ -20,8 +20,13 @@ import pytest
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name, parse_manifest_name
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable
-from commitlog.model.operations import DeleteTableVersions, DropTable, RenameTable
+from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
+from commitlog.model.operations import (
+    DeleteTableVersions,
+    DeregisterTable,
+    DropTable,
+    RenameTable,
+)
 from commitlog.model.table import Policy
 from consumers.commands.exit_codes import in_one_line
 from consumers.partition import leader_checks, owed_writer, table_writer
@@ -341,6 +346,27 @@ def test_a_branch_is_found_once_its_store_is_back(running: Service, away: Away) 
     table = lance.dataset(str(running.location("slow")))
     assert list(table.branches.list()) == ["dev"]
     assert ids_of(table.checkout_version(("dev", None))) == [2, 3, 9]
+
+
+def test_a_deregistered_table_and_a_dropped_branch_are_told_of_once_the_files_say_so(
+    running: Service, away: Away
+) -> None:
+    client = running.client
+    home = running.location("slow")
+    clone = lance.LanceOperation.Clone(True, None, 1, str(home), "dev")
+    client.submit("slow@dev", clone).result(WAIT_SECONDS)
+    away.tables = {"slow"}
+    append(running, "slow@dev", 9)
+    append(running, "slow", 2)
+    for operation in (DropTable(("slow@dev",)), DeregisterTable(("slow",))):
+        ticket = client.submit(None, operation)
+        assert ticket.result(WAIT_SECONDS, wait="committed").status == "committed"
+        with pytest.raises(OutcomeUnknown):
+            ticket.result(0.1)
+    away.come_back()
+    assert ticket.result(WAIT_SECONDS).status == "committed"
+    assert ids_of(lance.dataset(str(home))) == [2], "whoever has it now goes on from there"
+    assert not lance.dataset(str(home)).branches.list()
 
 
 def test_a_table_is_dropped_while_its_store_is_away_and_comes_back_with_it(
