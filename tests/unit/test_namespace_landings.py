@@ -89,6 +89,15 @@ def lose(world: World, table: list[str], connection: Connection) -> dict[str, An
     return loser
 
 
+def restaged(loser: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return the offer of what was staged as version 2 as another version."""
+    again = loser["manifest_path"].replace(name_of(2), name_of(version))
+    state, transaction = decode_manifest(Path(f"/{loser['manifest_path']}").read_bytes())
+    state.version = version
+    size = Path(f"/{again}").write_bytes(encode_manifest(state, transaction))
+    return {**loser, "version": version, "manifest_path": again, "manifest_size": size}
+
+
 def test_a_stale_append_commits_at_its_first_try(world: World, table: list[str]) -> None:
     handles = [world.open(table) for _ in range(4)]
     before, world.faults.asked[:] = decided(world), []
@@ -164,17 +173,19 @@ def test_beside_another_server_a_late_append_is_refused(tmp_path: Path) -> None:
 
     The client told its user that it isn't known what became of an append that was committed.
     """
-    world = World(tmp_path, settings=Settings(is_alone=lambda: False))
-    table = ["t"]
+    alone = [True]
+    world, table = World(tmp_path, settings=Settings(is_alone=lambda: alone[0])), ["t"]
     world.write(table, numbers(0, 10))
     with closing(world), closing(Connection(world, table)) as its:
-        loser, winner = stage(world, table, 100), stage(world, table, 200)
-        assert world.post(path(table, "create"), winner)[0] == 200
-        status, body = its.post("create", loser)
+        late, landed = stage(world, table, 300), restaged(lose(world, table, its), 4)
+        alone[0] = False
+        assert its.post("create", landed)[0] == 303, "it was committed before the other one began"
+        assert its.path_of(4) == name_of(3)
+        status, body = its.post("create", late)
         assert (status, body["code"]) == (409, 14)
         stale = world.open(table, 1)
-        stale.insert(numbers(300, 305))  # it stages its rows once more, by itself
-        assert (stale.version, stale.count_rows()) == (3, 20)
+        stale.insert(numbers(400, 405))  # it stages its rows once more, by itself
+        assert (stale.version, stale.count_rows()) == (4, 25)
 
 
 def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table: list[str]) -> None:
@@ -183,10 +194,7 @@ def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table:
         assert second.path_of(2) == name_of(2)
         before = decided(world)
         # As Lance does that found another transaction: the same one, staged over what it read.
-        again = loser["manifest_path"].replace(name_of(2), name_of(4))
-        _restage(f"/{loser['manifest_path']}", f"/{again}", 4)
-        request = {**loser, "version": 4, "manifest_path": again}
-        request["manifest_size"] = os.path.getsize(f"/{again}")
+        request = restaged(loser, 4)
         status, body = second.post("create", request)
         assert (status, decided(world)) == (303, before), body
         assert first.path_of(4) == name_of(3), "both connections are its own"
@@ -380,14 +388,11 @@ def test_who_comes_back_is_told_on_any_connection_of_what_nobody_has(
 ) -> None:
     with closing(Connection(world, table)) as its, closing(Connection(world, table)) as new:
         loser = lose(world, table, its)
-        again = loser["manifest_path"].replace(name_of(2), name_of(4))
-        _restage(f"/{loser['manifest_path']}", f"/{again}", 4)
-        request = {**loser, "version": 4, "manifest_path": again}
-        request["manifest_size"] = os.path.getsize(f"/{again}")
+        request = restaged(loser, 4)
         assert new.post("describe", {"version": 4})[0] == 404
         assert its.post("create", request)[0] == 303
         assert new.path_of(4) == name_of(3)
-        os.remove(f"/{again}")
+        os.remove(f"/{request['manifest_path']}")
         assert new.path_of(4) == name_of(3)
         assert new.post("describe", {"version": 4})[0] == 404, "it has been told"
         assert new.post("describe", {"version": 5})[0] == 404
@@ -448,14 +453,6 @@ def test_stale_appends_to_a_table_with_a_key_commit(world: World) -> None:
         handle.insert(numbers(10 * number, 10 * number + 5))
     assert [handle.count_rows() for handle in handles] == [5, 10, 15]
     assert world.open(name).count_rows() == 15
-
-
-def _restage(old: str, new: str, version: int) -> None:
-    with open(old, "rb") as file:
-        state, transaction = decode_manifest(file.read())
-    state.version = version
-    with open(new, "wb") as file:
-        file.write(encode_manifest(state, transaction))
 
 
 def test_an_append_over_an_overwrite_is_refused(world: World, table: list[str]) -> None:

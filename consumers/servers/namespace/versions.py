@@ -126,8 +126,9 @@ def _create_version(
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
-    is_told = service.settings.is_alone() and service.older_clients.asks_what_landed(call)
-    if is_told and is_built_over_any_head(staged):
+    has_landed = service.landings.version_of(staged.transaction_id, info.incarnation) is not None
+    is_told = service.older_clients.asks_what_landed(call) and is_built_over_any_head(staged)
+    if is_told and (has_landed or service.settings.is_alone()):
         service.turns.wait(info.incarnation, client)
         return _create_over_head(service, call, info, staged)
     try:
