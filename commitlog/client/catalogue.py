@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -202,7 +203,8 @@ def change(
         # With `exist_ok` it may stand elsewhere.
         reach(outcome.results[0].location, storage_options)
     if schema is not None and outcome.results and found_standing(operation, outcome.results[0]):
-        _check_serves(tables.ask(log.runtime(), operation.table), schema, operation)
+        with suppress(NoSuchTable):  # dropped since: the creation found it, and that is the answer
+            _check_serves(tables.ask(log.runtime(), operation.table), schema, operation)
     return outcome
 
 

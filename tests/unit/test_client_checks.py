@@ -29,13 +29,13 @@ from commitlog import (
     WrongLog,
 )
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client import append_records
+from commitlog.client import append_records, catalogue
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.core.log.attribution import attributed
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import DropTable, LanceCommit
-from commitlog.model.records import Status, Transaction
+from commitlog.model.records import Status, Transaction, found_standing
 from tests.steered_leader import SCHEMA, SteeredLeader
 
 L = lance.LanceOperation
@@ -252,6 +252,16 @@ def test_a_standing_table_may_have_got_more_columns(client: CommitLog) -> None:
     assert client.create_table("a$t", SCHEMA, exist_ok=True).version == 3
     client.create_table("b", SCHEMA, primary_key="id")
     assert client.create_table("b", SCHEMA, exist_ok=True).version == 1
+
+
+def test_a_standing_table_may_be_dropped_before_it_is_looked_at(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(*asked: Any) -> bool:
+        return found_standing(*asked) and client.drop_table("a$t") is not None
+
+    monkeypatch.setattr(catalogue, "found_standing", found)
+    assert client.create_table("a$t", SCHEMA, exist_ok=True).status == "committed"
 
 
 @pytest.mark.parametrize(
