@@ -198,8 +198,9 @@ class LeaderChecks:
 
     @property
     def has_repaired(self) -> bool:
-        """Whether each head of this term has its file, as far as it can be made."""
-        return self._is_repaired or self._clock() >= self._looked_at + HANGS_SECONDS
+        """Whether each head has its file, as far as it can be made, or a store hung this term."""
+        self._is_repaired |= self._clock() >= self._looked_at + HANGS_SECONDS
+        return self._is_repaired
 
     def status(self) -> dict[str, Any]:
         """Return the numbers, for metrics and readiness; on the loop."""

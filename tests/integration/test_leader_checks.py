@@ -320,6 +320,20 @@ def test_the_oldest_undecided_transaction_is_timed() -> None:
     assert after(5) == 0
 
 
+def test_a_leader_that_was_ready_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop, which asks twice, told nobody if the next table's look began in between."""
+    clock, session = Clock(), Mock()
+    checks = leader_checks.LeaderChecks(MemoryLog(), 0, Mock(), clock=clock)
+    monkeypatch.setattr(leader_checks, "repair", lambda *_, **__: [])
+    session.mailbox.call.return_value.result.return_value = [(Mock(), 1)]
+    checks.repair(session)
+    assert not checks.has_repaired
+    clock.now += leader_checks.HANGS_SECONDS
+    assert checks.has_repaired
+    checks.repair(session)
+    assert checks.has_repaired
+
+
 def test_only_a_bug_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     watch = leader_checks.LeaderChecks(MemoryLog(), 0, Mock())
     for error in (Unavailable("the term is over"), OSError("the disk is away"), KeyError("a bug")):
