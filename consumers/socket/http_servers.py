@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 SILENT_SECONDS = 30.0
 """A server that asks no more for so long is gone; one that asked a moment ago may be."""
+SURE_SECONDS = 10.0
+"""By then all servers have asked a new leader, though it heard one of them first."""
 SERVERS_MAX = 1000
 
 
@@ -17,11 +19,14 @@ class HttpServers:
         """Know none; `now` tells the time."""
         self._now = now
         self._heard: dict[str, float] = {}
+        self._began = 0.0
 
     def count(self, asking: str = "") -> int:
-        """Return how many there are, the one that asks included; others give no name."""
+        """Return how many there are, the one that asks included; 0 if that isn't known yet."""
         now = self._now()
+        self._heard = {one: at for one, at in self._heard.items() if now - at < SILENT_SECONDS}
+        if not self._heard:
+            self._began = now
         if asking and len(self._heard) < SERVERS_MAX:
             self._heard[asking] = now
-        self._heard = {one: at for one, at in self._heard.items() if now - at < SILENT_SECONDS}
-        return len(self._heard)
+        return len(self._heard) if now - self._began >= SURE_SECONDS else 0

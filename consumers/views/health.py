@@ -176,7 +176,7 @@ class Health:
     def is_alone(self) -> bool:
         """Return True if each leader said last that no other HTTP server asks it."""
         said = [self.statuses.get(partition) for partition in range(len(self._connections))]
-        return all(one is not None and one.get("http_servers", 1) <= 1 for one in said)
+        return all(one is not None and one.get("http_servers", 1) == 1 for one in said)
 
     def index_lags(self) -> dict[int, int]:
         """Return by partition how many outcomes the published index lacked at the last check."""
