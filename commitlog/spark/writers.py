@@ -1,7 +1,7 @@
 """Methods of data frames that Spark answers itself, as `statements` does for SQL.
 
 `saveAsTable`, `toTable` and `writeTo(…).create()` would write the rows and leave a name in Spark's
-catalog that cannot be used; without a format, some would make the name of a table of the log one of
+catalog that cannot be used; without a format, the first makes the name of a table of the log one of
 Parquet; streams would drop what `partitionBy` says, and continuous ones their rows. All of it is
 refused before it runs. Where Spark refuses, the error says what to use instead.
 A write into a name of SQL's `CREATE TABLE` for which Spark hands over no options is done again with
@@ -217,14 +217,19 @@ def _is_unsupported(error: PySparkException) -> bool:
 
 def _check_format(writer: Any, session: Any, method: str, name: str) -> None:
     """Refuse to make a name of a table of the log one of Spark's default format, unasked."""
-    if _noted(writer).get("format") or not is_ours(session, name):
+    if _noted(writer).get("format"):
         return
-    kind = session.conf.get("spark.sql.sources.default")
+    catalog = session.catalog
+    # A temporary view of that name is not what the writer would replace.
+    place = f"`{catalog.currentCatalog()}`.`{catalog.currentDatabase()}`."
+    if not is_ours(session, name if "." in name else place + name):
+        return
     raise NotInSql(
-        f"{method} without a format would make {name!r} a table of format {kind}, and leave the"
-        " table of the log as it is", field=method, value=name,
+        f"{method} without a format makes a table of format"
+        f" {session.conf.get('spark.sql.sources.default')}, and {name!r} is a table of the log",
+        field=method, value=name,
         advice=f"To replace its rows, use write.insertInto({name!r}, overwrite=True). To give the"
-        f" name away, call .format({kind!r}), or .using({kind!r})",
+        " name to another table, DROP TABLE first, which leaves the log as it is",
     )  # fmt: skip
 
 

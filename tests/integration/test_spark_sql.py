@@ -319,7 +319,7 @@ def test_what_delta_and_iceberg_have_by_the_tables_name_is_refused(sql: Sql) -> 
     sql.session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     frame = sql.session.createDataFrame([(2, "b")], "id long, name string")
     refused: dict[str, Callable[[], object]] = {
-        "would make 'orders.*' a table of format parquet": lambda: frame.write.mode(
+        "a table of format parquet, and 'orders.*' is a table of the log": lambda: frame.write.mode(
             "overwrite"
         ).saveAsTable(sql.name),
         r"createOrReplace without a format": lambda: frame.writeTo(sql.name).createOrReplace(),
@@ -332,6 +332,19 @@ def test_what_delta_and_iceberg_have_by_the_tables_name_is_refused(sql: Sql) -> 
         with pytest.raises(NotInSql, match=says):
             use()
     assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
+
+
+def test_a_temporary_view_of_the_log_keeps_no_name_of_the_catalog(sql: Sql) -> None:
+    """A job reads `orders` of the log as a view, and saves what it makes of it as `orders`."""
+    sql.create()
+    view = f"view_{sql.name}"
+    sql.session.table(sql.name).createOrReplaceTempView(view)
+    frame = sql.session.createDataFrame([(2, "b")], "id long, name string")
+    frame.write.mode("overwrite").saveAsTable(view)
+    assert sql(f"SELECT * FROM default.{view}") == [(2, "b")]
+    frame.createOrReplaceTempView(sql.name)  # which hides the table that would be replaced
+    with pytest.raises(NotInSql, match="is a table of the log"):
+        frame.write.mode("overwrite").saveAsTable(sql.name)
 
 
 def test_statements_about_other_tables_are_sparks(sql: Sql) -> None:
