@@ -258,9 +258,9 @@ class LocalStore:
         self._keep_name(full)
         return True
 
-    def keep(self, path: str) -> None:
-        """Put a file on the disk that somebody else may have written; nothing if there is none."""
-        if self._is_durable:
+    def keep(self, path: str, *, always: bool = False) -> None:
+        """Put on the disk what may be there; `always`, or if this process keeps its files so."""
+        if self._is_durable or always:
             disk.keep_if_there(self._resolve(path))
 
     def write_ahead(self, path: str, data: bytes) -> None:

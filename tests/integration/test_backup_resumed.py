@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.adapters import disk
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from consumers.runtime.config import load
@@ -95,3 +96,19 @@ def test_a_restore_shows_records_as_it_puts_them_back_and_compares_them(
     there = load({"root": tmp_path / "home"})
     restore(place, there, on_progress=lambda kind, done: told.update({kind: done}))
     assert told["records put back"] == told["records compared"] > 2
+
+
+def test_what_a_backup_names_is_on_the_disk(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut no list names a file that is torn: the next run would leave it so."""
+    place, sync, synced = tmp_path / "backup", disk.sync, set[int]()
+
+    def noted(path: str) -> None:
+        synced.add(os.stat(path).st_ino)
+        sync(path)
+
+    monkeypatch.setattr(disk, "sync", noted)
+    back_up(log_of(made), str(place), None)
+    there = {path for path in place.rglob("*") if path.name != writer.LOCK}
+    assert {path for path in there if path.stat().st_ino not in synced} == set()

@@ -243,10 +243,17 @@ def digest(store: Store, path: str) -> str:
 
 
 def write_checked(store: Store, path: str, data: bytes) -> None:
-    """Put a file, and read it back; CorruptLog if it came out otherwise."""
+    """Put a file on the disk, and read it back; CorruptLog if it came out otherwise."""
     store.write(path, data)
+    keep(store, path)
     if store.read(path) != data:
         raise CorruptLog(f"{path} has other bytes than were just written: don't rely on this store")
+
+
+def keep(store: Store, path: str) -> None:
+    """Have a power cut leave a file: what names it is trusted by later runs."""
+    if isinstance(store, LocalStore):
+        store.keep(path, always=True)
 
 
 def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chunk:

@@ -38,6 +38,7 @@ from consumers.tools.backup.saved import (
     digest,
     files_of,
     follows,
+    keep,
     leftovers,
     part,
     read_chunk,
@@ -341,4 +342,5 @@ def _copy(source: Store, target: Store, path: str) -> str:
         sha256 = digest(source, path)
         if digest(target, path) != sha256:
             raise CorruptLog(f"the copy of {path} in the backup has other bytes: run this again")
+    keep(target, path)
     return sha256
