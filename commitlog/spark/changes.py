@@ -22,7 +22,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, d
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.spark.excerpts import Excerpt, head_of
-from commitlog.spark.source import BATCH_BYTES, grouped
+from commitlog.spark.source import batch_bytes, grouped
 from commitlog.spark.versions import CLONE, TableVersions, Version
 
 INSERT, DELETE = "insert", "delete"
@@ -244,7 +244,7 @@ def _scan(
     scanner = dataset.scanner(
         columns=scan_columns(present),
         fragments=chosen,
-        batch_size_bytes=BATCH_BYTES,
+        batch_size_bytes=batch_bytes(dataset),
         with_row_address=True,
         with_row_id=True,
         blob_handling="all_binary",

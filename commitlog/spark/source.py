@@ -122,12 +122,17 @@ class TableReader(DataSourceReader):
             columns=scan_columns(schema.names),
             filter=self.predicate,
             batch_size=self.batch_rows,
-            batch_size_bytes=BATCH_BYTES,
+            batch_size_bytes=batch_bytes(dataset),
             fragments=fragments,
             blob_handling="all_binary",
         ).to_batches()
         for batch in fitting(batches, self.batch_rows):
             yield to_spark(batch, schema)
+
+
+def batch_bytes(dataset: lance.LanceDataset) -> int | None:
+    """Return the limit of a batch; none for 2.0, of which Lance warns that it keeps to none."""
+    return None if dataset.data_storage_version == "2.0" else BATCH_BYTES
 
 
 def fitting(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:

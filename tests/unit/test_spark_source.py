@@ -23,7 +23,15 @@ from commitlog.model.operations import DeclareTable
 from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_changes, parse_read
-from commitlog.spark.source import PARTITION_BYTES, TableReader, fitting, grouped, table_schema
+from commitlog.spark.source import (
+    BATCH_BYTES,
+    PARTITION_BYTES,
+    TableReader,
+    batch_bytes,
+    fitting,
+    grouped,
+    table_schema,
+)
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, Service, rows
 
@@ -254,6 +262,19 @@ def test_batches_of_large_rows_have_few(world: Service, monkeypatch: pytest.Monk
     batches = list(reader.read(part))
     assert sum(batch.num_rows for batch in batches) == 64
     assert max(batch.nbytes for batch in batches) < 2 * 1024**2
+
+
+def test_files_of_lance_2_0_are_read_without_a_warning_for_each(
+    world: Service, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Lance doesn't limit their batches by bytes, and says so of each fragment."""
+    path = str(world.root / "old.lance")
+    dataset = lance.write_dataset(rows(1), path, data_storage_version="2.0")
+    capfd.readouterr()
+    assert list(dataset.scanner(batch_size_bytes=batch_bytes(dataset)).to_batches())
+    assert "batch_size_bytes" not in capfd.readouterr().err
+    newer = lance.write_dataset(rows(1), path, mode="overwrite", data_storage_version="2.1")
+    assert batch_bytes(newer) == BATCH_BYTES
 
 
 def test_more_text_than_a_batch_holds_asks_for_fewer_rows() -> None:
