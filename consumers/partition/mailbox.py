@@ -17,6 +17,9 @@ from typing import Any, Generic, TypeVar
 
 from commitlog.errors import Unavailable
 
+EVENTS_MAX = 1_000
+"""How many events the loop takes in one turn: it decides, and hears Kafka, once in each."""
+
 T = TypeVar("T")
 
 
@@ -159,14 +162,14 @@ class Mailbox:
             self._refuse_all()
 
     def take(self, timeout_seconds: float) -> list[Any]:
-        """Return the posted events; wait at most this long for the first one."""
+        """Return the first posted events; wait at most this long for the first one."""
         self._owner = self._owner or threading.get_ident()
         assert self.is_loop()
         events = []
         with contextlib.suppress(queue.Empty):
             wait = timeout_seconds > 0
             events.append(self._events.get(wait, timeout_seconds if wait else None))
-            while True:
+            while len(events) < EVENTS_MAX:
                 events.append(self._events.get_nowait())
         return events
 

@@ -11,7 +11,15 @@ import pytest
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
 from consumers.partition.lanes import Job, Lanes
-from consumers.partition.mailbox import Displaced, Loop, LoopRequest, Mailbox, PendingReply, Reply
+from consumers.partition.mailbox import (
+    EVENTS_MAX,
+    Displaced,
+    Loop,
+    LoopRequest,
+    Mailbox,
+    PendingReply,
+    Reply,
+)
 from consumers.partition.offset_index import EVERY, OffsetIndex
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
@@ -39,6 +47,19 @@ def test_only_the_first_answer_counts() -> None:
     reply.give(2)
     reply.refuse(ValueError())
     assert came == [1]
+
+
+def test_a_turn_of_the_loop_takes_no_more_than_it_can_handle_soon() -> None:
+    mailbox = Mailbox()
+    for number in range(EVENTS_MAX + 1):
+        mailbox.post(number)
+    assert mailbox.take(0) == list(range(EVENTS_MAX))
+    waited: list[float] = []
+    mailbox.rest(waited.append, WAIT_SECONDS)
+    assert not waited, "there is more to do"
+    assert mailbox.take(0) == [EVENTS_MAX]
+    mailbox.rest(waited.append, 0.0)
+    assert waited
 
 
 def test_only_the_loop_takes_and_a_closed_mailbox_refuses() -> None:
