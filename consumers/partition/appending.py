@@ -33,6 +33,7 @@ from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
 from consumers.partition.brokers_clock import BrokersClock
 from consumers.partition.events import RecordLanded, RecordSent, tables_of
+from consumers.partition.returning import RETURN_SECONDS_MIN, Returning
 
 READ_ON_SECONDS = 1.0
 """How long the topic is read after a record that another process appended: more may come."""
@@ -51,7 +52,6 @@ one whose store is away leaves room for others."""
 UNDECIDED_HARD_MAX = 3
 """So many times that may be undecided in all, since many tables may have less than their share."""
 SHARES_SECONDS = 0.1
-RETRY_SECONDS = 0.2
 REST_SECONDS = 60.0
 """How long writers' records are refused after one that Kafka didn't acknowledge."""
 
@@ -102,6 +102,7 @@ class Appending:
         self._by_table: Counter[TableId] = Counter()
         self._counted_until = 0.0
         """How many records of each table are undecided, as counted a moment ago."""
+        self._returning = Returning()
         self._landed: dict[int, Submitted] = {}
         """Acknowledged, behind records that were not read yet; by offset."""
         self._problem, self._rests_until = "", 0.0
@@ -168,6 +169,11 @@ class Appending:
             if undecided >= UNDECIDED_MAX:
                 problem = self._why_not_this(content)
             problem = problem or self.why_not(content)
+        if isinstance(problem, Overloaded) and not problem.table:
+            # A client gives up soon what it sends to a table whose files are behind.
+            decided = self._replica.transactions_position - len(self._replica.undecided)
+            delay = self._returning.delay(sent.session, decided, self._clock())
+            problem.retry_after_seconds = delay
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)
             return
@@ -264,9 +270,9 @@ class Appending:
         if self._clock() < self._rests_until:
             return Unavailable(self._problem)
         if undecided >= UNDECIDED_HARD_MAX * UNDECIDED_MAX:
-            return Overloaded("too many transactions are undecided", RETRY_SECONDS)
+            return Overloaded("too many transactions are undecided", RETURN_SECONDS_MIN)
         if self._bytes >= BYTES_MAX:
-            return Overloaded("too much is on its way to Kafka", RETRY_SECONDS)
+            return Overloaded("too much is on its way to Kafka", RETURN_SECONDS_MIN)
         return None
 
     def _why_not_this(self, record: LogRecord) -> Overloaded | None:
@@ -281,7 +287,7 @@ class Appending:
             if counts[table] * len(counts) >= UNDECIDED_MAX:
                 which = f"{counts[table]:,} of them of {format_table_id(table)}" if table else ""
                 text = f"too many transactions are undecided, {which or 'of no table'}"
-                return Overloaded(f"{text}; see the committer's log", RETRY_SECONDS)
+                return Overloaded(f"{text}; see the committer's log", RETURN_SECONDS_MIN)
         return None
 
     def _fail(self, sent: RecordSent, error: Exception) -> None:
