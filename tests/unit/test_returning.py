@@ -40,8 +40,8 @@ class Storm:
         world = self.world
         world.now += TURN_SECONDS
         while self._due and self._due[0][0] <= world.now:
-            _, _, *sent = heapq.heappop(self._due)
-            self._send(*sent)
+            _, _, session, transaction_id, record, delay = heapq.heappop(self._due)
+            self._send(session, transaction_id, record, delay)
         world.land()
         for one in list(itertools.islice(world.replica.undecided.values(), DECIDED_PER_TURN)):
             world.replica.decide(one)
