@@ -71,7 +71,8 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
         second = backed_up(here, name)
         assert second["positions"] == {part: last + 1 for part, last in first["positions"].items()}
         assert second["outcomes"] == second["transactions"] == 3
-        assert 0 < second["files"] < second["files_in_all"]
+        # The run that was killed before `backup.json` had copied and listed all files.
+        assert 0 == second["files"] < first["files_in_all"] < second["files_in_all"]
         backup = need_backup(store, PLACE)
         for path, one in files_of(store, backup).items():
             assert digest(store, path) == one.sha256
