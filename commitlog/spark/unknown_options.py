@@ -15,8 +15,8 @@ KAFKA_PREFIX = "kafka."
 _OF_KAFKA = ("sasl.", "security.", "ssl.")
 
 _COLUMNS = (
-    "Change the table's columns with `CommitLog.add_columns`, `alter_columns` or `drop_columns`"
-    " before the write"
+    "Leave it out. To change the table's columns, use `CommitLog.add_columns`, `alter_columns` or"
+    " `drop_columns` first"
 )
 _NO_PARTITIONS = (
     "Leave it out: tables have no partitions, and mode 'overwrite' replaces all rows. To replace"
