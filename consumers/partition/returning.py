@@ -12,7 +12,7 @@ from __future__ import annotations
 RETURN_SECONDS_MIN, RETURN_SECONDS_MAX = 0.2, 15.0
 """The shortest and the longest delay. More records than come back within the longest one are spread
 evenly over it, since the leader may soon decide faster."""
-RETURNS_MIN = 200.0
+RETURNS_MIN = 500.0
 """How many may come back in a second if fewer were decided: they cost little."""
 MEASURE_SECONDS = 1.0
 
