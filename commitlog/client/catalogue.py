@@ -218,8 +218,11 @@ def _check_serves(standing: TableInfo, schema: pa.Schema, wanted: Change) -> Non
     except WrongColumns as error:
         problem = str(error)
     key = wanted.primary_key if isinstance(wanted, CreateTable) else ()
-    if key and key != standing.primary_key:
-        problem = problem or f"its primary key is {standing.primary_key}, not {key}"
+    # A table that Lance made has its key in its schema.
+    in_schema = [one.name for one in standing.field_ids.values() if one.unenforced_primary_key]
+    its_key = standing.primary_key or tuple(in_schema)
+    if key and {*key} != {*its_key}:
+        problem = problem or f"its primary key is {its_key}, not {key}"
     if problem:
         raise TableAlreadyExists(f"table {standing.name} already exists, and differs: {problem}")
 

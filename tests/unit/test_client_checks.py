@@ -254,6 +254,20 @@ def test_a_standing_table_may_have_got_more_columns(client: CommitLog) -> None:
     assert client.create_table("b", SCHEMA, exist_ok=True).version == 1
 
 
+def test_a_standing_table_may_have_its_key_in_another_order_or_in_its_schema(
+    client: CommitLog,
+) -> None:
+    names = ["a", "b"]
+    plain = pa.schema([(name, pa.int64()) for name in names])
+    client.create_table("ordered", plain, primary_key=names)
+    key = {"lance-schema:unenforced-primary-key": "true"}
+    keyed = pa.schema([pa.field(one, pa.int64(), nullable=False, metadata=key) for one in names])
+    client.create_table("lances", keyed)
+    for table, schema in (("ordered", plain), ("lances", keyed)):
+        found = client.create_table(table, schema, primary_key=["b", "a"], exist_ok=True)
+        assert found.version == 1
+
+
 def test_a_standing_table_may_be_dropped_before_it_is_looked_at(
     client: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
