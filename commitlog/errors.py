@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commitlog.model.records import Outcome
 
+TEXT_CHARACTERS_MAX = 1000
 
 _WORD = re.compile(r"""[^\s,;'"()\[\]{}]+""")
 _SOURCE = re.compile(r"[^/]*/.*\.rs:\d+(?::\d+)?")
@@ -55,6 +56,14 @@ _DUMPS = (
 )
 """How pylance names what it can't compute, or doesn't have, before all that it knows of it; and how
 that ends."""
+
+
+def shown_text(text: str) -> str:
+    """Return a text as an error shows it: of a long one its beginning and its end."""
+    if len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    half = TEXT_CHARACTERS_MAX // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters …] {text[-half:]}"
 
 
 def without_build_paths(text: str) -> str:

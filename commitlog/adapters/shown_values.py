@@ -8,21 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 VALUE_CHARACTERS_MAX = 80
-TEXT_CHARACTERS_MAX = 1000
 
 
 def shown(value: Any) -> str:
     """Return a value as an error shows it."""
     text = _text(value) if (found := _python(value)) is None and value.is_valid else repr(found)
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
-
-
-def shown_text(text: str) -> str:
-    """Return a text as an error shows it: of a long one its beginning and its end."""
-    if len(text) <= TEXT_CHARACTERS_MAX:
-        return text
-    half = TEXT_CHARACTERS_MAX // 2
-    return f"{text[:half]} [… {len(text) - 2 * half} characters …] {text[-half:]}"
 
 
 def python_values(values: pa.Array | pa.ChunkedArray) -> list[Any]:

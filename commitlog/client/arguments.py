@@ -16,11 +16,15 @@ from datetime import timedelta
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
-from commitlog.adapters.shown_values import shown_text
 from commitlog.client.row_tickets import check_rows_wait
 from commitlog.client.tickets import check_wait, deadline_after, until
 from commitlog.codecs.record_ids import id_problem
-from commitlog.errors import InvalidRequest, InvalidTransaction, without_build_paths
+from commitlog.errors import (
+    InvalidRequest,
+    InvalidTransaction,
+    shown_text,
+    without_build_paths,
+)
 from commitlog.model.operations import KeyHashes
 from commitlog.model.records import Application, Expect
 from commitlog.model.table import parse_table_id

@@ -25,7 +25,6 @@ from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
-from commitlog.adapters.shown_values import shown_text
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.arguments import heed_interrupt, lances_words
 from commitlog.client.contents import contents
@@ -41,6 +40,7 @@ from commitlog.errors import (
     InvalidTransaction,
     NoSuchTable,
     Unavailable,
+    shown_text,
 )
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -18,10 +18,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import scan_columns
-from commitlog.adapters.shown_values import shown_text
 from commitlog.client.arguments import lances_words
 from commitlog.client.rows import whole
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, shown_text
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.excerpts import Excerpt, taken_apart
 from commitlog.spark.options import Connection, ReadOptions
