@@ -308,15 +308,16 @@ class UndoesChanges(Host):
                 raise _removed(life, f"{missing} ({why})")
             written = int(runtime.request(partition, "status")["written_sequence"])
             is_written = written >= life.dropped_at
-            if not is_written and time.monotonic() >= deadline:
+            if is_written:
+                continue  # to look once more: it may have come before that was asked
+            if time.monotonic() >= deadline:
                 raise Unavailable(
                     f"version {life.version} of {format_table_id(life.table)} has no manifest: "
                     f"the files of outcomes since {written + 1} are not written yet, as if a "
                     "store were away. Call undrop again once `commitlog doctor` says that none "
                     "are missing"
                 )
-            if not is_written:
-                time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(LOOK_AGAIN_SECONDS)
 
 
 def _ids(tables: TableName | Sequence[TableName]) -> list[TableId]:

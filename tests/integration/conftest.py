@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumers.tools.verify import files
 from tests.contract.worlds import KafkaWorld
+from tests.service import Service, rows, service
 from tests.spark_world import SparkWorld, spark_world
 
 
@@ -32,3 +34,13 @@ def kafka(broker: Any) -> Iterator[KafkaWorld]:
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a verification wait for no file: what isn't there won't come."""
     monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    """A service with a table of three versions."""
+    with service(tmp_path / "home") as running:
+        running.client.create_table("shop$orders", rows().schema)
+        running.client.append("shop$orders", rows(1, 2))
+        running.client.append("shop$orders", rows(3))
+        yield running

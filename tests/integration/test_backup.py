@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,16 +62,6 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 def numbers(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids)}, schema=SCHEMA)
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Service]:
-    """A service with a table of three versions."""
-    with service(tmp_path / "home") as running:
-        running.client.create_table("shop$orders", rows().schema)
-        running.client.append("shop$orders", rows(1, 2))
-        running.client.append("shop$orders", rows(3))
-        yield running
 
 
 def log_of(made: Service) -> MemoryLog:

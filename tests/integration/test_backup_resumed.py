@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commitlog.adapters import disk
-from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from consumers.runtime.config import load
 from consumers.tools.backup import writer
@@ -18,20 +16,8 @@ from consumers.tools.backup.check import check
 from consumers.tools.backup.restore import restore
 from consumers.tools.backup.saved import Backup, Store
 from consumers.tools.backup.writer import back_up
+from tests.integration.test_backup import log_of
 from tests.service import Service, rows, service
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Service]:
-    with service(tmp_path / "home") as running:
-        running.client.create_table("shop$orders", rows().schema)
-        running.client.append("shop$orders", rows(1, 2))
-        running.client.append("shop$orders", rows(3))
-        yield running
-
-
-def log_of(made: Service) -> MemoryLog:
-    return MemoryLog(made.cluster)
 
 
 def test_what_a_killed_run_had_copied_is_not_copied_again(
