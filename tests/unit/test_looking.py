@@ -35,6 +35,7 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.views import explanation, plots
 from consumers.views.activity import activity
 from consumers.views.version_index import IndexPosition, VersionIndex, process, run_index
+from consumers.views.version_index.comparison import check_index_of
 from consumers.views.version_index.layout import noted_counts
 from consumers.views.version_index.rows import no_recordings
 from tests.child import ended
@@ -416,6 +417,7 @@ def test_an_index_of_another_format_is_told_as_such(
         history.status(tmp_path)
     assert run("history", "t", "--root", tmp_path) == ExitCode.STOP
     assert "commitlog index" in capsys.readouterr().err
+    check_index_of(tmp_path, "log", "its id")  # no reason for an HTTP server not to start
 
 
 def test_a_wrong_query_is_told_as_such(root: Path) -> None:

@@ -7,14 +7,14 @@ words, which another version of this program may render differently from the sam
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import duckdb
 
-from commitlog.errors import Unavailable, WrongLog
+from commitlog.errors import Unavailable, UnsupportedFormat, WrongLog
 from consumers.history import connect, query
 from consumers.views.version_index.relation import Relation
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
@@ -50,10 +50,14 @@ def position(root: str | os.PathLike[str], partition: int) -> tuple[int, bytes, 
 
 
 def check_index_of(root: str | os.PathLike[str], log: str, log_id: str) -> None:
-    """Raise WrongLog if the index under `root` is another log's; none at all is no error."""
-    if not (Path(root) / "index.duckdb").is_file():
-        return
-    known = {str(row["key"]): row["value"] for row in query(root, "FROM meta")}
+    """Raise WrongLog if the index under `root` is another log's.
+
+    None at all is no error, nor is one that can't be read, or that another version of this program
+    made: its keeper publishes a good one, and whoever reads it says what is wrong until then.
+    """
+    known: dict[str, object] = {}
+    with contextlib.suppress(Unavailable, UnsupportedFormat):
+        known = {str(row["key"]): row["value"] for row in query(root, "FROM meta")}
     if known.get("log_id", log_id) != log_id:
         raise WrongLog(
             f"the version index in {root} is of log {known.get('log')!r} ({known['log_id']}), not"
