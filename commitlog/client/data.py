@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +15,13 @@ from commitlog.client.literals import literal_column
 from commitlog.errors import InvalidTransaction
 
 _ACCEPTED = (
-    "a pyarrow Table, RecordBatch or RecordBatchReader, a list of RecordBatches, a Dataset or"
-    " Scanner of pyarrow or Lance, a mapping of column names to values, a sequence of mappings, or"
-    " anything with __arrow_c_stream__"
+    "a pyarrow Table, RecordBatch or RecordBatchReader, a list or iterator of Tables or"
+    " RecordBatches, a Dataset or Scanner of pyarrow or Lance, a mapping of column names to values,"
+    " a list or iterator of mappings, or anything with __arrow_c_stream__"
 )
+_PIECE = pa.RecordBatch | pa.Table
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""What pyarrow calls an index of pandas that has no name, as that of a filtered frame."""
 
 
 def rows_reader(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
@@ -63,12 +68,17 @@ def kept(data: Any) -> Any:
 
 
 def as_arrow(data: Any) -> Any:
-    """Return datasets and scanners as streams, and lists of batches as tables; others as given."""
+    """Return datasets, scanners and iterators as streams, and lists of batches or tables as tables.
+
+    All else is returned as given, but iterators of mappings as lists.
+    """
     if isinstance(data, pa.RecordBatchReader | pa.RecordBatch | pa.Table | Mapping):
         return data
     if isinstance(data, Sequence):
-        is_batches = bool(data) and all(isinstance(one, pa.RecordBatch) for one in data)
-        return _table_of(data) if is_batches else data
+        is_pieces = bool(data) and all(isinstance(one, _PIECE) for one in data)
+        return _table_of(data) if is_pieces else data
+    if isinstance(data, Iterator):
+        return _stream_of_pieces(data)
     # Whoever has one of these has imported its module.
     if (lance := sys.modules.get("lance")) and isinstance(data, lance.LanceDataset):
         # By default, Lance reads blobs as their places in files of that dataset.
@@ -94,19 +104,64 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
         ) from error
 
 
-def _table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    try:
-        return pa.Table.from_batches(batches)
-    except pa.ArrowInvalid as error:
-        raise InvalidTransaction(
-            f"the batches differ in their columns: {error}",
-            field="data",
-            advice="Give batches of the same schema",
-        ) from None
+def _stream_of_pieces(pieces: Iterator[Any]) -> pa.RecordBatchReader | list[Any]:
+    first = next(pieces, None)
+    if first is None:
+        return []
+    if isinstance(first, Mapping):
+        return [first, *pieces]
+    if not isinstance(first, _PIECE):
+        raise _unreadable(f"{type(pieces).__name__} of {type(first).__name__}")
+    batches = _batches_of(chain([first], pieces), first.schema)
+    return pa.RecordBatchReader.from_batches(first.schema, batches)
+
+
+def _table_of(pieces: Sequence[pa.RecordBatch | pa.Table]) -> pa.Table:
+    schema = pieces[0].schema
+    return pa.Table.from_batches(list(_batches_of(pieces, schema)), schema)
+
+
+def _batches_of(
+    pieces: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for piece in pieces:
+        if not piece.schema.equals(schema):
+            both = f"({_columns(schema)}) and ({_columns(piece.schema)})"
+            raise InvalidTransaction(
+                f"the batches differ in their columns: {both}",
+                field="data",
+                advice="Give batches of the same schema",
+            )
+        yield from piece.to_batches() if isinstance(piece, pa.Table) else [piece]
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
-    """Return the rows as they were given; what has no types of its own gets the table's."""
+    """Return the rows as they were given; what has no types of its own gets the table's.
+
+    An unnamed index of pandas is left out, unless the table has a column of that name.
+    """
+    source = _source(data, schema, table)
+    given = source.schema
+    if b"pandas" not in (given.metadata or {}):
+        return source
+    others = set(schema.names)
+    kept = [
+        position
+        for position, name in enumerate(given.names)
+        if name in others or not _UNNAMED_INDEX.fullmatch(name)
+    ]
+    if len(kept) == len(given.names):
+        return source
+    columns = pa.schema([given.field(position) for position in kept])
+    batches = (batch.select(kept).replace_schema_metadata(None) for batch in source)
+    return pa.RecordBatchReader.from_batches(columns, batches)
+
+
+def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
     if isinstance(data, pa.RecordBatchReader):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -121,16 +176,20 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
         return _from_columns(columns, schema, table, len(data)).to_reader()
     arrow = as_arrow(data)
     if arrow is not data:
-        return rows_source(arrow, schema, table)
+        return _source(arrow, schema, table)
     if hasattr(data, "__arrow_c_stream__"):
         return _stream_of(data)
-    kind, advice = type(data).__name__, f"Pass {_ACCEPTED}"
+    kind = type(data).__name__
     if isinstance(data, list | tuple):
         kinds = sorted({type(one).__name__ for one in data})
         kind = f"a {kind} of {', '.join(kinds)}"
     elif hasattr(data, "collect"):  # a lazy frame, as of polars
-        advice = "Call its method collect() first"
-    raise InvalidTransaction(
+        raise _unreadable(kind, "Call its method collect() first")
+    raise _unreadable(kind)
+
+
+def _unreadable(kind: str, advice: str = f"Pass {_ACCEPTED}") -> InvalidTransaction:
+    return InvalidTransaction(
         f"{kind} cannot be read as rows", field="data", value=kind, advice=advice
     )
 
@@ -145,7 +204,7 @@ def _from_columns(
                 f"column {name!r} for {table} cannot be {type(values).__name__}",
                 field="data",
                 value=name,
-                advice="Give lists of values by the columns' names",
+                advice="Give lists of values by the columns' names, or a list of rows: [{…}]",
             )
         position = schema.get_field_index(name)
         if isinstance(values, pa.Array | pa.ChunkedArray):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.client.data import kept, rows_table
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidTransaction, WrongColumns
 
 NOON = datetime(2013, 7, 1, 12, 0, 0, 5)
 PAIR = pa.struct([("x", pa.int32()), ("m", pa.map_(pa.string(), pa.float32()))])
@@ -145,3 +145,44 @@ def test_a_frame_that_arrow_cannot_read_is_refused() -> None:
             read(mixed)
         with pytest.raises(InvalidTransaction, match="Frame cannot be read.*non-struct.*pass a"):
             read(series)
+
+
+def test_an_unnamed_index_of_pandas_is_no_column_and_a_named_one_is() -> None:
+    """A filtered, sorted or joined frame has one, and pyarrow gives it a name of its own."""
+    index = {"__index_level_0__": [3, 5]}
+    of_pandas = {b"pandas": b"{}"}
+    schema = pa.schema([("c", pa.string())])
+    given = pa.table({"c": ["a", "b"], **index})
+    frame = given.replace_schema_metadata(of_pandas)
+    for read in (frame, Frame(lambda: frame), frame.to_reader(), [frame]):
+        assert rows_table(read, schema, "a$t").to_pydict() == {"c": ["a", "b"]}
+    with pytest.raises(WrongColumns, match="no column '__index_level_0__'"):
+        rows_table(given, schema, "a$t")
+    named = schema.append(pa.field("__index_level_0__", pa.int64()))
+    assert rows_table(frame, named, "a$t").to_pydict() == {"c": ["a", "b"], **index}
+
+
+def test_iterators_and_lists_of_tables_batches_and_rows_are_read() -> None:
+    schema = pa.schema([("c", pa.int64())])
+    tables = [pa.table({"c": [1]}), pa.table({"c": [2, 3]}), pa.table({"c": []}, schema=schema)]
+    batches = [batch for table in tables for batch in table.to_batches()]
+    rows = [{"c": one} for one in (1, 2, 3)]
+    for data in (iter(tables), tables, iter(batches), batches, iter(rows), rows):
+        assert rows_table(data, schema, "a$t").to_pydict() == {"c": [1, 2, 3]}
+    for data in (iter([]), iter(tables[2:]), tables[2:]):
+        assert rows_table(data, schema, "a$t").num_rows == 0
+    with pytest.raises(InvalidTransaction, match="list_iterator of bytes cannot be read as rows"):
+        rows_table(iter([b"a line"]), schema, "a$t")
+    mixed = [pa.table({"c": [1]}), pa.table({"d": [1]})]
+    for data in (mixed, iter(mixed)):
+        with pytest.raises(InvalidTransaction, match="the batches differ in their columns"):
+            rows_table(data, schema, "a$t")
+
+
+def test_what_an_iterator_raises_is_raised() -> None:
+    def failing() -> Iterator[pa.Table]:
+        yield pa.table({"c": [1]})
+        raise LookupError("its source is gone")
+
+    with pytest.raises(LookupError, match="its source is gone"):
+        rows_table(failing(), pa.schema([("c", pa.int64())]), "a$t")
