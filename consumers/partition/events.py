@@ -11,8 +11,8 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.tables.branch_names import FOLDER
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
-from commitlog.model.operations import target
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.operations import DeregisterTable, DropTable, target
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId
 
 
@@ -51,20 +51,25 @@ class Event:
         if self.outcome.status is not Status.COMMITTED:
             return False
         if self.outcome.answers is not None:
-            return bool(versions_of(self.outcome))
+            return bool(versions_of(self.outcome)) or any(map(_may_end, self.outcome.results))
         for change in self.changes:  # noqa: SIM110 - a generator's frames cost more than this
-            if change.delta is not None or change.deleted or _leaves_files(change):
+            if change.delta is not None or change.deleted or leaves_files(change):
                 return True
         return False
 
 
-def _leaves_files(change: Change) -> bool:
+def _may_end(result: OperationResult) -> bool:
+    return result.operation in _ENDS
+
+
+def leaves_files(change: Change) -> bool:
     """Return True if a table's end is to be seen in its files, or leaves them to somebody else."""
     if change.kind is ChangeKind.DEREGISTERED:
         return change.iceberg is None
     return change.kind is ChangeKind.DROPPED and FOLDER in change.location
 
 
+_ENDS = frozenset({DeregisterTable.__name__, DropTable.__name__})
 Version = tuple[str, int]
 """An incarnation and a version of it."""
 

@@ -25,7 +25,7 @@ from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.model.records import Genesis, LeaderStarted
+from commitlog.model.records import Genesis, LeaderStarted, Outcome
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
 from commitlog.wire import program
@@ -34,7 +34,7 @@ from consumers.partition.campaigning import append_started
 from consumers.partition.catalogue import Head, PartitionHeads
 from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
-from consumers.partition.events import Ended, Event, Filed, Version, versions_of
+from consumers.partition.events import Ended, Event, Filed, versions_of
 from consumers.partition.folders import Folder
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
@@ -70,6 +70,8 @@ REPEAT_SECONDS = 600.0
 """How long a duplicate's answer waits for the first commit's files; then the client asks again."""
 
 Listener = Callable[[list[Event]], None]
+_Ending = tuple[Outcome, Callable[[], None], float]
+"""What waits, until when, for the files of a table that has left the log."""
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +142,7 @@ class Session:
         self.written_sequence = self.materializer.written_sequence
         """Up to this outcome, everything has its files, as the materializer said."""
         self.failing_tables: tuple[str, ...] = ()
+        self._ending: list[_Ending] = []
         self._followed_at = clock()
         """When files were last complete, or made progress."""
         self.catalogue = PartitionHeads(
@@ -356,13 +359,15 @@ class Session:
         done = []
         for event in filed.events:
             # A duplicate's record made no file; those that it names belong to the first commit.
-            versions = () if event.outcome.answers is None else versions_of(event.outcome)
-            if self.readable.has(versions):
+            if event.outcome.answers is None or self._is_readable(event.outcome):
                 done.append(event)
             else:
-                self._await(versions, partial(self.on_readable, [event]))
+                self._await(event.outcome, partial(self.on_readable, [event]))
         if done:
             self.on_readable(done)
+        ending, self._ending = self._ending, []
+        for outcome, work, until in (one for one in ending if self._clock() < one[2]):
+            self._await(outcome, work, until)
 
     def place_before_version(self, head: Head, version: int) -> ChainPlace | None:
         """Return a place of the outcomes topic before a table's version; None: it was forgotten."""
@@ -371,16 +376,24 @@ class Session:
         known = machine.deduplication.get(transaction_id) if transaction_id else None
         return None if known is None else self.offset_index.before(known.sequence)
 
-    def tell_readable(self, versions: tuple[Version, ...], tell: Callable[..., None]) -> None:
-        """Call `tell(readable=…)` now, and again once the versions have files if they haven't."""
-        is_readable = self.readable.has(versions)
+    def tell_readable(self, outcome: Outcome, tell: Callable[..., None]) -> None:
+        """Call `tell(readable=…)` now, and again once its files are there if they aren't."""
+        is_readable = self._is_readable(outcome)
         tell(readable=is_readable)
         if not is_readable:
-            self._await(versions, lambda: tell(readable=True))
+            self._await(outcome, lambda: tell(readable=True))
 
-    def _await(self, versions: tuple[Version, ...], work: Callable[[], None]) -> None:
+    def _is_readable(self, outcome: Outcome) -> bool:
+        return self.readable.has(versions_of(outcome)) and not self.unwritten.ends(outcome)
+
+    def _await(self, outcome: Outcome, work: Callable[[], None], until: float = 0.0) -> None:
+        """Do it once an outcome's files are there; nothing after some time."""
+        until = until or self._clock() + REPEAT_SECONDS
+
         def heard(_: None, error: BaseException | None) -> None:
-            if error is None:
+            if error is None and self.unwritten.ends(outcome):
+                self._ending.append((outcome, work, until))
+            elif error is None:
                 work()
 
-        self.readable.when(versions, Reply(heard), self._clock() + REPEAT_SECONDS)
+        self.readable.when(versions_of(outcome), Reply(heard), until)

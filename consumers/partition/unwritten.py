@@ -20,9 +20,9 @@ from commitlog.core.log.chain import ChainPlace
 from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.errors import Overloaded
 from commitlog.model.operations import DeregisterTable, DropTable, WriteRows
-from commitlog.model.records import LogRecord, Transaction
+from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import TableId, format_table_id
-from consumers.partition.events import Event, Filing
+from consumers.partition.events import Event, Filing, leaves_files
 from consumers.partition.owed import Owed
 
 CHANGE_BYTES = 3_500
@@ -156,6 +156,14 @@ class Unwritten:
                 self._long.discard(incarnation)
             if not backlog.waiting:
                 del self._behind[incarnation]
+
+    def ends(self, outcome: Outcome) -> bool:
+        """Return True if an outcome is about a table that ended, and whose files are to say so."""
+        for result in outcome.results:
+            backlog = self._behind.get(result.incarnation)
+            if backlog is not None and leaves_files(backlog.last):
+                return True
+        return False
 
     def why_not(self, record: LogRecord) -> Overloaded | None:
         """Say why no such record is appended for a writer now; None if it may be."""

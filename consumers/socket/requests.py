@@ -29,7 +29,6 @@ from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.wire import program
 from consumers.partition.catalogue import Head
-from consumers.partition.events import versions_of
 from consumers.partition.failing_store import why_unreachable
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import PendingReply, Reply
@@ -136,7 +135,7 @@ class Requests:
             return
         if found is not None:
             tell = partial(self._tell, *found)
-            session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
+            session.mailbox.call(lambda: session.tell_readable(found[0], tell))
 
     def lookup(self, method: str, params: Params, answer: Callable[..., None]) -> bool:
         """Let the loop answer a request, now or later; False if that isn't possible.

@@ -27,6 +27,7 @@ from commitlog.model.operations import (
     DropTable,
     RenameTable,
 )
+from commitlog.model.records import Outcome
 from commitlog.model.table import Policy
 from consumers.commands.exit_codes import in_one_line
 from consumers.partition import leader_checks, owed_writer, table_writer
@@ -38,6 +39,7 @@ from consumers.partition.past_outcomes import PastOutcomes
 from consumers.partition.session import Session
 from consumers.partition.table_places import check_tables
 from consumers.socket import requests
+from consumers.socket.answers import Answers
 from consumers.tools import upgrade
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -349,9 +351,17 @@ def test_a_branch_is_found_once_its_store_is_back(running: Service, away: Away) 
 
 
 def test_a_deregistered_table_and_a_dropped_branch_are_told_of_once_the_files_say_so(
-    running: Service, away: Away
+    running: Service, away: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = running.client
+    told: list[tuple[str, bool]] = []
+    found = Answers.found
+
+    def noted(answers: Answers, outcome: Outcome, *rest: Any, readable: bool) -> None:
+        told.append((outcome.transaction_id, readable))
+        found(answers, outcome, *rest, readable=readable)
+
+    monkeypatch.setattr(Answers, "found", noted)
     home = running.location("slow")
     clone = lance.LanceOperation.Clone(True, None, 1, str(home), "dev")
     client.submit("slow@dev", clone).result(WAIT_SECONDS)
@@ -363,8 +373,14 @@ def test_a_deregistered_table_and_a_dropped_branch_are_told_of_once_the_files_sa
         assert ticket.result(WAIT_SECONDS, wait="committed").status == "committed"
         with pytest.raises(OutcomeUnknown):
             ticket.result(0.1)
+    # Who asks the next leader is told no sooner.
+    await_checkpoint(running)
+    take_over(running)
+    asked = client.submit(None, operation, transaction_id=ticket.transaction_id)
+    wait_until(lambda: (ticket.transaction_id, False) in told, "what the next leader says")
+    assert not any(readable for _, readable in told)
     away.come_back()
-    assert ticket.result(WAIT_SECONDS).status == "committed"
+    assert asked.result(WAIT_SECONDS).status == "committed"
     assert ids_of(lance.dataset(str(home))) == [2], "whoever has it now goes on from there"
     assert not lance.dataset(str(home)).branches.list()
 
