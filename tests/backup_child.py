@@ -7,6 +7,7 @@ import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from commitlog.adapters import kafka_restore
 from commitlog.adapters.kafka import KafkaLog
@@ -40,10 +41,10 @@ def main(point: str) -> None:
             die()
         whole_take(store, path, source)
 
-    def write(store: saved.Store, path: str, data: bytes) -> None:
+    def write(store: saved.Store, path: str, data: bytes, **more: Any) -> None:
         if path.startswith(point):
             die()
-        whole_write(store, path, data)
+        whole_write(store, path, data, **more)
 
     shutil.copyfile = copy  # type: ignore[assignment]
     saved.write_checked = write

@@ -232,17 +232,26 @@ def keep_if_there(path: str) -> None:
 
 
 def keep_name(path: str) -> None:
-    """Sync the names that lead to a file."""
+    """Sync the names that lead to a file, as far as this process can."""
     folder = os.path.dirname(path)
-    sync(folder)
+    _sync_folder(folder)
     made = []
     while folder not in _kept_folders and (above := os.path.dirname(folder)) != folder:
-        sync(above)
+        _sync_folder(above)
         made.append(folder)
         folder = above
     if made:
         with _lock:
             _kept_folders.update(made)
+
+
+def _sync_folder(folder: str) -> None:
+    """Sync a folder; one above may be closed to this process, or its file system syncs none."""
+    try:
+        sync(folder)
+    except OSError as error:
+        if error.errno not in _NOT_KEPT:
+            raise
 
 
 def sync(path: str | os.PathLike[str]) -> None:

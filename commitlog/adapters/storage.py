@@ -172,10 +172,10 @@ class LocalStore:
     has_put_if_absent = True
     renames: ClassVar[bool] = True
 
-    def __init__(self, root: Path | str) -> None:
-        """Take a folder, which is made when the first file is put."""
+    def __init__(self, root: Path | str, *, durable: bool | None = None) -> None:
+        """Take a folder, which is made with its first file; keep files as this process does."""
         self._root = os.path.abspath(root)
-        self._is_durable = _is_durable
+        self._is_durable = _is_durable if durable is None else durable
 
     def _resolve(self, path: str) -> str:
         if _PLAIN_PATH.fullmatch(path) and self._root != os.sep:
@@ -258,9 +258,9 @@ class LocalStore:
         self._keep_name(full)
         return True
 
-    def keep(self, path: str, *, always: bool = False) -> None:
-        """Put on the disk what may be there; `always`, or if this process keeps its files so."""
-        if self._is_durable or always:
+    def keep(self, path: str) -> None:
+        """Put on the disk what may be there, if this store's files are kept so."""
+        if self._is_durable:
             disk.keep_if_there(self._resolve(path))
 
     def write_ahead(self, path: str, data: bytes) -> None:

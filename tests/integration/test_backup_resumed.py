@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.adapters import disk
 from commitlog.adapters.storage import store_for
 from consumers.runtime.config import load
 from consumers.tools.backup import writer
@@ -87,14 +86,22 @@ def test_a_restore_shows_records_as_it_puts_them_back_and_compares_them(
 def test_what_a_backup_names_is_on_the_disk(
     made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut no list names a file that is torn: the next run would leave it so."""
-    place, sync, synced = tmp_path / "backup", disk.sync, set[int]()
+    """After a power cut no list names a file that is torn, and `backup.json` isn't either."""
+    place, sync, synced = tmp_path / "backup", os.fsync, set[int]()
+    replace, torn = os.replace, list[str]()
 
-    def noted(path: str) -> None:
-        synced.add(os.stat(path).st_ino)
-        sync(path)
+    def noted(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        sync(file)
 
-    monkeypatch.setattr(disk, "sync", noted)
+    def named(new: str, path: str) -> None:
+        if os.stat(new).st_ino not in synced:
+            torn.append(path)
+        replace(new, path)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", named)
     back_up(log_of(made), str(place), None)
+    assert [one for one in torn if one.startswith(str(place))] == []
     there = {path for path in place.rglob("*") if path.name != writer.LOCK}
     assert {path for path in there if path.stat().st_ino not in synced} == set()

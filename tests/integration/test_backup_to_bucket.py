@@ -15,16 +15,20 @@ import pytest
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import store_for
+from commitlog.errors import Unavailable
 from commitlog.model.records import Outcome
 from consumers.broker.embedded import EmbeddedBroker
+from consumers.tools.backup.check import check
 from consumers.tools.backup.saved import NAME, digest, files_of, need_backup
+from consumers.tools.backup.writer import Copied, back_up
 from tests import forked
 from tests.backup_child import RESTORE_POINTS
 from tests.installed import need
+from tests.integration.test_backup import log_of
 from tests.integration.test_move_kills import DOMAINS, TABLES, led
 from tests.integration.test_up import LEAN, run, service, write
 from tests.object_store import s3_server
-from tests.service import rows
+from tests.service import Service, rows
 from tests.waiting import wait_until
 
 need("moto", "obstore")
@@ -101,3 +105,25 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
                 assert write(up, 5, name)[-1] == "1"
                 whole = run("verify", *where, "--contents")
                 assert whole.returncode == 0, whole.stdout + whole.stderr
+
+
+def test_of_two_runs_at_once_the_later_one_to_end_takes_nothing_back(made: Service) -> None:
+    """A bucket has no locks: what the first one wrote would be overwritten by less."""
+    ended = list[Copied]()
+
+    def another(what: str, count: int) -> None:
+        if what == "files" and not ended:
+            made.client.append("t", rows(9))
+            ended.append(back_up(log_of(made), PLACE, None))
+
+    made.client.create_table("t", rows().schema)
+    with s3_server():
+        for is_first in (True, False):
+            ended.clear()
+            made.client.append("t", rows(8))
+            with pytest.raises(Unavailable, match=r"has written backup.json since this one began"):
+                back_up(log_of(made), PLACE, None, another)
+            [whole] = ended
+            checked = check(PLACE)
+            assert (checked.damage, checked.positions) == ([], whole.positions), is_first
+        assert back_up(log_of(made), PLACE, None).outcomes == 0

@@ -15,9 +15,9 @@ from typing import Any, TypeGuard
 import pyarrow.parquet as pq
 
 from commitlog.adapters.disk import TEMPORARY
-from commitlog.adapters.storage import LocalStore, sha256_of, store_for
+from commitlog.adapters.storage import LocalStore, local_path, sha256_of, store_for
 from commitlog.adapters.storage_remote import RemoteStore
-from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import RawRecord
 from consumers.runtime.locks import is_alive
@@ -199,9 +199,11 @@ def damaged(path: str) -> BadBackup:
     return BadBackup(f"the backup's file {path} isn't what was written: its sha256 differs")
 
 
-def part(place: str, name: str) -> Store:
-    """Open a folder of a place."""
-    return store_for(f"{place.rstrip('/')}/{name}")
+def part(place: str, name: str = "") -> Store:
+    """Open a place, or a folder of it; a file there is on the disk before it has its name."""
+    location = f"{place.rstrip('/')}/{name}" if name else place
+    folder = local_path(location)
+    return store_for(location) if folder is None else LocalStore(folder, durable=True)
 
 
 def check_copy(store: Store, path: str, one: SavedFile) -> None:
@@ -242,18 +244,21 @@ def digest(store: Store, path: str) -> str:
     return made.hexdigest()
 
 
-def write_checked(store: Store, path: str, data: bytes) -> None:
-    """Put a file on the disk, and read it back; CorruptLog if it came out otherwise."""
-    store.write(path, data)
-    keep(store, path)
+def write_checked(store: Store, path: str, data: bytes, *, over: str | None = None) -> None:
+    """Put a file, and read it back; CorruptLog if it came out otherwise.
+
+    In an object store, which has no locks, it takes the place of a file with the digest `over` and
+    of no other (empty: there is none); Unavailable if another run has put one.
+    """
+    if over is None or isinstance(store, LocalStore):
+        store.write(path, data)
+    elif not (store.replace(path, data, over) if over else store.create(path, data)):
+        raise Unavailable(
+            f"another `commitlog backup` has written {path} since this one began: the backup has"
+            " what that one copied. Run this again for the rest, and let one run at a time"
+        )
     if store.read(path) != data:
         raise CorruptLog(f"{path} has other bytes than were just written: don't rely on this store")
-
-
-def keep(store: Store, path: str) -> None:
-    """Have a power cut leave a file: what names it is trusted by later runs."""
-    if isinstance(store, LocalStore):
-        store.keep(path, always=True)
 
 
 def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chunk:

@@ -17,7 +17,7 @@ from typing import TypeGuard
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
 from commitlog.adapters.reading import read_to, record_at
-from commitlog.adapters.storage import FileFound, local_path, store_for
+from commitlog.adapters.storage import FileFound, local_path, sha256_of, store_for
 from commitlog.errors import CorruptLog
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.runtime.places import is_in_place
@@ -38,7 +38,6 @@ from consumers.tools.backup.saved import (
     digest,
     files_of,
     follows,
-    keep,
     leftovers,
     part,
     read_chunk,
@@ -91,7 +90,7 @@ def back_up(
     """
     if log.genesis().tables_root:
         is_in_place(log)  # what isn't mounted would be left out, and the backup called whole
-    store = store_for(place)
+    store = part(place)
     if Backup.read(store, place) is None:
         _check_free(store, place)
     with _alone(place):
@@ -116,6 +115,7 @@ def _copy_all(
     log: ArchivableLog, place: str, store: Store, root: Path | None, on_progress: OnCount
 ) -> Copied:
     genesis = log.genesis()
+    before = sha256_of(store.read(NAME)) if store.size(NAME) >= 0 else ""
     backup = Backup.read(store, place)
     if backup is None:
         backup = Backup(
@@ -165,7 +165,7 @@ def _copy_all(
     backup.elsewhere = sorted(elsewhere)
     backup.roots = named_here()
     backup.made_at_ms = time.time_ns() // 1_000_000
-    write_checked(store, NAME, backup.to_bytes())
+    write_checked(store, NAME, backup.to_bytes(), over=before)
     for path in begun:
         store.delete(path)
     copied.files_in_all = len(known.keys() | {one.path for one in fresh})
@@ -342,5 +342,4 @@ def _copy(source: Store, target: Store, path: str) -> str:
         sha256 = digest(source, path)
         if digest(target, path) != sha256:
             raise CorruptLog(f"the copy of {path} in the backup has other bytes: run this again")
-    keep(target, path)
     return sha256
