@@ -192,6 +192,14 @@ class PartitionHeads:
         """Return a namespace's Iceberg tables, or all, by name."""
         return [(name, self._iceberg[name]) for name in _below(within, self._iceberg)]
 
+    def next_iceberg_tables(
+        self, namespace: TableId, after: str, limit: int, *, is_view: bool
+    ) -> list[tuple[TableId, IcebergTable]]:
+        """Return so many views, or tables, directly in a namespace, by name, after a name."""
+        known = self._iceberg
+        kind = (name for name, it in known.items() if isinstance(it, IcebergView) is is_view)
+        return [(name, known[name]) for name in _next(namespace, after, limit, kind)]
+
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
         implied: list[TableId] = []

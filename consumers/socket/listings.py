@@ -59,9 +59,22 @@ class Listings:
         return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
 
     async def iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
-        """Describe Iceberg tables and views."""
+        """Describe Iceberg tables and views.
+
+        With a `limit`, so many at most, of those directly in the namespace, after a name: views
+        with `is_view`, else tables.
+        """
         within = _within(params)
-        found = await self._ask(lambda now: now.catalogue.iceberg_tables(within))
+        after, limit = str(params.get("after", "")), params.get("limit")
+        found = await self._ask(
+            lambda now: (
+                now.catalogue.iceberg_tables(within)
+                if limit is None
+                else now.catalogue.next_iceberg_tables(
+                    within, after, int(limit), is_view=bool(params.get("is_view"))
+                )
+            )
+        )
         return [
             IcebergDescription(
                 name, table.uuid, table.metadata_location, is_view=isinstance(table, IcebergView)

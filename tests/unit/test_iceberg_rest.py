@@ -19,6 +19,7 @@ from lance_namespace.errors import PermissionDeniedError
 from starlette.requests import Request
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
+from consumers.servers import name_pages
 from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
@@ -27,6 +28,7 @@ from consumers.servers.vending.vendor import Subject
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World
 from tests.unit.iceberg_examples import create_updates, schema
+from tests.unit.test_iceberg_views import version
 
 _COMMIT = "/v1/transactions/commit"
 _TABLES = "/v1/namespaces/analytics/tables"
@@ -310,6 +312,44 @@ def test_lists_come_in_pages(server: IcebergServer) -> None:
         page = server.ask("GET", f"/v1/namespaces/paged/tables{asked}").json
         assert [item["name"] for item in page["identifiers"]] == names
         assert page["next-page-token"] is None
+
+
+def test_a_page_costs_the_leader_what_is_on_it(
+    server: IcebergServer, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside 5,000 namespaces, each page took as long as a list of all of them."""
+    monkeypatch.setattr(name_pages, "ASKED_LEAST", 2)
+    numbers = [f"n{number:02}" for number in range(12)]
+    for parts in ([], *([one] for one in numbers), ["n03", "deep"]):
+        assert server.ask("POST", "/v1/namespaces", {"namespace": ["wide", *parts]}).status == 200
+    view = {"name": "v", "schema": schema("id"), "view-version": version(), "properties": {}}
+    assert server.ask("POST", "/v1/namespaces/wide/views", view).status == 200
+    for number in numbers:
+        body = {"name": number, "schema": schema("id")}
+        assert server.ask("POST", "/v1/namespaces/wide/tables", body).status == 200
+    runtime, told = world.log.runtime(), list[int]()
+    ask = runtime.request
+
+    def noted(partition: int, method: str, **params: Any) -> Any:
+        found = ask(partition, method, **params)
+        told.extend([len(found)] if method in ("namespaces", "iceberg_tables") else [])
+        return found
+
+    monkeypatch.setattr(runtime, "request", noted)
+
+    def pages(path: str, kind: str) -> list[list[Any]]:
+        found, token = list[list[Any]](), ""
+        while token is not None:
+            body = server.ask("GET", f"{path}pageSize=5&pageToken={token}").json
+            found.append([one["name"] if kind == "identifiers" else one[1] for one in body[kind]])
+            token = body["next-page-token"]
+        return found
+
+    in_pages = [numbers[:5], numbers[5:10], numbers[10:]]
+    assert pages("/v1/namespaces?parent=wide&", "namespaces") == in_pages
+    assert pages("/v1/namespaces/wide/tables?", "identifiers") == in_pages
+    assert pages("/v1/namespaces/wide/views?", "identifiers") == [["v"]]
+    assert max(told) == 6, "one more than a page shows"
 
 
 def test_the_configuration_names_every_route(server: IcebergServer) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from lance_namespace import CreateNamespaceRequest, ListTablesRequest
 
-from consumers.servers.namespace import namespaces
+from consumers.servers import name_pages
 from tests.namespace_world import World, numbers
 
 
@@ -174,7 +174,7 @@ def test_a_page_of_tables_costs_the_leader_what_is_on_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LanceDB asks for ten at a time: with 10,000 tables, a thousand times."""
-    monkeypatch.setattr(namespaces, "ASKED_LEAST", 2)
+    monkeypatch.setattr(name_pages, "ASKED_LEAST", 2)
     runtime, told = world.log.runtime(), list[list[Any]]()
     ask = runtime.request
 
@@ -207,7 +207,7 @@ def test_a_namespace_costs_the_leader_itself_whatever_is_in_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside 20,000 others, making one took a hundred times as long as the first one did."""
-    monkeypatch.setattr(namespaces, "ASKED_LEAST", 2)
+    monkeypatch.setattr(name_pages, "ASKED_LEAST", 2)
     runtime, told = world.log.runtime(), list[int]()
     ask = runtime.request
 

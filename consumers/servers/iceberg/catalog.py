@@ -111,9 +111,13 @@ class IcebergCatalog:
         self.settings = settings
         self._shown = ShownFiles()
 
-    def view(self, within: TableId | None = None) -> CatalogView:
-        """Return the catalogue as of the log's end; its lists, of one namespace if it is named."""
-        return self.service.view(within=within, timeout_seconds=self.settings.timeout_seconds)
+    def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
+        """Return the catalogue as of the log's end; its lists, of one namespace if it is named.
+
+        Or a part of these: `limit` names `after` a name, at least.
+        """
+        seconds = self.settings.timeout_seconds
+        return self.service.view(within=within, timeout_seconds=seconds, **part)
 
     def first(self, asked: Requester) -> Sequence[Operation]:
         """Return what the first request under a key asked of the log; nothing: there was none.
@@ -311,11 +315,11 @@ class IcebergCatalog:
     def list_tables(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
         """List a namespace's Iceberg tables."""
         viewer.need(namespace)
-        view = self.view(namespace)
-        if namespace not in view.namespaces:
+        if namespace not in self.view().namespaces:
             raise no_such_namespace(namespace)
-        names = [table for table in view.tables if table[:-1] == namespace]
-        page, token = paginate(names, query, viewer)
+        page, token = paginate(
+            query, namespace, viewer, lambda **part: self.view(namespace, **part).tables
+        )
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 

@@ -83,14 +83,19 @@ class LogIcebergService:
         """Where the log keeps its tables: nothing is read or written elsewhere."""
         return self._log.runtime().genesis.tables_root
 
-    def view(self, *, within: TableId | None = None, timeout_seconds: float) -> CatalogView:
-        """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
-        names, namespaces = partial(self._names, within), self._lance.namespaces
+    def view(
+        self, *, within: TableId | None = None, timeout_seconds: float, **part: Any
+    ) -> CatalogView:
+        """Return the catalogue as of the log's end; each thing is asked for when it is looked at.
+
+        `part` says of which names in a namespace: `limit` of them `after` a name, at least.
+        """
+        names, namespaces = partial(self._names, within, **part), self._lance.namespaces
         alone = partial(namespaces, alone=True)
         return CatalogView(
             OnDemand(names, self._table),
             OnDemand(partial(self._others, within), self._other),
-            OnDemand(partial(namespaces, within), lambda name: alone(name).get(name)),
+            OnDemand(partial(namespaces, within, **part), lambda name: alone(name).get(name)),
             OnDemand(partial(names, is_view=True), lambda name: self._table(name, True)),
             heads=OnDemand(names, self._place),
         )
@@ -258,12 +263,14 @@ class LogIcebergService:
         first = decode_outcome_record(DecidedRecords.from_json(found).outcome)
         return first if isinstance(first, Outcome) else repeated
 
-    def _names(self, within: TableId | None, *, is_view: bool = False) -> dict[TableId, None]:
-        found = self._all_tables(within)
+    def _names(
+        self, within: TableId | None, *, is_view: bool = False, **part: Any
+    ) -> dict[TableId, None]:
+        found = self._all_tables(within, is_view=is_view, **part)
         return {entry.table: None for entry in found if entry.is_view is is_view}
 
-    def _all_tables(self, within: TableId | None) -> Iterator[IcebergDescription]:
-        told = self._log.runtime().request_all("iceberg_tables", within)
+    def _all_tables(self, within: TableId | None, **part: Any) -> Iterator[IcebergDescription]:
+        told = self._log.runtime().request_all("iceberg_tables", within, **part)
         return map(IcebergDescription.from_json, told)
 
     def _others(self, within: TableId | None) -> dict[TableId, str]:

@@ -61,15 +61,15 @@ class IcebergNamespaces:
         # pyiceberg encodes it twice.
         for text in dict.fromkeys((sent, unquote(sent))):
             parent = tuple(part for part in text.split(SEPARATOR) if part)
-            view = self._catalog.view(parent or None)
-            if not parent or (parent in view.namespaces and viewer.sees(parent)):
+            known = self._catalog.view().namespaces
+            if not parent or (parent in known and viewer.sees(parent)):
                 break
         else:
             viewer.need(parent)
             raise no_such_namespace(tuple(sent.split(SEPARATOR)))
-        level = len(parent) + 1
-        names = [n for n in view.namespaces if len(n) == level and n[:-1] == parent]
-        page, token = paginate(names, query, viewer)
+        page, token = paginate(
+            query, parent, viewer, lambda **part: self._catalog.view(parent, **part).namespaces
+        )
         found = [[*parent, name] for name in page]
         return json_reply({"namespaces": found, "next-page-token": token})
 

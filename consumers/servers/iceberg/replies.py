@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,7 @@ from commitlog.model.table import TableId
 from consumers.partition.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 from consumers.servers.iceberg.shown import ALL
+from consumers.servers.name_pages import names_in
 from consumers.servers.security.grants import Viewer
 
 logger = logging.getLogger(__name__)
@@ -298,23 +299,26 @@ def unsupported(what: str) -> Failure:
 
 
 def paginate(
-    found: Iterable[TableId], query: Mapping[str, str], viewer: Viewer
+    query: Mapping[str, str],
+    within: TableId,
+    viewer: Viewer,
+    ask: Callable[..., Iterable[TableId]],
 ) -> tuple[Sequence[str], str | None]:
-    """Return one page of the last parts of names that may be seen, and the token of the next one.
+    """Return one page of the names in a namespace that may be seen, and the token of the next one.
 
     All names, if the request has no token, not even an empty one: its client may not know of pages.
     """
-    after = query.get("pageToken", "")
-    rest = sorted(name[-1] for name in found if name[-1] > after and viewer.sees(name))
     size = query.get("pageSize")
     if size is not None and not (size.isdecimal() and len(size) < 11 and 0 < int(size) < 2**31):
         raise Failure(
             400, "BadRequestException", f"pageSize is {size!r:.40}, not a positive number"
         )
-    if size is None or "pageToken" not in query:
-        return rest, None
-    page = rest[: int(size)]
-    return page, page[-1] if len(page) < len(rest) else None
+    limit = None if size is None or "pageToken" not in query else int(size)
+    after = query.get("pageToken", "")
+    names = names_in(within, after, limit, ask, lambda name, _: viewer.sees(name))
+    if limit is None or len(names) <= limit:
+        return names, None
+    return names[:limit], names[limit - 1]
 
 
 def identifier_json(table: TableId) -> dict[str, Any]:

@@ -139,11 +139,11 @@ class IcebergViews:
     def children(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
         """List a namespace's views."""
         viewer.need(namespace)
-        view = self._catalog.view(namespace)
-        if namespace not in view.namespaces:
+        if namespace not in self._catalog.view().namespaces:
             raise no_such_namespace(namespace)
-        names = [name for name in view.views if name[:-1] == namespace]
-        page, token = paginate(names, query, viewer)
+        page, token = paginate(
+            query, namespace, viewer, lambda **part: self._catalog.view(namespace, **part).views
+        )
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lance_namespace import (
@@ -24,13 +25,11 @@ from commitlog.errors import CommitConflict
 from commitlog.model.operations import CreateNamespace, DropNamespace, Operation
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, format_table_id
+from consumers.servers.name_pages import names_in
 from consumers.servers.namespace.call import Call, one_of, page
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.transactions import noted_ended, noting_ended, visible
 from consumers.servers.security.grants import Access
-
-ASKED_LEAST = 100
-"""So many names a leader is asked for at once: not everybody may see each of them."""
 
 
 def create_namespace(service: Service, call: Call) -> dict[str, Any]:
@@ -88,7 +87,9 @@ def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
     """List the namespaces directly in one."""
     request = call.read(ListNamespacesRequest, {"page_token", "limit"})
     parent = _seen(service, call)
-    names = _names_in(parent, request, service.namespaces, lambda name, _: call.sees(name))
+    ask = partial(service.namespaces, parent)
+    after, limit = request.page_token or "", request.limit
+    names = names_in(parent, after, limit, ask, lambda name, _: call.sees(name))
     found, more = page(names, request)
     return {"namespaces": found, **more}
 
@@ -98,32 +99,13 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     parent = _seen(service, call)
 
-    def is_shown(table: TableId, version: int) -> bool:
-        return bool(request.include_declared or version) and call.sees(table)
+    def is_shown(table: TableId, versions: Mapping[TableId, int]) -> bool:
+        return bool(request.include_declared or versions[table]) and call.sees(table)
 
-    found, more = page(_names_in(parent, request, service.heads, is_shown), request)
+    ask = partial(service.heads, parent)
+    names = names_in(parent, request.page_token or "", request.limit, ask, is_shown)
+    found, more = page(names, request)
     return {"tables": found, **more}
-
-
-def _names_in(
-    parent: TableId,
-    request: ListNamespacesRequest | ListTablesRequest,
-    ask: Callable[..., Mapping[TableId, Any]],
-    is_shown: Callable[[TableId, Any], bool],
-) -> list[str]:
-    """Return the names directly in a namespace, in order; of a page, one more than it shows."""
-    limit, after = request.limit, request.page_token or ""
-    asked = None if limit is None else max(limit + 1, ASKED_LEAST)
-    names: list[str] = []
-    while True:
-        found = ask(parent) if asked is None else ask(parent, after=after, limit=asked)
-        # Each partition told of so many, and a leader of an earlier release of all.
-        told = sorted(n for n in found if n and n[:-1] == parent and n[-1] > after)[:asked]
-        names += [name[-1] for name in told if is_shown(name, found[name])]
-        if limit is None or asked is None or len(told) < asked or len(names) > limit:
-            return names
-        # A leader looks through all of its names each time.
-        after, asked = told[-1][-1], 2 * asked
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
