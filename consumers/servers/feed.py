@@ -32,6 +32,7 @@ from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
 from commitlog.errors import CommitLogError
+from consumers.servers.security.budgets import once_each
 from consumers.servers.security.identity import CHECK_AGAIN, PRINCIPAL
 from consumers.servers.security.limits import count, share_of
 
@@ -75,14 +76,15 @@ class _Feeds:
         """Feeds by principal, "" where nobody has to show one."""
 
     async def endpoint(self, request: Request) -> Response:
-        given = request.query_params
+        tables = request.query_params.getlist("table")
+        given = once_each(one for one in request.query_params.multi_items() if one[0] != "table")
         seconds = _seconds(given.get("seconds"), self._settings.seconds_max)
         if request.method == "HEAD":
             # Its asker gets no event, and could wait for the next answer on the connection.
             seconds = 0.0
         subscribe = functools.partial(
             self._log.subscribe,
-            given.getlist("table") or None,
+            tables or None,
             _from(request.headers.get("last-event-id") or given.get("from", "now")),
             refused=given.get("refused") == "1",
         )

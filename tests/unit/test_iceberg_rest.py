@@ -281,7 +281,7 @@ def test_a_purge_is_wished_for_clearly(server: IcebergServer, table: str) -> Non
     both = f"{_TABLES}/{table}?purgeRequested=false&purgeRequested=true"
     reply = server.ask("DELETE", both)
     assert reply.status == 400
-    assert reply.error["message"] == "the parameter purgeRequested is given twice; give it once"
+    assert reply.error["message"] == "the parameter purgeRequested is given twice. Give it once."
     assert server.ask("DELETE", f"{_TABLES}/{table}?purgeRequested=True").status == 204
 
 

@@ -498,7 +498,7 @@ def test_a_parameter_that_is_there_twice_is_refused(world: World, table: str) ->
     for path in ("describe?delimiter=.&delimiter=%24", "query?as=preview&as=arrow"):
         status, body = world.post(f"{table}/{path}", {"vector": {}, "k": 1})
         assert (status, body["code"]) == (400, 13)
-        assert "is given twice; give it once" in body["error"]
+        assert "is given twice. Give it once." in body["error"]
 
 
 @pytest.mark.parametrize("predicate", ["x" * 9000 + " = 2", f"id = '{'x' * 9000}'"])

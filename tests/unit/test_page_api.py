@@ -44,7 +44,7 @@ class Page:
 
     def ask(self, path: str, headers: dict[str, str] | None = None, **given: Any) -> Any:
         """Return (status, headers, body) of a request."""
-        query = f"?{urllib.parse.urlencode(given)}" if given else ""
+        query = f"?{urllib.parse.urlencode(given, doseq=True)}" if given else ""
         connection = http.client.HTTPConnection(self.uri.removeprefix("http://"), timeout=120)
         try:
             connection.request("GET", path + query, headers=headers or {})
@@ -247,6 +247,7 @@ def test_questions_that_began_on_a_replaced_snapshot_end_on_it(tmp_path: Path) -
         ("events", {"table": "x' OR 1=1 --"}, (404, 4), "has no table"),
         ("conflicts", {"table": "nothing"}, (404, 4), "has no table"),
         ("events", {"limit": "0"}, (400, 13), "limit"),
+        ("events", {"limit": ["1", "2"]}, (400, 13), "the parameter limit is given twice"),
         ("events", {"limit": "8193"}, (400, 13), "limit"),
         ("events", {"limit": "²"}, (400, 13), "whole number"),
         ("events", {"before": "1"}, (400, 13), "SEQUENCE.ORDINAL"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import uuid_utils
@@ -42,14 +41,6 @@ def principal_of(request: Request) -> Principal:
 def viewer_of(request: Request) -> Viewer:
     """Return who asks for a list, as the guard found out; nobody sees anything without a guard."""
     return Viewer(principal_of(request), request.scope.get(SEES, lambda what: False))
-
-
-def check_parameters(request: Request) -> None:
-    """Refuse a parameter that is there twice: who sent `purgeRequested` so may mean either."""
-    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
-        if times > 1:
-            said = f"the parameter {name} is given twice; give it once"
-            raise Failure(400, "BadRequestException", said)
 
 
 def boolean_of(name: str, said: Mapping[str, str]) -> bool:

@@ -29,7 +29,6 @@ from consumers.servers.iceberg.replies import Failure, failure_of, json_reply, u
 from consumers.servers.iceberg.request_context import (
     KEY_LIFETIME,
     boolean_of,
-    check_parameters,
     namespace_of,
     principal_of,
     requester_of,
@@ -49,7 +48,7 @@ from consumers.servers.iceberg.time_travel import (
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.row_turns import LargeBodies
 from consumers.servers.namespace.settings import Settings
-from consumers.servers.security.budgets import body_pieces, body_problem
+from consumers.servers.security.budgets import body_pieces, body_problem, once_each
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -203,7 +202,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 def _checked(handler: Handler, request: Request, body: bytes) -> Response:
     if problem := body_problem(body, lambda: load_body(body)) or number_problem(body):
         raise Failure(400, "BadRequestException", problem)
-    check_parameters(request)
+    once_each(request.query_params.multi_items())
     return handler(request, body)
 
 

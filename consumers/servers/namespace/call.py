@@ -25,7 +25,7 @@ from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.servers.namespace.arrow_rows import open_rows
 from consumers.servers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.servers.namespace.status import HttpError
-from consumers.servers.security.budgets import parse_body
+from consumers.servers.security.budgets import once_each, parse_body
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
     ANYBODY,
@@ -148,11 +148,8 @@ class Call:
         return self.parameter("delimiter") or DELIMITER
 
     def parameter(self, name: str) -> str | None:
-        """Return a query parameter; InvalidInputError if there are two."""
-        found = [value for key, value in self.query if key == name]
-        if len(found) > 1:
-            raise InvalidInputError(f"the parameter {name} is given twice; give it once")
-        return found[0] if found else None
+        """Return a query parameter; InvalidRequest if there are two."""
+        return once_each(one for one in self.query if one[0] == name).get(name)
 
     @property
     def parts(self) -> TableId:
@@ -255,19 +252,18 @@ class Call:
                 )
 
     def _from_query(self, model: type[BaseModel]) -> dict[str, Any]:
+        fields = model.model_fields.items()
+        kinds = {name: str(one.annotation) for name, one in fields if name not in _ALWAYS}
+        given = [one for one in self.query if one[0] in kinds]
         found: dict[str, Any] = {}
-        for name, value in self.query:
-            if name not in model.model_fields or name in _ALWAYS:
-                continue
-            kind = str(model.model_fields[name].annotation)
-            if "List" in kind:
+        for name, value in given:
+            if "List" in kinds[name]:
                 found.setdefault(name, []).append(value)
-            elif name in found:
-                raise InvalidInputError(f"the parameter {name} is given twice; give it once")
-            elif "Dict" in kind:
-                found[name] = _json_object(name, value)
-            else:
-                found[name] = _scalar(name, value, kind)
+        for name, value in once_each(one for one in given if one[0] not in found).items():
+            is_object = "Dict" in kinds[name]
+            found[name] = (
+                _json_object(name, value) if is_object else _scalar(name, value, kinds[name])
+            )
         return found
 
     def arrow(self) -> pa.RecordBatchReader:

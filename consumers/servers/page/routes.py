@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 
 import duckdb
 from lance_namespace import TransactionNotFoundError
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
@@ -33,6 +32,7 @@ from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
 from consumers.servers.page import contention, contents, questions, snapshots
 from consumers.servers.page.snapshots import Asking, Snapshots
+from consumers.servers.security.budgets import once_each
 from consumers.views.version_index.layout import noted_whole
 
 STATIC = Path(__file__).parent / "static"
@@ -51,7 +51,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Question = Callable[[Ask, QueryParams], Any]
+Question = Callable[[Ask, Mapping[str, str]], Any]
 
 
 def page_routes(root: str | os.PathLike[str]) -> list[BaseRoute]:
@@ -131,7 +131,8 @@ class _Api:
             sent = request.headers.get("if-none-match", "").split(",")
             if tag in {one.strip().removeprefix("W/") for one in sent}:  # a proxy may weaken it
                 return Response(status_code=304, headers={"ETag": tag})
-            found = await self._answer(lambda ask: question(ask, request.query_params))
+            given = once_each(request.query_params.multi_items())
+            found = await self._answer(lambda ask: question(ask, given))
             return _json(found, {"ETag": tag})
 
         return answer
@@ -160,13 +161,13 @@ def _json(body: Any, headers: dict[str, str] | None = None) -> Response:
     return Response(text, media_type=JSONResponse.media_type, headers=given)
 
 
-def _tables(ask: Ask, given: QueryParams) -> Any:
+def _tables(ask: Ask, given: Mapping[str, str]) -> Any:
     after = (_text(given, "after"), _text(given, "incarnation"))
     limit = _number(given, "limit", 1, questions.TABLES_MAX) or questions.TABLES_MAX
     return questions.tables(ask, after=after, ended=given.get("ended") == "1", limit=limit)
 
 
-def _events(ask: Ask, given: QueryParams) -> Any:
+def _events(ask: Ask, given: Mapping[str, str]) -> Any:
     return questions.events(
         ask,
         table=_text(given, "table"),
@@ -177,7 +178,7 @@ def _events(ask: Ask, given: QueryParams) -> Any:
     )
 
 
-def _transaction(ask: Ask, given: QueryParams) -> Any:
+def _transaction(ask: Ask, given: Mapping[str, str]) -> Any:
     wanted, partition = _text(given, "id"), _number(given, "partition") or 0
     sequence = _number(given, "sequence") or 0
     found = questions.transaction(
@@ -189,31 +190,31 @@ def _transaction(ask: Ask, given: QueryParams) -> Any:
     return {"attempts": found}
 
 
-def _contents(ask: Ask, given: QueryParams) -> Any:
+def _contents(ask: Ask, given: Mapping[str, str]) -> Any:
     after = _number(given, "after")
     version = _number(given, "version", 1)
     return contents.contents(ask, _table(given), version, after=-1 if after is None else after)
 
 
-def _difference(ask: Ask, given: QueryParams) -> Any:
+def _difference(ask: Ask, given: Mapping[str, str]) -> Any:
     before, after = (_number(given, name, 1) for name in ("before", "after"))
     if before is None or after is None:
         raise HTTPException(400, "before and after are missing: give two versions")
     return contents.difference(ask, _table(given), before, after)
 
 
-def _sizes(ask: Ask, given: QueryParams) -> Any:
+def _sizes(ask: Ask, given: Mapping[str, str]) -> Any:
     wanted = _text(given, "of", needed=True).split(",")
     if len(wanted) > SIZES_MAX:
         raise HTTPException(400, f"`of` has more than {SIZES_MAX} incarnations")
     return contents.sizes(ask, wanted)
 
 
-def _table(given: QueryParams) -> str:
+def _table(given: Mapping[str, str]) -> str:
     return _text(given, "table", needed=True)
 
 
-def _collisions(ask: Ask, given: QueryParams) -> Any:
+def _collisions(ask: Ask, given: Mapping[str, str]) -> Any:
     return {
         "collisions": contention.collisions(
             ask,
@@ -226,7 +227,7 @@ def _collisions(ask: Ask, given: QueryParams) -> Any:
     }
 
 
-def _text(given: QueryParams, name: str, *, needed: bool = False) -> str:
+def _text(given: Mapping[str, str], name: str, *, needed: bool = False) -> str:
     value = given.get(name, "")
     if len(value) > NAME_LENGTH_MAX:
         raise HTTPException(400, f"{name} has more than {NAME_LENGTH_MAX} characters")
@@ -235,7 +236,9 @@ def _text(given: QueryParams, name: str, *, needed: bool = False) -> str:
     return value
 
 
-def _number(given: QueryParams, name: str, least: int = 0, most: int = INT64_MAX) -> int | None:
+def _number(
+    given: Mapping[str, str], name: str, least: int = 0, most: int = INT64_MAX
+) -> int | None:
     text = given.get(name, "")
     if not text:
         return None
@@ -248,7 +251,7 @@ def _number(given: QueryParams, name: str, least: int = 0, most: int = INT64_MAX
     return value
 
 
-def _place(given: QueryParams, name: str) -> tuple[int, int] | None:
+def _place(given: Mapping[str, str], name: str) -> tuple[int, int] | None:
     text = given.get(name, "")
     if not text:
         return None

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from commitlog.errors import InvalidRequest
 from commitlog.model.json_fields import FieldTwice, once
 from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
@@ -135,6 +136,24 @@ def text_problem(value: Any, where: str) -> str:
         elif isinstance(one, list) and not _is_plain(one):
             left += [(f"{name}[{index}]", inner, bad) for index, inner in enumerate(one)]
     return ""
+
+
+def once_each(query: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the parameters of a query, none of which may be there twice; InvalidRequest.
+
+    Readers, and proxies in front of them, differ in which of two they take.
+    """
+    found: dict[str, str] = {}
+    for name, value in query:
+        if name in found:
+            raise InvalidRequest(
+                f"the parameter {name} is given twice",
+                field=name,
+                value=value,
+                advice="Give it once",
+            )
+        found[name] = value
+    return found
 
 
 def target_problem(target: bytes, query: bytes) -> str:
