@@ -178,6 +178,11 @@ class Health:
         said = [self.statuses.get(partition) for partition in range(len(self._connections))]
         return all(one is not None and one.get("http_servers", 1) == 1 for one in said)
 
+    def problem(self) -> str:
+        """Return what commits and reads wait for: what was found wrong with leaders or Kafka."""
+        wrong = (one for one in self.found() if one.level is Level.FAIL and one.name != "index")
+        return "; ".join(f"{one.name}: {one.message}" for one in wrong)
+
     def index_lags(self) -> dict[int, int]:
         """Return by partition how many outcomes the published index lacked at the last check."""
         published = self._published[1]

@@ -174,6 +174,16 @@ def test_all_places_are_used_where_clients_are_not_told_apart() -> None:
 
 def test_who_waits_too_long_or_goes_away_takes_no_place() -> None:
     async def run() -> None:
+        turns = RowTurns(
+            1,
+            tells_clients_apart=True,
+            wait_seconds=0.01,
+            problem=lambda: "leader: it did not answer",
+        )
+        async with turns.turn("a"):
+            with pytest.raises(Unavailable, match=r"on rows: leader: it did not answer\. Try"):
+                async with turns.turn("b"):
+                    raise AssertionError("there is no place")
         turns = RowTurns(1, tells_clients_apart=True, wait_seconds=0.01)
         async with turns.turn("a"):
             with pytest.raises(Unavailable, match="other work"):

@@ -560,9 +560,12 @@ def test_the_server_tells_health_and_readiness(
         assert ready == [f"127.0.0.1:{port}"]
         assert get(port, "/healthz") == (200, {"status": "ok"})
         wait_until(lambda: get(port, "/readyz")[0] == 200, "a server that is ready")
+        assert whole.problem() == ""
         whole.status["ready"] = False  # type: ignore[attr-defined]
         wait_until(lambda: get(port, "/readyz")[0] == 503, "a server that isn't ready")
         body = get(port, "/readyz")[1]
+        assert "leader: " in whole.problem()
+        assert "is not ready yet" in whole.problem()
         assert [c["level"] for c in body["checks"]] == ["ok", "fail", "ok"]
 
 

@@ -96,7 +96,11 @@ def routes(
         threads=threads,
         past_threads=ThreadPoolExecutor(PAST_THREADS, "namespace-past"),
         row_threads=ThreadPoolExecutor(places, "namespace-rows"),
-        turns=RowTurns(places, tells_clients_apart=service.security.is_on),
+        turns=RowTurns(
+            places,
+            tells_clients_apart=service.security.is_on,
+            problem=service.settings.problem,
+        ),
         large=large or LargeBodies(tells_clients_apart=service.security.is_on),
         processes=processes,
     )

@@ -46,13 +46,18 @@ class RowTurns:
         tells_clients_apart: bool,
         wait_seconds: float = WAIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        problem: Callable[[], str] = lambda: "",
     ) -> None:
-        """Take the number of places; if clients are distinguished, no client gets the last one."""
+        """Take the number of places; if clients are distinguished, no client gets the last one.
+
+        `problem` says what of the service fails just now: whoever has a place waits for that.
+        """
         self._places = places
         self._tells_apart = tells_clients_apart
         self._client_max = max(1, places - 1) if tells_clients_apart else places
         self._wait_seconds = wait_seconds
         self._clock = clock
+        self._problem = problem
         self._running: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
         self._known: Newest[str, tuple[float, float]] = Newest(_REMEMBERED_MAX)
@@ -93,8 +98,9 @@ class RowTurns:
                 self._waiting.remove((client, came))
             if not isinstance(error, TimeoutError):
                 raise
+            why = f": {problem}. T" if (problem := self._problem()) else "; t"
             raise Unavailable(
-                "the server is busy with other work on rows; try again in a while"
+                f"the server is busy with other work on rows{why}ry again in a while"
             ) from error
 
     def _end(self, client: str) -> None:

@@ -26,3 +26,5 @@ class Settings:
     commit_seconds: float = 30.0
     is_alone: Callable[[], bool] = lambda: True
     """Whether no other server has the log: a client's next request can't come to another one."""
+    problem: Callable[[], str] = lambda: ""
+    """What all requests wait for just now: which leader is silent, or that Kafka is."""
