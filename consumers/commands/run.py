@@ -287,6 +287,7 @@ def server(
     http: Http = HTTP_DEFAULTS,
     host: Annotated[str | None, setting("host")] = None,
     port: Annotated[int | None, setting("port")] = None,
+    http_drain: Annotated[int | None, setting("http_drain")] = None,
 ) -> None:
     """Serve the Lance Namespace, the Iceberg catalogue, /healthz and /readyz over HTTP."""
     import commitlog.adapters.lean_import  # noqa: F401  # before what imports that library
@@ -303,10 +304,11 @@ def server(
     from consumers.views.health import Health
     from consumers.views.version_index.comparison import check_index_of
 
-    config = where.load(host=host, port=port, **http.flags())
+    config = where.load(host=host, port=port, http_drain=http_drain, **http.flags())
     root = config.root or Path.cwd()
     template = row_template(config)
     inherited = take_http_listener()
+    drain = 0 if inherited else config.http_drain  # what ends `up` ends all that it serves
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         listener = inherited or roots.listen(config.host, config.port)
@@ -314,7 +316,7 @@ def server(
         check_index_of(root, log.name, log.genesis().log_id)
         client = connect_client(config, "http")
         health = Health(log, config.root, config.token, server=uuid4().hex)
-        settings = server_settings(config, health)
+        settings = replace(server_settings(config, health), drain_seconds=drain)
         processes = row_processes(config, template)
         names = namespace_settings(config)
         names = replace(names, is_alone=health.is_alone, problem=health.problem)
@@ -341,7 +343,7 @@ def server(
             client.close()
             log.close()
 
-    run_part("server", root, work)
+    run_part("server", root, work, drain_seconds=drain)
 
 
 def _domains(pairs: tuple[str, ...]) -> dict[str, int]:

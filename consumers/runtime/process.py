@@ -98,18 +98,18 @@ def run_part(
     *,
     niceness: int = 0,
     is_client: bool = True,
+    drain_seconds: float = 0,
 ) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
 
     With a `niceness` it gets less of a processor that others want too. A client of Kafka ends if
-    the clock is set back.
+    the clock is set back. After a signal it may serve for `drain_seconds`.
     """
     configure_logging(name, root)
     _allow_many_files()
     if niceness:
         be_nice(niceness)
-    # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
-    # allocations took a fifth of the leader's time.
+    # What a part keeps is hardly ever garbage: looking for some took a fifth of the leader's time.
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     stop = threading.Event()
     keep_memory_small(stop)
@@ -120,7 +120,7 @@ def run_part(
         ).start()
     stop_on_signals(stop, on_signal=_leave)
     has_ended, set_back = threading.Event(), stop_when_set_back(stop) if is_client else []
-    seconds = END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS
+    seconds = drain_seconds + (END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS)
     ending = (name, stop, has_ended, seconds, set_back)
     threading.Thread(target=_end_by_force, args=ending, name="end", daemon=True).start()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import sys
@@ -40,7 +41,7 @@ from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
 from consumers.servers.server_heads import LimitedHeads
 from consumers.servers.server_routes import RouteTable, nowhere
-from consumers.views.health import Health, is_whole
+from consumers.views.health import Check, Health, Level, is_whole
 
 SHUTDOWN_SECONDS = 3
 TICK_SECONDS, LOOK_SECONDS = 1.0, 2.0
@@ -54,6 +55,10 @@ SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the event loop, which needs it again
 after each of a request's calls to the system: a tenth of what is usual."""
 
+_ENDS_SOON = Check("server", Level.FAIL, "it was told to end", "send requests to another one")
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -65,6 +70,8 @@ class ServerSettings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     metrics: Metrics = field(default_factory=Metrics)
     tls: Tls | None = None
+    drain_seconds: float = 0.0
+    """How long it serves on when it is to end, with `/readyz` red: so a balancer learns of it."""
 
 
 def make_app(
@@ -78,6 +85,8 @@ def make_app(
 
     async def readyz(request: Request) -> JSONResponse:
         checks = await health.fresh() if health is not None else ()
+        if getattr(request.app.state, "is_draining", False):
+            checks = (*checks, _ENDS_SOON)
         whole = is_whole(checks)
         body = {
             "status": "ready" if whole else "not ready",
@@ -151,6 +160,7 @@ def serve(
     if allowed != resource.RLIM_INFINITY:
         LimitedHeads.connections_max = min(LimitedHeads.connections_max, allowed // 2)
     LimitedHeads.base_path = settings.base_path
+    LimitedHeads.is_draining = False
     sys.setswitchinterval(SWITCH_SECONDS)
     app = make_app(health, routes, settings)
     config = uvicorn.Config(
@@ -184,6 +194,7 @@ def serve(
         while not stop.wait(LOOK_SECONDS):
             if not thread.is_alive():
                 raise server.why("ended")
+        drain(app, settings.drain_seconds, thread)
     finally:
         app.state.is_ending = True  # else it would wait for feeds, which go on for an hour
         server.end()
@@ -191,6 +202,15 @@ def serve(
         health.close()
         with contextlib.suppress(OSError):
             listener.close()
+
+
+def drain(app: Starlette, seconds: float, server: threading.Thread) -> None:
+    """Let a server's thread serve on, but tell balancers and clients to go elsewhere."""
+    if not seconds:
+        return
+    logger.info("serves for %g s more, so that balancers send requests elsewhere", seconds)
+    app.state.is_draining = LimitedHeads.is_draining = True
+    server.join(seconds)
 
 
 class _Server(uvicorn.Server):

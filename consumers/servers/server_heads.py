@@ -62,6 +62,8 @@ class LimitedHeads(HttpToolsProtocol):
     """More are closed at once: each is a file, and the server needs some for itself."""
     base_path = ""
     """Below which all APIs are served."""
+    is_draining = False
+    """Whether each connection ends with its next answer: the server ends soon."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn gives to each connection."""
@@ -214,6 +216,8 @@ class LimitedHeads(HttpToolsProtocol):
         self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
         self._outgoing.lingers = not self.parser.should_keep_alive()
         super().on_headers_complete()
+        if self.is_draining:
+            self.cycle.keep_alive, self._outgoing.lingers = False, True
         if self.expect_100_continue:
             self._close_if_not_asked(self.cycle)
         if is_old:

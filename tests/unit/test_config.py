@@ -150,7 +150,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
     names = {setting.flag for setting in SETTINGS if not setting.is_secret}
     shown = {
         name
-        for command in ("up", "committer")
+        for command in ("up", "committer", "server")
         for argument in app[command].assemble_argument_collection()
         for name in argument.names
     }

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from consumers.servers.security.limits import Limits
+from consumers.servers.server import drain, make_app
+from consumers.servers.server_heads import LimitedHeads
+from consumers.views.health import Check, Level
+from tests.page_server import NoHealth, serving_app
 
 Told = tuple[int, Any, dict[Any, Any]]
 
@@ -62,3 +68,42 @@ def test_nobody_hears_that_nothing_was_done_of_what_may_have_been(
     assert (told[1]["code"] if isinstance(kind, int) else told[1]["error"]["type"]) == kind
     assert (b"retry-after" in told[2]) == (status == 503)
     assert "the server end" in str(told[1])
+
+
+def test_while_it_drains_balancers_and_clients_are_told_to_go_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`/readyz` was green until the listener closed, so a balancer's requests failed."""
+    monkeypatch.setattr(LimitedHeads, "is_draining", False)
+
+    class Well(NoHealth):
+        async def fresh(self) -> Any:
+            return (Check("leader", Level.OK, "it leads"),)
+
+    app = make_app(Well())  # type: ignore[arg-type]
+    with serving_app(app, http=LimitedHeads) as port:
+        known = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+        def ask(connection: http.client.HTTPConnection, path: str) -> tuple[int, str, Any]:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.headers.get("connection", ""), json.loads(answer.read())
+
+        class Serving(threading.Thread):
+            """In place of the server's thread: what others see while it is waited for."""
+
+            def join(self, timeout: float | None = None) -> None:
+                asked.append(timeout)
+                for connection in (known, http.client.HTTPConnection("127.0.0.1", port)):
+                    assert ask(connection, "/healthz") == (200, "close", {"status": "ok"})
+                status, _, body = ask(known, "/readyz")
+                assert (status, body["status"]) == (503, "not ready")
+                assert body["checks"][-1]["message"] == "it was told to end"
+
+        asked: list[float | None] = []
+        assert ask(known, "/readyz")[:2] == (200, "")
+        drain(app, 0, Serving())
+        assert not asked, "nobody waits unless the operator said so"
+        drain(app, 5, Serving())
+        assert asked == [5]
+        known.close()
