@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog.adapters.storage_options import use_storage_options
+    from commitlog.client.leader.tables import TableInfo
+    from commitlog.client.leader.tickets import Ticket
     from commitlog.client.log import CommitLog
-    from commitlog.client.tables import TableInfo
-    from commitlog.client.tickets import Ticket
     from commitlog.errors import (
         CommitConflict,
         CommitLogError,
@@ -102,8 +102,8 @@ __all__ = [
 _MODULES = {
     "commitlog.adapters.storage_options": ("use_storage_options",),
     "commitlog.client.log": ("CommitLog",),
-    "commitlog.client.tables": ("TableInfo",),
-    "commitlog.client.tickets": ("Ticket",),
+    "commitlog.client.leader.tables": ("TableInfo",),
+    "commitlog.client.leader.tickets": ("Ticket",),
     "commitlog.model.operations": ("KeyHashes",),
     "commitlog.model.records": (
         "Application",

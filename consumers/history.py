@@ -21,7 +21,7 @@ import duckdb
 
 from commitlog.adapters import disk
 from commitlog.adapters.places import bound
-from commitlog.client.index_file import SETTINGS, attach
+from commitlog.client.history.index_file import SETTINGS, attach
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
@@ -379,7 +379,7 @@ def _check_table(run: Ask, table: str, *, fragments: bool = False) -> Value:
     """
     lives = run("SELECT incarnation, format FROM life_of(?)", [table])
     if not lives:
-        from commitlog.client.names import like_known  # brings the log's records in
+        from commitlog.client.commits.names import like_known  # brings the log's records in
 
         known = run("SELECT unnest(list_append(former_names, table_name)) AS t FROM tables", ())
         near = like_known(table, {str(row["t"]): "" for row in known})

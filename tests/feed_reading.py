@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.client.feed_events import FeedEvent, token_starts
+from commitlog.client.history.feed_events import FeedEvent, token_starts
 
 WAIT_SECONDS = 180.0
 

@@ -28,11 +28,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 IMPORTS = (
     *("tests.forked", "tests.empty_index"),
     "commitlog.adapters.lean_import",  # before what imports that library
-    *("commitlog.client.native", "consumers.commands.app", "consumers.commands.options"),
-    *("consumers.tools.cleaning", "consumers.tools.doctor", "consumers.tools.replay"),
+    *("commitlog.client.commits.native", "consumers.commands.app", "consumers.commands.options"),
+    *(
+        "consumers.tools.maintenance.cleaning",
+        "consumers.tools.doctor",
+        "consumers.tools.replay.replay",
+    ),
     *("consumers.tools.verify", "consumers.views.version_index"),
     # What the parts of a service need.
-    *("consumers.servers.committer", "consumers.tools.row_writer", "consumers.tools.maintenance"),
+    *(
+        "consumers.servers.committer",
+        "consumers.tools.rows.row_writer",
+        "consumers.tools.maintenance.maintenance",
+    ),
     *("consumers.servers.server", "consumers.servers.namespace.routes"),
     *("consumers.servers.iceberg.rest", "consumers.servers.feed"),
     *("consumers.servers.page.routes", "consumers.servers.page.sql"),

@@ -17,11 +17,11 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
-from consumers.tools.cleaning import clean
-from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
-from consumers.tools.iceberg_purges import IcebergPurges
-from consumers.tools.maintenance_policy import Policies
-from consumers.tools.removals import Removals
+from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans, Orphan
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.iceberg_purges import IcebergPurges
+from consumers.tools.maintenance.maintenance_policy import Policies
+from consumers.tools.maintenance.removals import Removals
 from tests.namespace_world import World
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

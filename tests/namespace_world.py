@@ -28,7 +28,7 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_namespace import GivenNamespace
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.leader.runtime import RuntimeSettings
 from commitlog.codecs.avro import decode_log_record
 from commitlog.model.records import Transaction
 from commitlog.ports import Log

@@ -13,14 +13,14 @@ import pytest
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from consumers.partition.appending import Appending
-from consumers.partition.catalogue import PartitionHeads
 from consumers.partition.deciding import Deciding
+from consumers.partition.files.catalogue import PartitionHeads
+from consumers.partition.files.offset_index import OffsetIndex
 from consumers.partition.glances import Glances
 from consumers.partition.lanes import Lanes
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Mailbox
 from consumers.partition.meters import Meters
-from consumers.partition.offset_index import OffsetIndex
 from consumers.partition.quotas import Quotas
 from consumers.partition.readable import Readable
 from consumers.partition.session import Session

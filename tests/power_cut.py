@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from commitlog.adapters import disk, storage
-from consumers.partition import folders
+from consumers.partition.files import folders
 
 
 class PowerCut(BaseException):

@@ -13,11 +13,11 @@ from typing import Any
 
 import commitlog
 import commitlog.spark
-from commitlog.client.feed import Subscription
-from commitlog.client.feed_events import FeedEvent
-from commitlog.client.row_tickets import RowsOutcome, RowsTicket
-from commitlog.client.session import TransactionBuilder
-from commitlog.client.snapshot import Snapshot
+from commitlog.client.commits.session import TransactionBuilder
+from commitlog.client.history.feed import Subscription
+from commitlog.client.history.feed_events import FeedEvent
+from commitlog.client.history.snapshot import Snapshot
+from commitlog.client.leader.row_tickets import RowsOutcome, RowsTicket
 
 RETURNED = (TransactionBuilder, RowsTicket, RowsOutcome, Subscription, FeedEvent, Snapshot)
 """Classes that callers get without importing them."""

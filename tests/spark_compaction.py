@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.spark import compact, compaction
-from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.maintenance import Maintenance
 from tests.spark_world import log_world
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -20,10 +20,10 @@ import pytest
 
 from commitlog import wire
 from commitlog.adapters.memory import MemoryLog, MemoryReader
-from commitlog.client.runtime import Runtime
+from commitlog.client.leader.runtime import Runtime
 from commitlog.core.decisions import Decision
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from tests.service import Running
 from tests.waiting import WAIT_SECONDS
 

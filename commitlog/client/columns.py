@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from commitlog.client.arguments import has_columns, refused
-from commitlog.client.host import TableName
+from commitlog.client.leader.arguments import has_columns, refused
+from commitlog.client.rows.host import TableName
 from commitlog.client.upkeep import TIMEOUT_SECONDS, KeepsTables, Kept
 from commitlog.errors import InvalidTransaction
 
@@ -85,7 +85,7 @@ class ChangesColumns(KeepsTables):
         client computes the column for rows that were committed meanwhile. A reader has no
         values for such rows, so with a reader they raise InvalidTransaction.
         """
-        from commitlog.client.rows import whole
+        from commitlog.client.rows.rows import whole
 
         is_taken = False
         if isinstance(transforms, dict):

@@ -10,24 +10,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commitlog.client import catalogue
-from commitlog.client.arguments import check_arguments, checks_arguments, checks_itself, refusal
-from commitlog.client.caller import NOBODY, caller
 from commitlog.client.columns import ChangesColumns
-from commitlog.client.host import Pairs, TableName
-from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.names import check_names, checked_principal, pairs
-from commitlog.client.opening import Opened, are_readable
-from commitlog.client.positions import When
-from commitlog.client.properties import ChangesNames
-from commitlog.client.roots import BindsPlaces
-from commitlog.client.row_tickets import RowsWait, settled_if_rows
+from commitlog.client.commits import catalogue
+from commitlog.client.commits.names import check_names, checked_principal, pairs
+from commitlog.client.commits.properties import ChangesNames
+from commitlog.client.history.positions import When
+from commitlog.client.history.roots import BindsPlaces
+from commitlog.client.history.snapshot import Reads
+from commitlog.client.history.undoing import UndoesChanges
+from commitlog.client.leader import arguments
+from commitlog.client.leader.caller import NOBODY, caller
+from commitlog.client.leader.row_tickets import RowsWait, settled_if_rows
+from commitlog.client.leader.runtime import Runtime, RuntimeSettings
+from commitlog.client.leader.tables import TableInfo, Tables
+from commitlog.client.leader.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
 from commitlog.client.row_verbs import WritesRows
-from commitlog.client.runtime import Runtime, RuntimeSettings
-from commitlog.client.snapshot import Reads
-from commitlog.client.tables import TableInfo, Tables
-from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
-from commitlog.client.undoing import UndoesChanges
+from commitlog.client.rows.host import Pairs, TableName
+from commitlog.client.rows.lance_request import new_transaction_id
+from commitlog.client.rows.opening import Opened, are_readable
 from commitlog.errors import LogClosed
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
 
-    from commitlog.client.session import TransactionBuilder
-    from commitlog.client.submission import AffectedRowsLike
+    from commitlog.client.commits.session import TransactionBuilder
+    from commitlog.client.commits.submission import AffectedRowsLike
     from commitlog.codecs.lance_schema import SchemaMetadata
 
 CONNECT_TIMEOUT_SECONDS = 30.0
 TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
-@checks_arguments
+@arguments.checks_arguments
 class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames):
     """A connection to a log, and to the tables whose commits it orders.
 
@@ -66,7 +66,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     ) -> None:
         """Use `connect`; this takes how to open a log, which happens once in each process."""
         if not callable(open_log):
-            raise refusal("open_log", open_log, "Call CommitLog.connect(HOST:PORT) instead")
+            raise arguments.refusal(
+                "open_log", open_log, "Call CommitLog.connect(HOST:PORT) instead"
+            )
         self._open_log = open_log
         self._principal = checked_principal(principal)
         self._settings = settings or RuntimeSettings()
@@ -220,7 +222,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         """Return a table's description at its head; NoSuchTable suggests similar names."""
         return self._tables.ask(self.runtime(), parse_table_id(table_id))
 
-    @checks_itself
+    @arguments.checks_itself
     def submit(
         self,
         table_id: TableName | None,
@@ -243,8 +245,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         one, or of this package's own. Name the `read_version` that its files were written for (by
         default the newest). What is certain to be refused raises, and nothing is appended.
         """
-        from commitlog.client.append_records import submit_append
-        from commitlog.client.submission import as_operations
+        from commitlog.client.commits.append_records import submit_append
+        from commitlog.client.commits.submission import as_operations
 
         more = transaction_id or attempt or affected_rows or application or properties or expects
         is_plain = not (more or dry_run) and inserted_keys is None and schema_metadata is None
@@ -263,7 +265,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         of_record: dict[str, Any] = {"attempt": attempt, "application": application}
         of_record |= {"properties": properties, "expects": expects}
         given = {"table_id": table_id, **of_operation, **of_record, "dry_run": dry_run}
-        check_arguments(CommitLog.submit, given)
+        arguments.check_arguments(CommitLog.submit, given)
         built, chosen, is_new = as_operations(self, table_id, operation, **of_operation)
         transaction = self.transaction(built, transaction_id=chosen, **of_record)
         if dry_run:
@@ -285,7 +287,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         At its end, the block waits for the outcome and raises if it isn't committed. If an
         exception leaves the block, nothing is submitted.
         """
-        from commitlog.client.session import TransactionBuilder
+        from commitlog.client.commits.session import TransactionBuilder
 
         return TransactionBuilder(
             self,
@@ -302,8 +304,8 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
         position: When = None,
     ) -> lance.LanceDataset:  # fmt: skip
         """Open a version (the head by default) to read and write, or a `fresh` view to read."""
+        from commitlog.client.commits.native import open_managed
         from commitlog.client.managed import ManagedDataset
-        from commitlog.client.native import open_managed
 
         if fresh or position is not None:
             return self.open_fresh(table_id, version, position, fresh=fresh)
@@ -343,7 +345,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @checks_itself
+    @arguments.checks_itself
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description, from the leader if `fresh`, else perhaps from memory."""
         known = None if fresh or self._is_closed else self._tables.known(table)
@@ -386,10 +388,9 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
 
     def _after_fork(self) -> None:
         """Drop references to the parent's threads and sockets without closing them."""
-        self._runtime = None
+        self._runtime, self._pid = None, os.getpid()
         self._tables = Tables()
         self.opened = Opened(self.runtime)
-        self._pid = os.getpid()
 
 
 def _new_locks(log: CommitLog | None) -> None:

@@ -14,12 +14,12 @@ from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
-from commitlog.client.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
-from commitlog.client.caller import Caller, acting_for, caller
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
-from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.opening import is_of_deleted_version
-from commitlog.client.read_only import COMMITS, Asked, SentDataset
+from commitlog.client.leader.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
+from commitlog.client.leader.caller import Caller, acting_for, caller
+from commitlog.client.rows.full_storage import naming_full_storage
+from commitlog.client.rows.opening import is_of_deleted_version
+from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction, NoSuchVersion

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commitlog.adapters.storage import store_for
-from commitlog.client.opening import materialize
-from commitlog.client.runtime import Runtime
-from commitlog.client.tickets import Ticket, seconds_until
+from commitlog.client.leader.runtime import Runtime
+from commitlog.client.leader.tickets import Ticket, seconds_until
+from commitlog.client.rows.opening import materialize
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.awaited_columns import NO_NULLS, compare, delivery, delivery_path
@@ -36,7 +36,7 @@ from commitlog.model.table import TableId
 if TYPE_CHECKING:
     import lance
 
-    from commitlog.client.tables import TableInfo
+    from commitlog.client.leader.tables import TableInfo
 
 
 WATCH_SECONDS = 0.02

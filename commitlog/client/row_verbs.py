@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-from commitlog.client.arguments import check_options, heed_interrupt, lances_words
-from commitlog.client.host import Host, Pairs, TableName
-from commitlog.client.options import (
+from commitlog.client.history.positions import When
+from commitlog.client.leader.arguments import check_options, heed_interrupt, lances_words
+from commitlog.client.leader.row_tickets import RowsTicket
+from commitlog.client.rows.host import Host, Pairs, TableName
+from commitlog.client.rows.options import (
     MergeInsertOptions,
     RowsOptions,
     UpsertChoices,
 )
-from commitlog.client.positions import When
-from commitlog.client.row_tickets import RowsTicket
 from commitlog.errors import InvalidRequest, without_build_paths
 from commitlog.model.records import Application, Expect, Outcome
 from commitlog.model.table import format_table_id, parse_table_id
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
 
-    from commitlog.client.execution import Execution
+    from commitlog.client.commits.execution import Execution
 
 
 class WritesRows(Host):
@@ -101,7 +101,7 @@ class WritesRows(Host):
         `when_not_matched_by_source_delete`, `when_not_matched_by_source_delete_filt` and
         `use_index`: see `MergeOptions`.
         """
-        from commitlog.client.merging import MergeOptions
+        from commitlog.client.rows.merging import MergeOptions
 
         check_options(options, MergeInsertOptions.__annotations__)
         merge, others = MergeOptions.taken_from(options)
@@ -124,7 +124,7 @@ class WritesRows(Host):
         Raises InvalidRequest for a filter or columns that can't be read, FileNotFoundError if a
         file of the table is gone.
         """
-        from commitlog.client.rows import whole
+        from commitlog.client.rows.rows import whole
 
         condition = None if filter is None else whole(filter, "filter")
         dataset = self.open(table_id, fresh=fresh, position=position)
@@ -157,7 +157,7 @@ class WritesRows(Host):
         fresh: bool = True,
     ) -> lance.LanceDataset:
         """Open a table to read, with all rows that are accepted now, or were at a position."""
-        from commitlog.client.fresh import open_fresh
+        from commitlog.client.accepted.fresh import open_fresh
 
         if not fresh:
             raise InvalidRequest(
@@ -211,7 +211,7 @@ class WritesRows(Host):
         The ticket's `result(wait="accepted")` waits until the rows are in the log, in order.
         By default, it waits until the version that has them can be opened by path.
         """
-        from commitlog.client.row_writes import made_write
+        from commitlog.client.accepted.row_writes import made_write
 
         table = parse_table_id(table_id)
         operation, payloads = made_write(self, table, data, mode, on, options, transaction_id)
@@ -231,7 +231,7 @@ class WritesRows(Host):
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
-        from commitlog.client.execution import Execution
+        from commitlog.client.commits.execution import Execution
 
         check_options(options, RowsOptions.__annotations__)
         return Execution(self, parse_table_id(table_id), **options)

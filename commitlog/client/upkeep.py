@@ -17,12 +17,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
-from commitlog.client.arguments import has_columns, refused
-from commitlog.client.caller import caller
-from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.host import Host, TableName
-from commitlog.client.opening import materialize
-from commitlog.client.tickets import seconds_until
+from commitlog.client.leader.arguments import has_columns, refused
+from commitlog.client.leader.caller import caller
+from commitlog.client.leader.tickets import seconds_until
+from commitlog.client.rows.full_storage import naming_full_storage
+from commitlog.client.rows.host import Host, TableName
+from commitlog.client.rows.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import (
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
-    from commitlog.client.runtime import Runtime
-    from commitlog.client.tables import TableInfo
-    from commitlog.client.tickets import Ticket
+    from commitlog.client.leader.runtime import Runtime
+    from commitlog.client.leader.tables import TableInfo
+    from commitlog.client.leader.tickets import Ticket
     from commitlog.core.tables.lance_tables import VersionRanges
 
 ATTEMPTS_MAX = 5
@@ -323,8 +323,8 @@ class KeepsTables(Host):
         **more: Any,
     ) -> Ticket:
         """Submit for this incarnation of the table: another may have the name by now."""
-        from commitlog.client.lance_request import read_request
-        from commitlog.client.submission import lance_commit
+        from commitlog.client.commits.submission import lance_commit
+        from commitlog.client.rows.lance_request import read_request
 
         encoded = message.SerializeToString(deterministic=True)
         request = read_request(encoded, read_version=None, transaction_id=transaction_id)

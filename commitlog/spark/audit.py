@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from commitlog.adapters.places import places_text
-from commitlog.client.roots import hear_roots
+from commitlog.client.history.roots import hear_roots
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import outcomes_end

@@ -29,11 +29,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from commitlog.adapters.row_digest import joined_digests
-from commitlog.client.repeats import Repeat, noted, tell_repeat
-from commitlog.client.rows import Prepared, remove_files
-from commitlog.client.submission import prepared_commit
-from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import Ticket
+from commitlog.client.commits.submission import prepared_commit
+from commitlog.client.leader.repeats import Repeat, noted, tell_repeat
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.leader.tickets import Ticket
+from commitlog.client.rows.rows import Prepared, remove_files
 from commitlog.core.partition.repeats import OTHER_TABLES
 from commitlog.errors import (
     CommitConflict,

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from commitlog.adapters.places import bound
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.spark.connection import connect as connect_to

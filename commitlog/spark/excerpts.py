@@ -14,7 +14,7 @@ from functools import lru_cache
 import lance
 
 from commitlog.adapters.lance_datasets import encoded_manifest, open_dataset, open_manifest
-from commitlog.client.opening import is_of_deleted_version
+from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.codecs.manifest_file import encode_manifest, manifest_message
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.manifest_state import ManifestState

@@ -12,8 +12,8 @@ import lance
 from lance.fragment import FragmentMetadata
 
 from commitlog.adapters.tracing import tracing
-from commitlog.client.repeats import noted, tell_repeat
-from commitlog.client.row_shapes import NotForTheLog
+from commitlog.client.accepted.row_shapes import NotForTheLog
+from commitlog.client.leader.repeats import noted, tell_repeat
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application, Code, Outcome, Status
 from commitlog.spark.connection import while_away

@@ -27,10 +27,10 @@ from commitlog.adapters.places import bound
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.storage_options import storage_options
-from commitlog.client.data import arrow_stream
-from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.repeats import DIGEST
-from commitlog.client.rows import raise_wrong_rows
+from commitlog.client.leader.repeats import DIGEST
+from commitlog.client.rows.data import arrow_stream
+from commitlog.client.rows.full_storage import naming_full_storage
+from commitlog.client.rows.rows import raise_wrong_rows
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX

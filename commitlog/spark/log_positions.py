@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from commitlog.adapters.reading import SILENCE_SECONDS, end_of, read_to
-from commitlog.client.transactions_by_offset import TransactionsByOffset
+from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, InvalidRequest, WrongLog

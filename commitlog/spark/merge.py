@@ -28,11 +28,11 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests
-from commitlog.client.execution import Execution
-from commitlog.client.merging import check_key_types
-from commitlog.client.repeats import noted
-from commitlog.client.rows import Prepared
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits.execution import Execution
+from commitlog.client.leader.repeats import noted
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.merging import check_key_types
+from commitlog.client.rows.rows import Prepared
 from commitlog.codecs.keys import HASH_BYTES
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Code, Outcome

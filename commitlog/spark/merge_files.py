@@ -26,7 +26,7 @@ from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.shown_values import python_rows
-from commitlog.client.rows import delete_rows
+from commitlog.client.rows.rows import delete_rows
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction

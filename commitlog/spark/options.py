@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import PurePath
 
 from commitlog.adapters.places import places_text
-from commitlog.client.positions import milliseconds_of
+from commitlog.client.history.positions import milliseconds_of
 from commitlog.errors import InvalidTransaction
 from commitlog.model.names import first_problem, key_problem
 from commitlog.model.table import parse_table_id

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 from commitlog.adapters.reading import end_of
-from commitlog.client.newest import Newest
-from commitlog.client.repeats import Repeat, repeat_of
-from commitlog.client.runtime import Runtime
+from commitlog.client.leader.newest import Newest
+from commitlog.client.leader.repeats import Repeat, repeat_of
+from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import InvalidRequest
 from commitlog.model.records import Answered, Outcome
 from commitlog.ports import Reader

@@ -18,8 +18,8 @@ from typing import Any
 from commitlog.adapters.reading import read_to
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import store_for
-from commitlog.client.row_rebuild import RowHistories, info_of
-from commitlog.client.row_tail import Tail
+from commitlog.client.accepted.row_rebuild import RowHistories, info_of
+from commitlog.client.accepted.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.core.decisions import BytesWanted, Found, VectorWanted, Wanted

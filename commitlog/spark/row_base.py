@@ -15,10 +15,10 @@ import lance
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from commitlog.client.data import arrow_stream
-from commitlog.client.row_groups import BaseScan, ReadBase, scan_base
-from commitlog.client.rows import ROW_ADDRESS
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.data import arrow_stream
+from commitlog.client.rows.row_groups import BaseScan, ReadBase, scan_base
+from commitlog.client.rows.rows import ROW_ADDRESS
 from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.mapping import map_arrow
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.row_digest import joined_digests, rows_digest
-from commitlog.client.data import rows_table
-from commitlog.client.merging import MergeOptions, check_merge
-from commitlog.client.row_shapes import NotForTheLog
-from commitlog.client.row_writes import encode_write, settings_of
-from commitlog.client.tables import TableInfo
+from commitlog.client.accepted.row_shapes import NotForTheLog
+from commitlog.client.accepted.row_writes import encode_write, settings_of
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.data import rows_table
+from commitlog.client.rows.merging import MergeOptions, check_merge
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode
 from commitlog.spark.files import brought

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import scan_columns
-from commitlog.client.arguments import lances_words
-from commitlog.client.rows import whole
+from commitlog.client.leader.arguments import lances_words
+from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidRequest, shown_text
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.excerpts import Excerpt, taken_apart

@@ -16,11 +16,11 @@ from typing import Any
 
 from commitlog.adapters.lance_refs import lance_tags, versions_with_files
 from commitlog.adapters.storage import store_for
-from commitlog.client.opening import materialize
-from commitlog.client.positions import milliseconds_of
-from commitlog.client.repeats import outcomes_before, version_made
-from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo
+from commitlog.client.history.positions import milliseconds_of
+from commitlog.client.leader.repeats import outcomes_before, version_made
+from commitlog.client.leader.runtime import Runtime
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.opening import materialize
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.lance_tables import is_in

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from commitlog.adapters.row_values import holds_blobs
-from commitlog.client.row_groups import RowsUnusable, fulfilling
-from commitlog.client.rows import whole
+from commitlog.client.rows.row_groups import RowsUnusable, fulfilling
+from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidTransaction
 
 ROWS_IN_DRIVER = 100_000

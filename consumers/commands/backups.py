@@ -46,7 +46,7 @@ def backup(
         Copy nothing; read the whole backup that is there and compare it with what was written.
         Needs no log. Exits with 1 if a file is missing or damaged.
     """
-    from commitlog.client.full_storage import naming_full_disk  # brings the log's records in
+    from commitlog.client.rows.full_storage import naming_full_disk  # brings the log's records in
     from consumers.tools.backup.writer import back_up
 
     config = where.load()

@@ -89,7 +89,7 @@ def orphans(
         Remove the listed files; a record in the log gives the reason for each table. A killed
         removal is continued by running it again.
     """
-    from consumers.tools.cleaning import clean
+    from consumers.tools.maintenance.cleaning import clean
 
     config = where.load()
     log = connect_to_files(config)

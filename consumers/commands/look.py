@@ -150,7 +150,7 @@ def sql(
     query
         One SELECT; - reads it from standard input.
     """
-    from commitlog.client.sql import run_sql
+    from commitlog.client.history.sql import run_sql
     from consumers import history as index
     from consumers.views.json_values import jsonable
 

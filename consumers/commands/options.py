@@ -210,7 +210,7 @@ def connect(config: Config) -> ArchivableLog:
 
 def connect_to_files(config: Config) -> ArchivableLog:
     """Reach the log as `connect` does, and learn from it where its tables are."""
-    from consumers.partition.table_places import find_roots
+    from consumers.partition.checkpoints.table_places import find_roots
 
     log = connect(config)
     try:
@@ -226,8 +226,8 @@ def connect_client(config: Config, principal: str = "") -> CommitLog:
 
     It reads what was given up to the archive in the root, too.
     """
+    from commitlog.client.leader.runtime import RuntimeSettings
     from commitlog.client.log import CommitLog
-    from commitlog.client.runtime import RuntimeSettings
 
     settings = RuntimeSettings(token=config.token)
     client = CommitLog(lambda: connect(config), principal=principal, settings=settings)

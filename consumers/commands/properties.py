@@ -74,7 +74,7 @@ def _namespaces(log: CommitLog, name: str) -> dict[str, str]:
             return dict(one.properties)
     if not wanted:
         return {}
-    from commitlog.client.names import like_known  # brings the log's records in
+    from commitlog.client.commits.names import like_known  # brings the log's records in
 
     known = [format_table_id(one.namespace) for one in log.namespaces() if one.namespace]
     hint = like_known(name, known, "namespaces")

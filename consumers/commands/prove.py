@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from commitlog.ports import ArchivableLog
     from consumers.runtime.config import Config
     from consumers.tools.archive.writer import ArchiveRun
-    from consumers.tools.replay import Replayed
+    from consumers.tools.replay.replay import Replayed
     from consumers.tools.verify import PartitionFindings
     from consumers.tools.verify.findings import Expired
     from consumers.tools.verify.witnesses import Witness
@@ -255,8 +255,8 @@ def replay(
         Write the log's rows of tables to rows/: for tables without data files, for all, or for
         none. A folder or bucket that can't be reached counts as one without data files.
     """
-    from consumers.tools.replay import BUILT, ReplayOptions
-    from consumers.tools.replay import replay as build
+    from consumers.tools.replay.replay import BUILT, ReplayOptions
+    from consumers.tools.replay.replay import replay as build
 
     config = where.load()
     target = expanded(into).absolute()
@@ -371,7 +371,7 @@ def archive(
 
 def _expire_rows(config: Config, log: ArchivableLog, done: Sequence[ArchiveRun], by: str) -> None:
     from consumers.tools.archive.log import FOLDER
-    from consumers.tools.row_expiry import expire_rows
+    from consumers.tools.rows.row_expiry import expire_rows
 
     with connect_client(config, by or user()) as client:
         for one in done:

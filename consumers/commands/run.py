@@ -207,10 +207,10 @@ def committer(
         Prefixes, separated by commas: base paths of tables must be below one of them or below the
         tables root. Without prefixes, any base path is allowed. [COMMITLOG_ALLOWED_LOCATIONS]
     """
-    from consumers.partition.checkpoint import Checkpoints
+    from consumers.partition.checkpoints.checkpoint import Checkpoints
+    from consumers.partition.checkpoints.table_places import check_all
+    from consumers.partition.files.unwritten import UnwrittenMax
     from consumers.partition.quotas import Quotas
-    from consumers.partition.table_places import check_all
-    from consumers.partition.unwritten import UnwrittenMax
     from consumers.servers.committer import Committer, CommitterOptions
 
     config = where.load(

@@ -36,7 +36,7 @@ def tag(
     remove
         Remove the tag.
     """
-    from commitlog.client.positions import sequences_text
+    from commitlog.client.history.positions import sequences_text
 
     if not name and (remove or at != "now"):
         raise ConfigurationError("no tag is named: commitlog tag NAME")

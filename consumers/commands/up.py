@@ -27,7 +27,7 @@ from consumers.broker.errors import BrokerError, DiskFull, TooFewFiles
 from consumers.broker.home import Home, check_path
 from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
-from consumers.partition.table_places import check_all, find_roots
+from consumers.partition.checkpoints.table_places import check_all, find_roots
 from consumers.runtime import roots
 from consumers.runtime.config import (
     KAFKA_PREFIX,
@@ -364,8 +364,8 @@ def _imports(config: Config) -> list[str]:
     return [
         "commitlog.adapters.lean_import",  # before what imports that library
         *("consumers.commands.app", "consumers.servers.committer"),
-        *("consumers.views.version_index", "consumers.tools.row_writer"),
-        *(("consumers.tools.maintenance",) if config.maintain else ()),
+        *("consumers.views.version_index", "consumers.tools.rows.row_writer"),
+        *(("consumers.tools.maintenance.maintenance",) if config.maintain else ()),
         *("consumers.servers.server", "consumers.servers.namespace.routes"),
         *("consumers.servers.iceberg.rest", "consumers.servers.feed"),
         *("consumers.servers.page.routes", "consumers.servers.page.sql"),

@@ -27,8 +27,8 @@ from consumers.runtime.process import OnReady, run_part, yielding
 
 if TYPE_CHECKING:
     from consumers.runtime.config import Config
-    from consumers.tools.maintenance import Maintenance
-    from consumers.tools.table_acts import Act
+    from consumers.tools.maintenance.maintenance import Maintenance
+    from consumers.tools.maintenance.table_acts import Act
 
 STARTING_SECONDS = 30.0
 """Maintenance leaves the first moments of a start to others."""
@@ -71,7 +71,7 @@ def maintain(
     master
         Spark's master URL; for --spark.
     """
-    from consumers.tools.maintenance_policy import parse_defaults
+    from consumers.tools.maintenance.maintenance_policy import parse_defaults
 
     check_spark("maintain", spark=spark, master=master)
     config = where.load()
@@ -102,7 +102,7 @@ def _once(
     **more: Any,
 ) -> ExitCode:
     """Look once, and print what was done, or what is due."""
-    from consumers.tools.table_acts import LEFT_FOR_LATER
+    from consumers.tools.maintenance.table_acts import LEFT_FOR_LATER
 
     done: list[tuple[Act, str]] = []
     more["on_act"] = lambda act, result: done.append((act, result))
@@ -141,7 +141,7 @@ def _maintenance(
     config: Config, defaults: Mapping[str, str], master: str, stop: threading.Event, **more: Any
 ) -> Iterator[Maintenance]:
     """Yield what looks at tables; with a master of Spark, compactions are its jobs."""
-    from consumers.tools.maintenance import Maintenance
+    from consumers.tools.maintenance.maintenance import Maintenance
 
     with connect_client(config, "maintenance") as log, ExitStack() as stack:
         if master:

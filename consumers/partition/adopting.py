@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.creation import empty_state
+from consumers.partition.files.owed import Owed
+from consumers.partition.files.unwritten import Unwritten
 from consumers.partition.materializer import Materializer
-from consumers.partition.owed import Owed
 from consumers.partition.readable import Readable
-from consumers.partition.unwritten import Unwritten
 
 
 def adopt_tables(

@@ -32,7 +32,7 @@ from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import DeliveryFailed, RecordsWriter
 from commitlog.protocol import session_in_key, transaction_key
 from consumers.partition.brokers_clock import BrokersClock
-from consumers.partition.events import RecordLanded, RecordSent, tables_of
+from consumers.partition.files.events import RecordLanded, RecordSent, tables_of
 from consumers.partition.returning import RETURN_SECONDS_MIN, Returning
 
 READ_ON_SECONDS = 1.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from commitlog.model.records import Submitted
-from consumers.partition.events import Ended, EndSeen, Read
+from consumers.partition.files.events import Ended, EndSeen, Read
 from consumers.partition.leader import RECORDS_PER_POLL
 from consumers.partition.session import Session
 

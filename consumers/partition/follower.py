@@ -17,7 +17,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
 from commitlog.ports import PATIENT_SECONDS, Log, Reader
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 
 TRANSACTION_WAIT_SECONDS = 30.0
 

@@ -36,7 +36,7 @@ from commitlog.ports import OutcomesWriter, RecordsWriter
 from commitlog.protocol import outcome_key, session_in_key
 from consumers.partition.appending import Appending
 from consumers.partition.deciding import Deciding
-from consumers.partition.events import (
+from consumers.partition.files.events import (
     Delivered,
     Ended,
     EndSeen,

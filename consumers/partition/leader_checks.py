@@ -23,17 +23,17 @@ from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, LogMoved, TopicSettings, Unavailable
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
-from consumers.partition.bypass import Bypass, BypassScan, quarantine_foreign
-from consumers.partition.catalogue import Head
-from consumers.partition.events import Ended
-from consumers.partition.old_versions import OldVersions
-from consumers.partition.quotas import Pause, Quotas
-from consumers.partition.repair import (
+from consumers.partition.files.bypass import Bypass, BypassScan, quarantine_foreign
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.events import Ended
+from consumers.partition.files.old_versions import OldVersions
+from consumers.partition.files.repair import (
     LOOKED_AT,
     missing_versions,
     repair,
     restore_transactions,
 )
+from consumers.partition.quotas import Pause, Quotas
 from consumers.partition.session import Session
 
 PULSE_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from commitlog.adapters.reading import read_to
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
-from consumers.partition.events import versions_of
+from consumers.partition.files.events import versions_of
 
 SILENCE_SECONDS = 10.0
 

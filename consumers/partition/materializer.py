@@ -30,13 +30,13 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
-from consumers.partition.agenda import Agenda
-from consumers.partition.events import Event, Filed, Filing
-from consumers.partition.failing_store import open_or_fail_later
+from consumers.partition.files.agenda import Agenda
+from consumers.partition.files.events import Event, Filed, Filing
+from consumers.partition.files.failing_store import open_or_fail_later
+from consumers.partition.files.owed import Owed
+from consumers.partition.files.table_files import NewestInLog, TableFiles, files_of, retry_later
+from consumers.partition.files.table_writer import TableWriter
 from consumers.partition.mailbox import Displaced, Outside
-from consumers.partition.owed import Owed
-from consumers.partition.table_files import NewestInLog, TableFiles, files_of, retry_later
-from consumers.partition.table_writer import TableWriter
 
 SIDE_BY_SIDE = 16
 """How many tables of one object store are written at once."""

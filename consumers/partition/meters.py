@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import IcebergChange, LanceCommit, target
 from commitlog.model.records import Outcome, Status, Transaction, is_commit
 from commitlog.model.table import TableId, format_table_id
-from consumers.partition.events import Event, tables_of
+from consumers.partition.files.events import Event, tables_of
 from consumers.partition.histograms import BOUNDS, COARSE_BOUNDS, Durations
 
 NAMES_MAX = 100

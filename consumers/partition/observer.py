@@ -19,7 +19,7 @@ from commitlog.adapters.disk import expect_there
 from commitlog.adapters.places import bound, stays
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
-from commitlog.client.newest import Newest
+from commitlog.client.leader.newest import Newest
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (

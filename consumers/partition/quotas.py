@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from commitlog.model.records import Transaction
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.runtime.config import ConfigurationError
 
 EVERYBODY_ELSE = "*"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.errors import Unavailable
-from consumers.partition.catalogue import Head
-from consumers.partition.events import Version
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.events import Version
 from consumers.partition.mailbox import Reply
 
 TICK_SECONDS = 0.1

@@ -8,11 +8,11 @@ from math import inf
 
 from commitlog.adapters.disk import with_advice
 from commitlog.core.partition.machine import Machine
-from consumers.partition.checkpoint import Checkpoint, Checkpoints, Place
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints, Place
+from consumers.partition.checkpoints.prepared_checkpoint import PreparedCheckpoint
+from consumers.partition.files.offset_index import OffsetIndex
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Reply
-from consumers.partition.offset_index import OffsetIndex
-from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 
 LANE = "checkpoint"
 

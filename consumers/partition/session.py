@@ -4,8 +4,8 @@ A session owns the state that the records make. When a term ends, that state has
 that Kafka may not have. So the whole session is discarded, and the next one begins at the
 checkpoint.
 
-Events (`consumers.partition.events`) come one after the other, on one thread: the loop's. Only the
-loop touches what it owns; other threads post to its mailbox and get replies.
+Events (`consumers.partition.files.events`) come one after the other, on one thread: the loop's.
+Only the loop touches what it owns; other threads post to its mailbox and get replies.
 No thread and no socket is started here. The session's owner drives it step by step: the committer
 with threads, a simulation with a seed.
 """
@@ -31,11 +31,17 @@ from commitlog.ports import Log
 from commitlog.wire import program
 from consumers.partition.adopting import adopt_tables
 from consumers.partition.campaigning import append_started
-from consumers.partition.catalogue import Head, PartitionHeads
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.checkpoint_proof import check_log_holds
-from consumers.partition.events import Ended, Event, Filed, versions_of
-from consumers.partition.folders import Folder
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
+from consumers.partition.checkpoints.prepared_checkpoint import PreparedCheckpoint
+from consumers.partition.files.catalogue import Head, PartitionHeads
+from consumers.partition.files.events import Ended, Event, Filed, versions_of
+from consumers.partition.files.folders import Folder
+from consumers.partition.files.offset_index import EVERY, NoFolder, OffsetIndex
+from consumers.partition.files.owed import Owed
+from consumers.partition.files.owed_writer import OwedWriter
+from consumers.partition.files.past_outcomes import maker_of
+from consumers.partition.files.unwritten import USUAL, Unwritten, UnwrittenMax
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
@@ -44,15 +50,9 @@ from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
-from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
 from consumers.partition.others import only_retained
-from consumers.partition.owed import Owed
-from consumers.partition.owed_writer import OwedWriter
-from consumers.partition.past_outcomes import maker_of
-from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
-from consumers.partition.unwritten import USUAL, Unwritten, UnwrittenMax
 
 CATCH_UP_SECONDS = 600.0
 STANDBY_DELAY_SECONDS = 2.0

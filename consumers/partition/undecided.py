@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from commitlog.adapters.storage import sha256_of
 from commitlog.core.decisions import BuildWanted, Decision, FileToWrite, Found, Wanted
 from commitlog.model.records import Submitted
+from consumers.partition.files.trouble import Trouble
 from consumers.partition.obstacles import Obstacle
-from consumers.partition.trouble import Trouble
 
 RETRY_SECONDS_MAX = 5.0
 

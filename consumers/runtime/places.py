@@ -4,7 +4,7 @@ A log records its tables root as the place that it was at first, and a deploymen
 another one. If a folder was moved or copied without that, or a mount is missing, a leader would
 write manifests to a place without data, and commits would split between two places. So each tables
 root holds a mark per log: it is written when the log is made, and looked for before a leader
-starts. `consumers.partition.table_places` looks for the tables themselves.
+starts. `consumers.partition.checkpoints.table_places` looks for the tables themselves.
 """
 
 from __future__ import annotations

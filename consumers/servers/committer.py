@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from commitlog.adapters.places import bindings, bound, named_here, use_named
 from commitlog.adapters.recordings import Recordings
-from commitlog.client.roots import PARTITION
+from commitlog.client.history.roots import PARTITION
 from commitlog.core.catalogue.named_roots import named_roots
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.partition.machine import Machine
@@ -30,22 +30,22 @@ from commitlog.errors import CorruptLog, Fenced, InvalidSettings, TopicSettings,
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
-from consumers.partition.catalogue import Head
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.events import Event, Read, RecordSent
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.table_places import check_followed, settle_roots
 from consumers.partition.feeding import Feeding
-from consumers.partition.folders import DiskFolder
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.events import Event, Read, RecordSent
+from consumers.partition.files.folders import DiskFolder
+from consumers.partition.files.old_versions import OldVersions
+from consumers.partition.files.past_outcomes import maker_of
+from consumers.partition.files.unwritten import USUAL, UnwrittenMax
 from consumers.partition.follower import Follower
 from consumers.partition.leader import Leader
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import Loop
 from consumers.partition.observer import StoreObserver
-from consumers.partition.old_versions import OldVersions
-from consumers.partition.past_outcomes import maker_of
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
-from consumers.partition.table_places import check_followed, settle_roots
-from consumers.partition.unwritten import USUAL, UnwrittenMax
 from consumers.runtime.places import RootMoved, is_marked, staying
 from consumers.runtime.roots import RootUnusable
 from consumers.runtime.steady_clock import SteadyClock, wall_ms

@@ -29,8 +29,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from commitlog import CommitLog
-from commitlog.client.feed import Subscription
-from commitlog.client.feed_events import FeedEvent
+from commitlog.client.history.feed import Subscription
+from commitlog.client.history.feed_events import FeedEvent
 from commitlog.errors import CommitLogError
 from consumers.servers.security.budgets import once_each
 from consumers.servers.security.identity import CHECK_AGAIN, PRINCIPAL

@@ -26,7 +26,7 @@ from commitlog.errors import CommitLogError, CorruptLog, RecordTooLarge, Unavail
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameKind, Watch
-from consumers.partition.events import Event, RecordSent
+from consumers.partition.files.events import Event, RecordSent
 from consumers.partition.quotas import Pause
 from consumers.socket.connections import Connections, WriterConnection, check_address
 from consumers.socket.hello import check_hello, failed

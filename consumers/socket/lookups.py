@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.model.table import parse_table_id
-from consumers.partition.catalogue import Head
-from consumers.partition.events import Version
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.events import Version
 from consumers.partition.session import Session
 from consumers.socket.row_states import Params
 

@@ -28,12 +28,12 @@ from commitlog.messages import NO_SUCH_REQUEST, DecidedRecords, IcebergDescripti
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.wire import program
-from consumers.partition.catalogue import Head
-from consumers.partition.failing_store import why_unreachable
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.failing_store import why_unreachable
+from consumers.partition.files.old_versions import OldVersions
 from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.observer import StoreObserver, unbuilt
-from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.runtime.steady_clock import SteadyClock
 from consumers.socket.http_servers import HttpServers

@@ -23,7 +23,7 @@ from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Submitted, Transaction, is_commit
 from commitlog.model.table import parse_table_id
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.mailbox import PendingReply, Reply
 from consumers.partition.session import Session
 from consumers.socket.row_states import (

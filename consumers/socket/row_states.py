@@ -12,7 +12,7 @@ from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.operations import AppliedWrite
 from commitlog.model.records import Code, is_commit
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.session import Session
 
 Answer = list[Any]

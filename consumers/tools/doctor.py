@@ -26,7 +26,7 @@ from consumers.broker.errors import BrokerError
 from consumers.broker.jars import cache_root
 from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
-from consumers.partition.table_places import check_tables, find_roots
+from consumers.partition.checkpoints.table_places import check_tables, find_roots
 from consumers.runtime.certificate import validity_of
 from consumers.runtime.config import Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for

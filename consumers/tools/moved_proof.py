@@ -23,7 +23,7 @@ from commitlog.errors import CorruptLog
 from commitlog.model.records import Answered, Genesis, Outcome, Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, LogIdentity, MovedPartition, RawRecord
-from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint import Checkpoints
 from consumers.runtime.progress import Tally
 from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive

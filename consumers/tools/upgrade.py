@@ -18,7 +18,7 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
-from consumers.partition.checkpoint_heads import FORMATS, advice_without, head_path
+from consumers.partition.checkpoints.checkpoint_heads import FORMATS, advice_without, head_path
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding

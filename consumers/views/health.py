@@ -18,8 +18,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.moved import where_moved
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.moved import where_moved
 from commitlog.errors import CommitLogError
 from commitlog.ports import Log
 from consumers.partition.mailbox import PendingReply, Reply

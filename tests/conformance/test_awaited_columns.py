@@ -12,8 +12,8 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters import log_start
+from commitlog.client.leader.tickets import Ticket
 from commitlog.client.new_columns import NewColumns
-from commitlog.client.tickets import Ticket
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY, delivery_path
 from commitlog.errors import RetryableConflict
 from commitlog.model.limits import COLUMNS_AWAITED_SINCE

@@ -11,14 +11,14 @@ import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.runtime import Runtime
+from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import InvalidTransaction, NoSuchVersion
 from commitlog.model.maintenance_policy import PREFIX
 from commitlog.model.table import TableId
-from consumers.tools import maintenance as maintenance_module
-from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.maintenance import maintenance as maintenance_module
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.replay.replay import ReplayOptions, replay
 from consumers.tools.verify import VerifyOptions, files, verify
 from consumers.tools.verify.walk import Walk
 from tests.operations_world import T, decided_again_alike, opened, three_fragments

@@ -29,8 +29,8 @@ from google.protobuf.message import Message
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
-from commitlog.client.rows import prepare_delete
-from commitlog.client.updating import prepare_update
+from commitlog.client.rows.rows import prepare_delete
+from commitlog.client.rows.updating import prepare_update
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, manifest_name

@@ -20,8 +20,8 @@ from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction
 
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.rows import Prepared, prepare_append
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.rows import Prepared, prepare_append
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.errors import RetryableConflict
 from commitlog.model.operations import LanceCommit

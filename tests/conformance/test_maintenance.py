@@ -24,12 +24,12 @@ from commitlog.model.maintenance_policy import PREFIX, MaintenancePolicy
 from commitlog.model.names import REASON
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
-from consumers.tools import maintenance as maintenance_module
-from consumers.tools import removals, table_acts
-from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import parse_defaults
-from consumers.tools.removals import HISTORY_LEAST
+from consumers.tools.maintenance import maintenance as maintenance_module
+from consumers.tools.maintenance import removals, table_acts
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance_policy import parse_defaults
+from consumers.tools.maintenance.removals import HISTORY_LEAST
 from consumers.tools.verify import VerifyOptions, verify
 from tests.kills import Kills
 from tests.operations_world import T, decided_again_alike, opened

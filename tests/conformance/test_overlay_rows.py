@@ -16,8 +16,8 @@ from lance.schema import LanceSchema
 
 from commitlog.adapters import log_start
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
-from commitlog.client.rows import Prepared, prepare_delete
-from commitlog.client.updating import prepare_update
+from commitlog.client.rows.rows import Prepared, prepare_delete
+from commitlog.client.rows.updating import prepare_update
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
 from commitlog.model.records import Code, Outcome, Status
 from tests.operations_world import (

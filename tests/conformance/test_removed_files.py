@@ -26,13 +26,13 @@ from commitlog.client import upkeep as upkeep_module
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, Unavailable
 from consumers.tools import clocks as clocks_module
-from consumers.tools import orphans as orphans_module
-from consumers.tools import removals as removals_module
-from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import Policies, parse_defaults
-from consumers.tools.orphans import Leftovers
-from consumers.tools.removals import Removals
+from consumers.tools.maintenance import removals as removals_module
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance_policy import Policies, parse_defaults
+from consumers.tools.maintenance.removals import Removals
+from consumers.tools.orphans import orphans as orphans_module
+from consumers.tools.orphans.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, ids_of, rows, service
 from tests.waiting import wait_until

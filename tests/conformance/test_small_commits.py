@@ -15,9 +15,9 @@ import lance
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from consumers.tools import removals, table_acts
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import parse_defaults
+from consumers.tools.maintenance import removals, table_acts
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance_policy import parse_defaults
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, ids_of, rows, service
 

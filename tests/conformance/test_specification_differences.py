@@ -18,7 +18,7 @@ from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
 from commitlog.adapters.lance_namespace import StagingNamespace
-from commitlog.client.rows import prepare_delete
+from commitlog.client.rows.rows import prepare_delete
 from commitlog.model.records import Code, Outcome, Status
 from tests.operations_world import (
     T,

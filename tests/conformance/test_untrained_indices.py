@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from commitlog.core.schema_check.index_entries import files_of
 from commitlog.lancepb.table_pb2 import IndexMetadata
 from commitlog.model.limits import UNTRAINED_INDICES_SINCE
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance import Maintenance
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, service
 

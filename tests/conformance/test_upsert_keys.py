@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import InvalidTransaction
-from commitlog.client import catalogue
+from commitlog.client.commits import catalogue
 from tests.namespace_world import World
 from tests.service import applying
 from tests.types.columns import plain

@@ -23,7 +23,7 @@ from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.creation import empty_state
 from commitlog.model.records import Genesis, Status
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.follower import Follower
 from consumers.tools.verify import VerifyOptions, verify
 from tests.faults.processes import Violated, Writer

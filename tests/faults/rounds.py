@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from consumers.partition.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.checkpoint_heads import HEAD
 from infra.iceberg_clients import find_go
 from tests.faults.audit import Audit
 from tests.faults.processes import (

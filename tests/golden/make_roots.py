@@ -116,7 +116,7 @@ def fill(made: Any) -> None:
 
 def fill_by_release(made: Any) -> None:
     """Commit what came with 0.2.0."""
-    from consumers.tools import row_writer
+    from consumers.tools.rows import row_writer
     from tests.service import SCHEMA, rows
 
     # Else it may end while its last request waits, which would apply what comes next.
@@ -148,7 +148,7 @@ def fill_by_release(made: Any) -> None:
 def fill_by_protocol_5(made: Any) -> None:
     """Commit what came with protocol 5."""
     from commitlog.adapters.places import use_places
-    from consumers.partition.table_places import check_all
+    from consumers.partition.checkpoints.table_places import check_all
     from tests.service import SCHEMA, rows
 
     log, place = made.client, str(made.root / "tables")
@@ -195,7 +195,7 @@ def fill_by_protocol_8(made: Any) -> None:
     import time
     from dataclasses import replace
 
-    from commitlog.client.lance_request import new_transaction_id
+    from commitlog.client.rows.lance_request import new_transaction_id
     from commitlog.model.operations import AlterProperties
     from consumers.tools.rules import put_in_force
 

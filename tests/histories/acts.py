@@ -10,9 +10,9 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.model.maintenance_policy import PREFIX
-from consumers.tools import table_acts
-from consumers.tools.cleaning import clean
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance import table_acts
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from tests.histories.world import History, Step

@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.new_columns import NewColumns
-from commitlog.client.row_keys import KnownKeys
+from commitlog.client.rows.row_keys import KnownKeys
 from commitlog.model.table import Policy
-from consumers.tools.cleaning import clean
+from consumers.tools.maintenance.cleaning import clean
 from consumers.tools.verify import VerifyOptions, verify
 from tests.histories import acts
 from tests.histories.command import command

@@ -21,11 +21,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.row_keys import KnownKeys
-from commitlog.client.rows import Prepared, prepare_delete
-from commitlog.client.tables import TableInfo
-from commitlog.client.updating import prepare_update
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.row_keys import KnownKeys
+from commitlog.client.rows.rows import Prepared, prepare_delete
+from commitlog.client.rows.updating import prepare_update
 from commitlog.model.records import Status
 from tests.histories.command import command
 from tests.namespace_world import World

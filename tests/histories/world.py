@@ -24,10 +24,10 @@ from lance.commit import CommitConflictError
 from lance.fragment import RowIdSequence, write_fragments
 
 from commitlog.adapters.lance_refs import versions_with_files
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.row_keys import KnownKeys
-from commitlog.client.rows import Prepared, prepare_delete
-from commitlog.client.updating import prepare_update as prepare
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.row_keys import KnownKeys
+from commitlog.client.rows.rows import Prepared, prepare_delete
+from commitlog.client.rows.updating import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import Policy
 from tests.histories import acts

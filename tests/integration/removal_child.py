@@ -14,7 +14,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import LocalStore
-from consumers.tools.cleaning import clean
+from consumers.tools.maintenance.cleaning import clean
 
 servers, log_name, step = sys.argv[1:]
 left = int(step)

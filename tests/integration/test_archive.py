@@ -28,8 +28,8 @@ from consumers.tools.archive.log import FOLDER, with_archive
 from consumers.tools.archive.proof import PROOF, Archive, ArchivedFile
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.bench.made_log import MadeLog, append_to, create
-from consumers.tools.replay import ReplayOptions as ReplayOptions
-from consumers.tools.replay import replay
+from consumers.tools.replay.replay import ReplayOptions as ReplayOptions
+from consumers.tools.replay.replay import replay
 from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, verify
 from tests.kills import Killed, killed_after
 from tests.service import SCHEMA, Service, ids_of, rows, service

@@ -27,8 +27,8 @@ from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
 from commitlog.model.records import OperationResult, Outcome, Status
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint_heads import HEAD
 from consumers.runtime.config import load
 from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, take
 from consumers.tools.archive.proof import PROOF, Archive

@@ -14,8 +14,8 @@ import pytest
 from commitlog.errors import CommitLogError, CorruptLog, WrongLog
 from commitlog.model.records import ProtocolVersion
 from commitlog.protocol import transactions_topic
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.checkpoint_proof import check_log_holds
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
 from consumers.tools.archive.writer import archive, give_up
 from tests.contract.worlds import transactions_of
 from tests.service import SCHEMA, Service, ids_of, rows, service

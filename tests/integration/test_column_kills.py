@@ -24,7 +24,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Status
 from consumers.partition.deciding import AWAITED_SECONDS
 from consumers.tools.bench.environment import descendants
-from consumers.tools.cleaning import clean
+from consumers.tools.maintenance.cleaning import clean
 from tests import forked
 from tests.integration.test_up import (
     LEAN,

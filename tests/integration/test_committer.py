@@ -14,7 +14,7 @@ import lance
 import pytest
 
 from commitlog.adapters.memory_cluster import Partition, Topic
-from commitlog.client.opening import is_there
+from commitlog.client.rows.opening import is_there
 from commitlog.codecs.avro import seal_outcome
 from commitlog.errors import (
     CorruptLog,
@@ -26,8 +26,8 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.table_files import UNHINTED_MAX
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.files.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
 

@@ -35,8 +35,8 @@ from consumers.tools.erasure import erase as erasing
 from consumers.tools.erasure.acts import Position, property_of
 from consumers.tools.erasure.carrying import QUIET_SECONDS, Places
 from consumers.tools.erasure.erase import Erasure, erase
-from consumers.tools.file_ledger import Why
-from consumers.tools.orphans import Leftovers
+from consumers.tools.orphans.file_ledger import Why
+from consumers.tools.orphans.orphans import Leftovers
 from consumers.tools.verify import ProblemKind, VerifyOptions, verify
 from tests.integration.test_row_writer import writing
 from tests.service import Service, service, with_bytes

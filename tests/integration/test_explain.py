@@ -13,7 +13,7 @@ import pytest
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
-from commitlog.client.rows import prepare_delete
+from commitlog.client.rows.rows import prepare_delete
 from commitlog.model.operations import RenameTable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log

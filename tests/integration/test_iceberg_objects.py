@@ -12,7 +12,7 @@ import pytest
 
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import InvalidTransaction
-from consumers.tools.cleaning import clean
+from consumers.tools.maintenance.cleaning import clean
 from tests.iceberg_files_world import FilesWorld
 from tests.installed import need
 from tests.object_store import BUCKET, KEY, REGION, ROOT, SECRET, s3_server

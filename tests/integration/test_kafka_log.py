@@ -20,7 +20,7 @@ from commitlog.adapters.kafka_io import KafkaReader
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaTransactionsWriter
 from commitlog.adapters.log_start import expect_begun
-from commitlog.client import sending
+from commitlog.client.leader import sending
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import DeliveryFailed

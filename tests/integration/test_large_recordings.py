@@ -9,7 +9,7 @@ import pytest
 
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
-from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.replay.replay import ReplayOptions, replay
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, rows, service
 from tests.verified import index_whole

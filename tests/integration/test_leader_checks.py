@@ -22,10 +22,10 @@ from commitlog.model.operations import CreateTable, LanceCommit, Operation, Regi
 from commitlog.model.records import Status, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.partition import leader_checks
-from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
+from consumers.partition.files.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
 from consumers.socket import http_servers, requests
-from consumers.tools.row_writer import RowWriter
+from consumers.tools.rows.row_writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
 from consumers.views.health import Health, Level

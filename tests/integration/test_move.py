@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.client.feed import Subscription
+from commitlog.client.history.feed import Subscription
 from commitlog.errors import LogMoved, WrongLog
 from consumers import cli
 from consumers.broker.embedded import EmbeddedBroker

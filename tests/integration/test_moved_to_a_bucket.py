@@ -11,7 +11,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import OperationResult, Outcome
-from consumers.partition.table_places import check_all
+from consumers.partition.checkpoints.table_places import check_all
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup import writer
 from consumers.tools.backup.cut import Heads, cut

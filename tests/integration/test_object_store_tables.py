@@ -15,11 +15,11 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_remote import RemoteStore
-from commitlog.client.rows import prepare_delete
+from commitlog.client.rows.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
-from consumers.tools.cleaning import clean
+from consumers.tools.maintenance.cleaning import clean
 from tests.installed import need
 from tests.kills import Kills
 from tests.object_store import log_over_objects, s3_server

@@ -30,14 +30,15 @@ from commitlog.model.operations import (
 from commitlog.model.records import Outcome
 from commitlog.model.table import Policy
 from consumers.commands.exit_codes import in_one_line
-from consumers.partition import leader_checks, owed_writer, table_writer
+from consumers.partition import leader_checks
 from consumers.partition import session as session_module
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.checkpoint_heads import HEAD, OWING, head_path
-from consumers.partition.old_versions import OldVersions
-from consumers.partition.past_outcomes import PastOutcomes
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.checkpoint_heads import HEAD, OWING, head_path
+from consumers.partition.checkpoints.table_places import check_tables
+from consumers.partition.files import owed_writer, table_writer
+from consumers.partition.files.old_versions import OldVersions
+from consumers.partition.files.past_outcomes import PastOutcomes
 from consumers.partition.session import Session
-from consumers.partition.table_places import check_tables
 from consumers.socket import requests
 from consumers.socket.answers import Answers
 from consumers.tools import upgrade

@@ -12,7 +12,7 @@ import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import LocalStore
-from commitlog.client.valid_outcomes import Valid
+from commitlog.client.leader.valid_outcomes import Valid
 from commitlog.codecs.manifest_file import (
     decode_manifest,
     encode_manifest,
@@ -21,11 +21,12 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import NoSuchVersion
-from consumers.partition import offset_index, past_outcomes, session
-from consumers.partition.past_outcomes import PastOutcomes
-from consumers.partition.repair import missing_versions, restore_transactions
-from consumers.tools import table_acts
-from consumers.tools.maintenance import Maintenance
+from consumers.partition import session
+from consumers.partition.files import offset_index, past_outcomes
+from consumers.partition.files.past_outcomes import PastOutcomes
+from consumers.partition.files.repair import missing_versions, restore_transactions
+from consumers.tools.maintenance import table_acts
+from consumers.tools.maintenance.maintenance import Maintenance
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
@@ -185,7 +186,9 @@ def test_a_look_for_deleted_transactions_takes_no_new_version_for_one(
             patched.setattr(LocalStore, "names", names_then_commit)
             assert restore_transactions(location, 100) == []
         with monkeypatch.context() as patched:
-            patched.setattr("consumers.partition.repair.versions_with_files", versions_then_commit)
+            patched.setattr(
+                "consumers.partition.files.repair.versions_with_files", versions_then_commit
+            )
             assert restore_transactions(location, 100) == []
 
 

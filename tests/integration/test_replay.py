@@ -18,8 +18,8 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog, StorageFull, WrongLog
 from consumers import history
 from consumers.commands.exit_codes import ExitCode, exit_code
-from consumers.tools import replay as module
-from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.replay import replay as module
+from consumers.tools.replay.replay import ReplayOptions, replay
 from consumers.tools.verify import ProblemKind, state, walk
 from tests.disks import small_disk
 from tests.kills import Killed, killed_after

@@ -12,12 +12,12 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
-from commitlog.client.row_reading import read_write
-from commitlog.client.row_rebuild import content_of
-from consumers.tools import replay_rows
-from consumers.tools.rebuilt import RebuiltTable
-from consumers.tools.replay import Replayed, ReplayOptions, replay
-from consumers.tools.row_writer import RowWriter
+from commitlog.client.accepted.row_reading import read_write
+from commitlog.client.accepted.row_rebuild import content_of
+from consumers.tools.replay import replay_rows
+from consumers.tools.replay.rebuilt import RebuiltTable
+from consumers.tools.replay.replay import Replayed, ReplayOptions, replay
+from consumers.tools.rows.row_writer import RowWriter
 from consumers.tools.verify import ProblemKind
 from tests.integration.test_row_writer import SCHEMA, T, write, writing
 from tests.object_store import log_over_objects, s3_server

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from commitlog.client import row_tickets
-from commitlog.client.leader_socket import LeaderSocket
-from commitlog.client.row_tail import Tail
-from commitlog.client.row_tickets import RowsOutcome, RowsWait
-from commitlog.client.runtime import Runtime
+from commitlog.client.accepted.row_tail import Tail
+from commitlog.client.leader import row_tickets
+from commitlog.client.leader.leader_socket import LeaderSocket
+from commitlog.client.leader.row_tickets import RowsOutcome, RowsWait
+from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Code, Status
 from consumers.socket import row_answers

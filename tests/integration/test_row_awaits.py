@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import OutcomeUnknown
-from commitlog.client.row_tickets import RowsOutcome
+from commitlog.client.leader.row_tickets import RowsOutcome
 from tests.integration.test_row_writer import writing
 from tests.service import SCHEMA, rows, service
 

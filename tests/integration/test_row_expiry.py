@@ -11,21 +11,21 @@ import pyarrow as pa
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.row_rebuild import content_of
+from commitlog.client.accepted.row_rebuild import content_of
 from commitlog.codecs.payloads import inline_rows
 from commitlog.errors import InvalidSettings, TransactionRejected
 from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties
 from commitlog.protocol import transactions_topic
-from consumers.tools import row_expiry
 from consumers.tools.archive import row_notes
 from consumers.tools.archive import writer as archive_writer
 from consumers.tools.archive.log import FOLDER
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import decided, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
-from consumers.tools.replay import ReplayOptions, replay
-from consumers.tools.row_expiry import expire_rows
+from consumers.tools.replay.replay import ReplayOptions, replay
+from consumers.tools.rows import row_expiry
+from consumers.tools.rows.row_expiry import expire_rows
 from consumers.tools.verify import ProblemKind, VerifyOptions, verify
 from consumers.views.explanation import explain
 from tests.integration.test_erasure import dies_after, open_log

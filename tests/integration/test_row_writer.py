@@ -16,9 +16,9 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters import log_start
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.row_application import prepare_group
-from commitlog.client.row_tail import Tail, Waiting
-from commitlog.client.row_tickets import RowsOutcome, RowsTicket
+from commitlog.client.accepted.row_application import prepare_group
+from commitlog.client.accepted.row_tail import Tail, Waiting
+from commitlog.client.leader.row_tickets import RowsOutcome, RowsTicket
 from commitlog.errors import (
     InvalidRequest,
     InvalidTransaction,
@@ -31,8 +31,8 @@ from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.tools import row_attempt
-from consumers.tools.row_writer import RowWriter, _may_pass
+from consumers.tools.rows import row_attempt
+from consumers.tools.rows.row_writer import RowWriter, _may_pass
 from consumers.tools.verify import VerifyOptions, verify
 from tests.kills import Killed
 from tests.properties.test_row_groups import Model, random_write

@@ -16,7 +16,7 @@ from commitlog.adapters import log_start
 from commitlog.adapters.log_start import append_rules, protocol_version
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import InvalidTransaction, OutcomeUnknown, TransactionRejected
 from commitlog.model.limits import LAST_VERSIONS_SINCE, PROTOCOL_SUPPORTED, Rules

@@ -14,14 +14,15 @@ from commitlog import CommitLog
 from commitlog.adapters import disk
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
-from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.leader.runtime import RuntimeSettings
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, NoSuchTable, OutcomeUnknown, Unavailable
 from commitlog.model.records import Application
-from consumers.partition import checkpoint, deciding, leader
-from consumers.partition.checkpoint import Checkpoint
+from consumers.partition import deciding, leader
+from consumers.partition.checkpoints import checkpoint
+from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.partition.materializer import Materializer
 from consumers.partition.observer import StoreObserver
 from consumers.socket import requests

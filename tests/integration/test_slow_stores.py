@@ -14,11 +14,11 @@ import tests.service
 from commitlog import CommitLog, Ticket
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
-from commitlog.client import sending
-from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.leader import sending
+from commitlog.client.leader.runtime import RuntimeSettings
 from commitlog.errors import Overloaded
 from consumers.partition import appending
-from consumers.partition.unwritten import UnwrittenMax
+from consumers.partition.files.unwritten import UnwrittenMax
 from consumers.servers.committer import CommitterOptions
 from tests.service import SCHEMA, Service, ids_of, rows, service
 from tests.waiting import WAIT_SECONDS, wait_until

@@ -15,17 +15,17 @@ import pytest
 from pyspark.sql import DataFrame
 
 from commitlog import CommitLog
-from commitlog.client.row_groups import BaseScan, base_scan, read_base
-from commitlog.client.row_reading import read_write
-from commitlog.client.row_writes import encode_write
-from commitlog.client.rows import ROW_ADDRESS
+from commitlog.client.accepted.row_reading import read_write
+from commitlog.client.accepted.row_writes import encode_write
+from commitlog.client.rows.row_groups import BaseScan, base_scan, read_base
+from commitlog.client.rows.rows import ROW_ADDRESS
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import RowsMode
 from commitlog.model.records import Code
 from commitlog.spark import Batch, Merged, each_batch, merge, row_base
 from commitlog.spark.row_base import base_on_executors
-from consumers.tools.row_stream import apply_on_spark
-from consumers.tools.row_writer import RowWriterOptions
+from consumers.tools.rows.row_stream import apply_on_spark
+from consumers.tools.rows.row_writer import RowWriterOptions
 from tests.properties.test_row_groups import SCHEMA as MODELLED
 from tests.properties.test_row_groups import Model, random_write
 from tests.service import applying

@@ -17,7 +17,7 @@ from lance import LanceOperation
 from commitlog import CommitLog, InvalidTransaction, NoSuchTable, Unavailable, use_storage_options
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_options import storage_options
-from commitlog.client.rows import prepare_delete
+from commitlog.client.rows.rows import prepare_delete
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.model.records import Status
 from commitlog.spark import excerpts

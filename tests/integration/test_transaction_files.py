@@ -31,7 +31,7 @@ from commitlog.errors import IncompatibleConflict, OutcomeUnknown
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, TRANSACTION_FILES_SINCE
 from commitlog.model.records import Status
-from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.replay.replay import ReplayOptions, replay
 from consumers.tools.rules import put_in_force
 from consumers.tools.verify import VerifyOptions as VerifyOptions
 from consumers.tools.verify import verify

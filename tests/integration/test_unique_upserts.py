@@ -13,8 +13,8 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 from commitlog import CommitConflict, RetryableConflict
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.written_keys import as_carried, read_written_keys
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.written_keys import as_carried, read_written_keys
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion

@@ -12,7 +12,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
-from commitlog.client.feed import Subscription
+from commitlog.client.history.feed import Subscription
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Code, OperationResult, Outcome, Status

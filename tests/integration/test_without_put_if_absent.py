@@ -11,7 +11,7 @@ from lance import LanceOperation
 
 from commitlog import CommitLog
 from commitlog.adapters.storage import store_for
-from commitlog.client.rows import prepare_delete
+from commitlog.client.rows.rows import prepare_delete
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Status
 from consumers.tools import doctor

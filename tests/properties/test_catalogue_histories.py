@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from commitlog.client.folds import Fold
-from commitlog.client.lives import Lives
+from commitlog.client.history.folds import Fold
+from commitlog.client.history.lives import Lives
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import (
     BuildWanted,
@@ -80,7 +80,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId
-from consumers.partition.catalogue import Head, PartitionHeads
+from consumers.partition.files.catalogue import Head, PartitionHeads
 from tests.core_world import FORMAT, ROOT, append, column, commit, new_fragment, replayed_from_parts
 from tests.unit.iceberg_examples import change, create_updates
 from tests.unit.test_iceberg_machine import IcebergWorld

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
-from commitlog.client import row_writes
-from commitlog.client.data import arrow_stream
-from commitlog.client.row_groups import (
+from commitlog.client.accepted import row_writes
+from commitlog.client.accepted.row_reading import Given, read_write, read_writes
+from commitlog.client.accepted.row_writes import encode_write
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.data import arrow_stream
+from commitlog.client.rows.row_groups import (
     BaseScan,
     Group,
     MergedGroup,
@@ -24,10 +27,7 @@ from commitlog.client.row_groups import (
     base_scan,
     scan_base,
 )
-from commitlog.client.row_reading import Given, read_write, read_writes
-from commitlog.client.row_writes import encode_write
-from commitlog.client.rows_at import rows_at
-from commitlog.client.tables import TableInfo
+from commitlog.client.rows.rows_at import rows_at
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.model.operations import RowsMode
 from commitlog.model.table import Policy

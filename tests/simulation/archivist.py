@@ -17,7 +17,7 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Replica
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.ports import RawRecord
-from consumers.partition.folders import DiskFolder
+from consumers.partition.files.folders import DiskFolder
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.proof import Archive, ArchivedFile
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up

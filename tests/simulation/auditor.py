@@ -29,7 +29,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import Policy, format_table_id
 from commitlog.protocol import outcomes_topic
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.follower import Follower
 from tests.simulation.disk import Objects, SimulatedStore
 from tests.simulation.log import Decoders, SimulatedLog

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from commitlog.client.awaited import Awaited
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.feed import PartitionFeed, Subscription
-from commitlog.client.folds import Fold
-from commitlog.client.sending import Sending, Tries, _Resend
-from commitlog.client.valid_outcomes import Valid, ValidOutcomes
+from commitlog.client.history.feed import PartitionFeed, Subscription
+from commitlog.client.history.folds import Fold
+from commitlog.client.leader.awaited import Awaited
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.sending import Sending, Tries, _Resend
+from commitlog.client.leader.valid_outcomes import Valid, ValidOutcomes
 from commitlog.core.log.chain import ChainPlace
 from commitlog.model.records import Outcome
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.socket.answers import Answers
 
 Break = Callable[[], AbstractContextManager[Any]]
@@ -98,20 +98,24 @@ def _on(owner: Any, name: str, new: Any) -> Break:
 
 
 BROKEN_CLIENTS: dict[str, Break] = {
-    "the fallback takes any outcome": _at("commitlog.client.fallback.ValidOutcomes", _AnyOutcomes),
+    "the fallback takes any outcome": _at(
+        "commitlog.client.leader.fallback.ValidOutcomes", _AnyOutcomes
+    ),
     "an older attempt's answer is taken": _on(LeaderConnection, "offer", _offer_any_attempt),
     "a version is readable without a file": _at(
         "tests.simulation.clients.is_readable", lambda *_: True
     ),
     "the leader says readable with the commit": _on(Answers, "committed", _readable_at_once),
     "what may be appended is told as not appended": _at(
-        "commitlog.client.sending.Tries", _surely_not
+        "commitlog.client.leader.sending.Tries", _surely_not
     ),
     "what is sent again has another id": _on(Sending, "_resend", _under_another_id),
     "a feed moves on before it has told": _on(PartitionFeed, "poll", _told_when_read),
     "a feed's token is the one before": _on(Subscription, "token", property(_stale_token)),
-    "a feed takes any outcome": _at("commitlog.client.feed.ValidOutcomes", _AnyOutcomes),
-    "a snapshot has the next outcome, too": _at("commitlog.client.folds.PartitionFeed", _OneTooFar),
-    "a snapshot has tables that were dropped": _at("commitlog.client.folds._ENDING", ()),
+    "a feed takes any outcome": _at("commitlog.client.history.feed.ValidOutcomes", _AnyOutcomes),
+    "a snapshot has the next outcome, too": _at(
+        "commitlog.client.history.folds.PartitionFeed", _OneTooFar
+    ),
+    "a snapshot has tables that were dropped": _at("commitlog.client.history.folds._ENDING", ()),
     "a snapshot knows no new names": _on(Fold, "_rename", lambda *_: None),
 }

@@ -20,12 +20,12 @@ from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.repeats import find_repeat
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Submitted, Transaction
-from consumers.partition.checkpoint import Checkpoint
-from consumers.partition.events import Event
+from consumers.partition.checkpoints.checkpoint import Checkpoint
+from consumers.partition.files.events import Event
+from consumers.partition.files.table_writer import TableWriter
 from consumers.partition.follower import Follower
 from consumers.partition.leader import Leader
 from consumers.partition.session import Session
-from consumers.partition.table_writer import TableWriter
 
 
 def _delivered_in_any_order(

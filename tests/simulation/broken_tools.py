@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from commitlog.client import row_reading
-from commitlog.client.row_groups import Group, MergedGroup, RowsUnusable, Write
-from commitlog.client.row_reading import read_write
-from commitlog.client.tables import TableInfo
+from commitlog.client.accepted import row_reading
+from commitlog.client.accepted.row_reading import read_write
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.row_groups import Group, MergedGroup, RowsUnusable, Write
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft
 from commitlog.core.log.replica import Replica
@@ -129,7 +129,7 @@ BROKEN_TOOLS: dict[str, Break] = {
         Group, "_insert", _unseen
     ),
     "files with rows are taken for lost": lambda: mock.patch(
-        "commitlog.client.row_tail._from_file", return_value=None
+        "commitlog.client.accepted.row_tail._from_file", return_value=None
     ),
     "rows that are written over stay": lambda: mock.patch.object(Group, "_merged", _left),
 }

@@ -10,7 +10,7 @@ from unittest import mock
 from pyroaring import BitMap
 
 from commitlog.adapters import lance_private
-from consumers.tools.orphans import Leftovers
+from consumers.tools.orphans.orphans import Leftovers
 
 Break = Callable[[], AbstractContextManager[Any]]
 

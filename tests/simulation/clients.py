@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.adapters.memory import MemoryTransactionsWriter
-from commitlog.client.fallback import Fallback
-from commitlog.client.leader_socket import LeaderSocket
-from commitlog.client.opening import is_readable
-from commitlog.client.runtime import Runtime, RuntimeSettings
-from commitlog.client.sending import Sending
-from commitlog.client.tickets import Ticket
+from commitlog.client.leader.fallback import Fallback
+from commitlog.client.leader.leader_socket import LeaderSocket
+from commitlog.client.leader.runtime import Runtime, RuntimeSettings
+from commitlog.client.leader.sending import Sending
+from commitlog.client.leader.tickets import Ticket
+from commitlog.client.rows.opening import is_readable
 from commitlog.errors import CommitLogError, OutcomeUnknown, Overloaded, Unavailable
 from commitlog.model.records import Answered, Outcome, ProtocolVersion, Transaction
 from commitlog.ports import OnDelivery

@@ -227,7 +227,7 @@ class SimulatedStore:
 
 
 class MemoryFolder:
-    """A node's own disk as one process sees it; see `consumers.partition.folders.Folder`."""
+    """A node's own disk as one process sees it; see `consumers.partition.files.folders.Folder`."""
 
     def __init__(self, scheduler: Scheduler, process: Process, files: dict[str, bytes]) -> None:
         """Open `files`, which outlast the process."""

@@ -18,7 +18,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, WrongLog
 from commitlog.model.records import Transaction
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.session import Session
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.log import SimulatedLog

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, NoSuchVersion, Unavailable
-from consumers.partition.catalogue import Head
-from consumers.partition.old_versions import OldVersions
-from consumers.partition.past_outcomes import maker_of
+from consumers.partition.files.catalogue import Head
+from consumers.partition.files.old_versions import OldVersions
+from consumers.partition.files.past_outcomes import maker_of
 from consumers.partition.session import Session
 from tests.simulation.log import SimulatedLog
 from tests.simulation.requests import ROOT

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
+from commitlog.client.leader.tables import TableInfo
 from commitlog.client.log import CommitLog
-from commitlog.client.opening import Opened
-from commitlog.client.tables import TableInfo
+from commitlog.client.rows.opening import Opened
 from commitlog.client.upkeep import KeepsTables, Kept
 from commitlog.codecs.avro import payload_hash
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
@@ -36,8 +36,8 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.orphans import Leftovers
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.orphans.orphans import Leftovers
 from tests.simulation.clients import ClientsLog, SimulatedRuntime
 from tests.simulation.disk import SimulatedStore
 from tests.simulation.requests import FILE_BYTES
@@ -45,7 +45,7 @@ from tests.simulation.rows import Asked, Group, Intent, Place
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
-    from commitlog.client.tickets import Ticket
+    from commitlog.client.leader.tickets import Ticket
     from tests.simulation.world import World
 
 MAINTAINED = frozenset({1, 3})
@@ -490,9 +490,9 @@ class _Turn:
 STORES = (
     "commitlog.adapters.lance_refs",
     "commitlog.adapters.lance_private",
-    "consumers.tools.table_acts",
-    "consumers.tools.orphans",
-    "consumers.tools.branch_files",
+    "consumers.tools.maintenance.table_acts",
+    "consumers.tools.orphans.orphans",
+    "consumers.tools.orphans.branch_files",
 )
 
 
@@ -511,23 +511,23 @@ def in_force(world: World, maintainer: Maintainer) -> Iterator[None]:
         for module in STORES:
             patch(f"{module}.store_for", lambda location: maintainer.store(location))
         patch(
-            "commitlog.client.opening.open_dataset",
+            "commitlog.client.rows.opening.open_dataset",
             lambda location, version, session: maintainer._log.opened.read(location, version),
         )
-        patch("commitlog.client.opening.Opened._session", None)
+        patch("commitlog.client.rows.opening.Opened._session", None)
         patch("lance.optimize.Compaction", SimulatedCompaction)
         patch("commitlog.adapters.lance_private.captured", _captured(world))
         patch("commitlog.adapters.lance_private.as_read_privately", lambda _, results: results)
-        patch("commitlog.client.submission._local_root", lambda location: "")
-        patch("commitlog.client.submission._fragment_ids", lambda *_: None)
+        patch("commitlog.client.commits.submission._local_root", lambda location: "")
+        patch("commitlog.client.commits.submission._fragment_ids", lambda *_: None)
         patch("commitlog.client.log.new_transaction_id", world.requests.uuid)
-        patch("commitlog.client.lance_request.new_transaction_id", world.requests.uuid)
-        patch("consumers.tools.orphans.Turns", _Turn)
+        patch("commitlog.client.rows.lance_request.new_transaction_id", world.requests.uuid)
+        patch("consumers.tools.orphans.orphans.Turns", _Turn)
         # Tables of the other format are not simulated.
-        patch("consumers.tools.removals.Removals._purge", nothing)
-        patch("consumers.tools.removals.Removals._due_of_iceberg", nothing)
+        patch("consumers.tools.maintenance.removals.Removals._purge", nothing)
+        patch("consumers.tools.maintenance.removals.Removals._due_of_iceberg", nothing)
         # A record that was lost is waited for in vain, for ten minutes otherwise.
-        patch("consumers.tools.orphans.CATCH_UP_SECONDS", OUTCOME_SECONDS)
+        patch("consumers.tools.orphans.orphans.CATCH_UP_SECONDS", OUTCOME_SECONDS)
         defaults: tuple[tuple[Any, dict[str, Any]], ...] = (
             (KeepsTables.compact, {"timeout": OUTCOME_SECONDS}),
             (KeepsTables.expire_versions, {"timeout": OUTCOME_SECONDS}),

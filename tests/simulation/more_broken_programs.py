@@ -14,10 +14,10 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import LeaderStarted, Outcome
 from consumers.partition.adopting import adopt_tables
+from consumers.partition.files.offset_index import OffsetIndex
+from consumers.partition.files.old_versions import OldVersions
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Reply
-from consumers.partition.offset_index import OffsetIndex
-from consumers.partition.old_versions import OldVersions
 
 Break = Callable[[], AbstractContextManager[Any]]
 
@@ -140,14 +140,14 @@ OF_THE_REVIEW: dict[str, Break] = {
     "an epoch may jump": _on(Chain, "_admit_leader", _any_later_epoch),
     "an outcome may follow any hash": _on(Chain, "_admit_outcome", _any_previous_hash),
     "a stranger's manifest stays": _at(
-        "consumers.partition.table_files.resolve_existing", lambda *_: None
+        "consumers.partition.files.table_files.resolve_existing", lambda *_: None
     ),
     "ids are kept for ten seconds": _on(Deduplication, "prune", _ten_seconds),
 }
 
 ADDED: dict[str, Break] = {
     "void outcomes are listened to when looking back": _at(
-        "commitlog.client.valid_outcomes.chain_at", _void_or_not
+        "commitlog.client.leader.valid_outcomes.chain_at", _void_or_not
     ),
     "a look into the past begins behind what it seeks": _on(OffsetIndex, "before", _behind),
     "a place of the past is another outcome's": _on(OffsetIndex, "before", _wrong_place),
@@ -160,7 +160,7 @@ ADDED: dict[str, Break] = {
     "what was undecided is skipped after a restart": _on(Replica, "resume_point", _skip_undecided),
     "a late answer counts, too": _on(Reply, "_settle", _settled_again),
     "what a stranger wrote is lost": _at(
-        "consumers.partition.table_files.resolve_existing", _over_it
+        "consumers.partition.files.table_files.resolve_existing", _over_it
     ),
     "expectations are not checked": _at(
         "commitlog.core.partition.machine.check_expects", lambda *_: None

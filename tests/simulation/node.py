@@ -19,12 +19,12 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.events import Event, Read, RecordSent
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.prepared_checkpoint import PreparedCheckpoint
+from consumers.partition.files.events import Event, Read, RecordSent
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import RECORDS_PER_POLL, Leader
 from consumers.partition.observer import StoreObserver
-from consumers.partition.prepared_checkpoint import PreparedCheckpoint
 from consumers.partition.session import Session
 from consumers.socket.answers import Answers
 from consumers.socket.requests import Requests

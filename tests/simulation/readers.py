@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from commitlog.client.feed import Subscription, starts
-from commitlog.client.feed_events import FeedEvent, Selection
-from commitlog.client.folds import Folds
-from commitlog.client.positions import positions_of
+from commitlog.client.history.feed import Subscription, starts
+from commitlog.client.history.feed_events import FeedEvent, Selection
+from commitlog.client.history.folds import Folds
+from commitlog.client.history.positions import positions_of
 from commitlog.errors import CommitLogError, Unavailable
 from tests.simulation.clients import SimulatedRuntime
 from tests.simulation.scheduler import QUIET_SECONDS, Process

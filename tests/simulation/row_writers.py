@@ -22,11 +22,11 @@ from unittest import mock
 import pyarrow as pa
 from pyroaring import BitMap
 
-from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import BaseScan
-from commitlog.client.row_tail import Tail, Waiting
-from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID
-from commitlog.client.tables import TableInfo
+from commitlog.client.accepted.row_application import prepare_group
+from commitlog.client.accepted.row_tail import Tail, Waiting
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.row_groups import BaseScan
+from commitlog.client.rows.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.errors import CommitLogError, NoSuchTable
@@ -42,7 +42,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Transaction
 from commitlog.model.table import TableId, format_table_id
-from consumers.tools.row_writer import RowWriter
+from consumers.tools.rows.row_writer import RowWriter
 from tests.simulation.clients import SimulatedRuntime
 from tests.simulation.requests import Request, View
 from tests.simulation.rows import Asked, Intent, Row
@@ -368,10 +368,10 @@ def _sleep(seconds: float) -> None:
 @contextmanager
 def in_force(world: World) -> Iterator[None]:
     """Let what Lance does for row writers be done here."""
-    module = "consumers.tools.row_attempt"
+    module = "consumers.tools.rows.row_attempt"
     with ExitStack() as stack:
         stack.enter_context(mock.patch(f"{module}.prepare_group", _prepare))
-        made_by = "commitlog.client.row_application"
+        made_by = "commitlog.client.accepted.row_application"
         stack.enter_context(
             mock.patch(f"{made_by}.delete_rows", lambda applier, gone: applier.delete(gone))
         )
@@ -381,12 +381,14 @@ def in_force(world: World) -> Iterator[None]:
         lance = SimpleNamespace(LanceOperation=_OPERATIONS)
         stack.enter_context(mock.patch(f"{made_by}.lance", lance))
         stack.enter_context(
-            mock.patch("commitlog.client.row_tail.store_for", world.auditor.open_store)
+            mock.patch("commitlog.client.accepted.row_tail.store_for", world.auditor.open_store)
         )
         stack.enter_context(mock.patch(f"{module}.new_transaction_id", world.requests.uuid))
         stack.enter_context(mock.patch(f"{module}.remove_files"))
         clocks = SimpleNamespace(sleep=_sleep, monotonic=world.scheduler.clock)
-        stack.enter_context(mock.patch("consumers.tools.row_writer.time", clocks))
+        stack.enter_context(mock.patch("consumers.tools.rows.row_writer.time", clocks))
         # The store isn't a folder that a client could look into.
-        stack.enter_context(mock.patch("commitlog.client.submission._local_root", return_value=""))
+        stack.enter_context(
+            mock.patch("commitlog.client.commits.submission._local_root", return_value="")
+        )
         yield

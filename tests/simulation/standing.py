@@ -15,8 +15,8 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from commitlog.model.table import Policy
-from consumers.partition.events import Event
-from consumers.tools.leftover import GONE
+from consumers.partition.files.events import Event
+from consumers.tools.orphans.leftover import GONE
 from tests.simulation.disk import STALE_SECONDS
 from tests.simulation.rows import Intent
 

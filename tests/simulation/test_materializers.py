@@ -14,9 +14,9 @@ from commitlog.core.decisions import Change
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
-from consumers.partition.events import Event, Filed
+from consumers.partition.files.events import Event, Filed
+from consumers.partition.files.table_files import HINT
 from consumers.partition.materializer import Materializer
-from consumers.partition.table_files import HINT
 from tests.core_world import World, append
 from tests.simulation.auditor import manifest_path
 from tests.simulation.disk import Objects, SimulatedStore

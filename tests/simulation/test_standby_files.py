@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.core.decisions import Change
-from consumers.partition.events import Filed
+from consumers.partition.files.events import Filed
 from consumers.partition.materializer import Materializer
 from tests.simulation.auditor import manifest_path
 from tests.simulation.disk import Objects, SimulatedStore

@@ -11,7 +11,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.table import Policy, format_table_id
-from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint import Checkpoints
 from consumers.partition.follower import Follower
 from tests.simulation.auditor import Auditor, manifest_path
 from tests.simulation.disk import MemoryFolder

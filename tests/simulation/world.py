@@ -23,7 +23,7 @@ from commitlog.errors import CommitLogError
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.records import Outcome
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.tools.archive.log import ArchivedLog
 from tests.lanes import check_lanes
 from tests.simulation import validations
@@ -74,11 +74,11 @@ HEAL_SECONDS = 120.0
 SETTLE_STEPS = 20
 
 SMALL: dict[str, float] = {
-    "consumers.partition.offset_index.EVERY": 5,
+    "consumers.partition.files.offset_index.EVERY": 5,
     "consumers.partition.session.EVERY": 5,
-    "consumers.partition.past_outcomes.EVERY": 5,
-    "consumers.partition.offset_index.PLACES_PER_FILE": 3,
-    "consumers.partition.offset_index.PLACES_MAX": 12,
+    "consumers.partition.files.past_outcomes.EVERY": 5,
+    "consumers.partition.files.offset_index.PLACES_PER_FILE": 3,
+    "consumers.partition.files.offset_index.PLACES_MAX": 12,
     "commitlog.core.log.deduplication.CHUNK_OUTCOMES": 16,
     "commitlog.core.log.deduplication._SEALED_CHUNKS": 2,
     "commitlog.core.log.deduplication._OUTCOMES_PER_PACKING": 5,
@@ -87,8 +87,8 @@ SMALL: dict[str, float] = {
     "consumers.partition.appending.UNDECIDED_MAX": 20,
     "consumers.partition.deciding.LOOK_SECONDS": 3.0,
     "consumers.partition.deciding.WRITE_SECONDS": 5.0,
-    "commitlog.client.fallback._POLL_SECONDS": 0.0,
-    "commitlog.client.runtime.OVERLOAD_PATIENCE_SECONDS": 0.2,
+    "commitlog.client.leader.fallback._POLL_SECONDS": 0.0,
+    "commitlog.client.leader.runtime.OVERLOAD_PATIENCE_SECONDS": 0.2,
     "consumers.tools.archive.writer.SEGMENT_OUTCOMES": 10,
     "consumers.tools.archive.writer.APPEND_SECONDS": 0.5,
 }
@@ -96,10 +96,10 @@ SMALL: dict[str, float] = {
 ids in many chunks, and calls that take too long."""
 
 IN_STEPS: dict[str, object] = {
-    "commitlog.client.connection.LeaderSocket": SimulatedLeaderSocket,
-    "commitlog.client.runtime.Fallback": SimulatedFallback,
-    "commitlog.client.runtime.Ticket": JudgedTicket,
-    "commitlog.client.runtime.flush_at_exit": lambda runtime: None,
+    "commitlog.client.leader.connection.LeaderSocket": SimulatedLeaderSocket,
+    "commitlog.client.leader.runtime.Fallback": SimulatedFallback,
+    "commitlog.client.leader.runtime.Ticket": JudgedTicket,
+    "commitlog.client.leader.runtime.flush_at_exit": lambda runtime: None,
 }
 """What stands in for parts of the client that have threads of their own."""
 
@@ -471,7 +471,9 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
             stack.enter_context(mock.patch(name, value))
         # Half of the clients give up before they have sent anything again.
         patience = 1.0 if seed % 2 else 0.05
-        stack.enter_context(mock.patch("commitlog.client.sending.RESEND_FOR_SECONDS", patience))
+        stack.enter_context(
+            mock.patch("commitlog.client.leader.sending.RESEND_FOR_SECONDS", patience)
+        )
         folder: Path | None = None
         if has_archive(seed):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -479,7 +481,7 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
         stack.callback(world.scheduler.close)
         stack.enter_context(_clocks(world, here))
         stack.enter_context(
-            mock.patch("commitlog.client.opening.store_for", world.auditor.open_store)
+            mock.patch("commitlog.client.rows.opening.store_for", world.auditor.open_store)
         )
         stack.enter_context(mock.patch.object(JudgedTicket, "world", world, create=True))
         decoded = world.auditor.decoders.answered

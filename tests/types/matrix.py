@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from commitlog import CommitLogError
 from commitlog.adapters.row_values import is_blob
-from commitlog.client import catalogue
+from commitlog.client.commits import catalogue
 from tests.made_tables import TYPES, MadeTable
 from tests.namespace_world import World
 from tests.types.columns import Column, columns, plain

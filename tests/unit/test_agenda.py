@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from consumers.partition.agenda import Agenda
+from consumers.partition.files.agenda import Agenda
 
 
 def test_what_is_added_or_told_of_is_taken_once() -> None:

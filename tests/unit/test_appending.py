@@ -25,7 +25,7 @@ from consumers.partition.appending import (
     WRITERS_SECONDS,
     Appending,
 )
-from consumers.partition.events import RecordLanded, RecordSent
+from consumers.partition.files.events import RecordLanded, RecordSent
 from tests.contract.worlds import append_all, transaction, transactions_of
 from tests.core_world import append
 

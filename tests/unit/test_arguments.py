@@ -19,14 +19,14 @@ from commitlog import (
     Ticket,
     use_storage_options,
 )
-from commitlog.client.arguments import refused
-from commitlog.client.execution import Execution
-from commitlog.client.feed import Subscription
-from commitlog.client.merging import MergeOptions
-from commitlog.client.options import MergeChoices, MergeInsertOptions, RowsOptions
-from commitlog.client.row_tickets import RowsTicket
-from commitlog.client.session import TransactionBuilder
-from commitlog.client.snapshot import Snapshot
+from commitlog.client.commits.execution import Execution
+from commitlog.client.commits.session import TransactionBuilder
+from commitlog.client.history.feed import Subscription
+from commitlog.client.history.snapshot import Snapshot
+from commitlog.client.leader.arguments import refused
+from commitlog.client.leader.row_tickets import RowsTicket
+from commitlog.client.rows.merging import MergeOptions
+from commitlog.client.rows.options import MergeChoices, MergeInsertOptions, RowsOptions
 from commitlog.errors import InvalidSettings
 from tests.service import SCHEMA, Service, rows, service
 

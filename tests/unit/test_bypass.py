@@ -7,8 +7,8 @@ from pathlib import Path
 from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.table import Policy
-from consumers.partition.bypass import quarantine_foreign
-from consumers.partition.catalogue import Head
+from consumers.partition.files.bypass import quarantine_foreign
+from consumers.partition.files.catalogue import Head
 
 PATH = f"_versions/{manifest_name(2)}"
 

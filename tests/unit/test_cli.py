@@ -18,7 +18,7 @@ from rich.console import Console
 
 from commitlog import errors
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.names import like_known
+from commitlog.client.commits.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import ask, backups, options, output, properties, prove, undo

@@ -18,10 +18,10 @@ from lance.fragment import write_fragments
 from commitlog import CommitLog, LogClosed, NoSuchTable, OutcomeUnknown, Status, Unavailable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.opening import are_readable
-from commitlog.client.runtime import RuntimeSettings
-from commitlog.client.tickets import Ticket, Wait
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.runtime import RuntimeSettings
+from commitlog.client.leader.tickets import Ticket, Wait
+from commitlog.client.rows.opening import are_readable
 from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted

@@ -29,7 +29,7 @@ from commitlog import (
     WrongLog,
 )
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client import append_records, catalogue
+from commitlog.client.commits import append_records, catalogue
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.core.log.attribution import attributed

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from commitlog import CommitLog, OutcomeUnknown
-from commitlog.client import tickets
-from commitlog.client.tickets import Wait
+from commitlog.client.leader import tickets
+from commitlog.client.leader.tickets import Wait
 from tests.steered_leader import SCHEMA, SteeredLeader
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")

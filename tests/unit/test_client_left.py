@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.leader.runtime import RuntimeSettings
 from tests.steered_leader import SCHEMA, SteeredLeader
 from tests.waiting import WAIT_SECONDS, wait_until
 

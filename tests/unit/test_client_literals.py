@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from commitlog.client.data import kept, rows_table
+from commitlog.client.rows.data import kept, rows_table
 from commitlog.errors import InvalidTransaction, WrongColumns
 
 NOON = datetime(2013, 7, 1, 12, 0, 0, 5)

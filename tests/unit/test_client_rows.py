@@ -21,9 +21,9 @@ from commitlog import (
     TableVersionIs,
     Unavailable,
 )
-from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.row_writes import made_write
-from commitlog.client.rows import whole
+from commitlog.client.accepted.row_writes import made_write
+from commitlog.client.rows.lance_request import new_transaction_id
+from commitlog.client.rows.rows import whole
 from commitlog.codecs.keys import key_hashes
 from commitlog.model.operations import CreateTable, DropTable, LanceCommit
 from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction

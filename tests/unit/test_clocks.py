@@ -27,7 +27,7 @@ from consumers.tools.clocks import (
     leader_clock,
     log_clock,
 )
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance import Maintenance
 from consumers.views.health import Check, Level
 from tests.core_world import DAY_MS, World, append
 from tests.service import SCHEMA, Service, rows, service

@@ -32,7 +32,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from commitlog.wire import FrameBuffer
-from consumers.partition.table_files import UNHINTED_MAX
+from consumers.partition.files.table_files import UNHINTED_MAX
 from consumers.tools.bench.made_log import MadeLog, append_to, configure, create, decide
 from tests.service import SCHEMA, Service, rows, service
 

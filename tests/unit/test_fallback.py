@@ -9,11 +9,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from commitlog.client import fallback
-from commitlog.client.awaited import Awaited
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.fallback import Fallback
-from commitlog.client.valid_outcomes import Valid
+from commitlog.client.leader import fallback
+from commitlog.client.leader.awaited import Awaited
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.fallback import Fallback
+from commitlog.client.leader.valid_outcomes import Valid
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CorruptLog
 from commitlog.model.records import Outcome, Status
@@ -54,7 +54,7 @@ class Topic:
         self.log = LeaderConnection(MagicMock(), name="l", log_id="i", partition=0, token="")
         self.log._socket.start = self.log._socket.send = MagicMock()  # type: ignore[method-assign]
         monkeypatch.setattr(Fallback, "_begin", lambda self: None)
-        monkeypatch.setattr("commitlog.client.fallback.ValidOutcomes", self._reader)
+        monkeypatch.setattr("commitlog.client.leader.fallback.ValidOutcomes", self._reader)
         self.fallback = Fallback(
             MagicMock(), self.log, is_readable=lambda outcome: True, after_seconds=0.0
         )

@@ -13,8 +13,8 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
-from commitlog.client import sending
-from commitlog.client.runtime import Runtime, RuntimeSettings
+from commitlog.client.leader import sending
+from commitlog.client.leader.runtime import Runtime, RuntimeSettings
 from commitlog.errors import Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
 from commitlog.ports import DeliveryFailed, OnDelivery, TransactionsWriter

@@ -13,12 +13,12 @@ from typing import cast
 import lance
 import pytest
 
-from commitlog.client.feed import PartitionFeed, Subscription, starts
-from commitlog.client.feed import sequences as checked_sequences
-from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
-from commitlog.client.folds import Folds
-from commitlog.client.positions import positions_of
-from commitlog.client.runtime import Runtime
+from commitlog.client.history.feed import PartitionFeed, Subscription, starts
+from commitlog.client.history.feed import sequences as checked_sequences
+from commitlog.client.history.feed_events import FeedEvent, Selection, Start, token_of, token_starts
+from commitlog.client.history.folds import Folds
+from commitlog.client.history.positions import positions_of
+from commitlog.client.leader.runtime import Runtime
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CorruptLog, InvalidRequest, NoSuchTable, Unavailable, WrongLog
 from commitlog.model.operations import CreateNamespace

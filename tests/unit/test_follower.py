@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from commitlog.errors import CorruptLog, Unavailable
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.events import Event, Filed
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.files.events import Event, Filed
 from consumers.partition.follower import Follower
 from consumers.partition.mailbox import LoopRequest, Reply
 from consumers.partition.session import Session

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, StorageFull, StorageUnwritable
-from commitlog.client.full_storage import naming_full_disk, naming_full_storage
+from commitlog.client.rows.full_storage import naming_full_disk, naming_full_storage
 from commitlog.errors import InvalidTransaction
 from tests.child import ended
 from tests.disks import small_disk

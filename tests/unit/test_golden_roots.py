@@ -9,13 +9,13 @@ import lance
 import pytest
 
 from commitlog import CommitLog
-from commitlog.client.roots import roots_of
+from commitlog.client.history.roots import roots_of
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.operations import IcebergChange
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.checkpoint_heads import FORMAT, HEAD
-from consumers.partition.table_places import check_tables
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint_heads import FORMAT, HEAD
+from consumers.partition.checkpoints.table_places import check_tables
 from consumers.runtime.places import RootMoved
 from consumers.tools.backup.writer import back_up
 from consumers.tools.upgrade import check_upgrade
@@ -97,7 +97,7 @@ def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
 ) -> None:
     with golden("protocol-3", tmp_path / "root") as opened:
         # Programs of before said nothing of themselves.
-        monkeypatch.setattr("commitlog.client.connection.program", dict)
+        monkeypatch.setattr("commitlog.client.leader.connection.program", dict)
         opened.start()
         assert opened.client.tables()
         head = opened.root / "checkpoints" / "0" / HEAD

@@ -8,7 +8,7 @@ import pytest
 from lance.dataset import Branches, DatasetOptimizer, Tags
 
 from commitlog.client.managed import ManagedDataset
-from commitlog.client.read_only import ReadOnlyDataset
+from commitlog.client.rows.read_only import ReadOnlyDataset
 
 LOGGED = """add_bases add_columns alter_columns cleanup_old_versions commit_existing_index_segments
     create_branch create_index create_scalar_index delete delete_config_keys drop_columns drop_index

@@ -10,7 +10,7 @@ from commitlog.core.decisions import ChangeKind, Noted
 from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.errors import NoSuchTable
 from commitlog.model.operations import DropTable, RenameTable
-from consumers.partition.catalogue import PartitionHeads, no_such_table
+from consumers.partition.files.catalogue import PartitionHeads, no_such_table
 from tests.core_world import World, append
 
 

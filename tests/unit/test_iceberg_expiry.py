@@ -8,8 +8,8 @@ import pytest
 
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.model.maintenance_policy import MaintenancePolicy
-from consumers.tools import iceberg_expiry
-from consumers.tools.iceberg_expiry import expired
+from consumers.tools.maintenance import iceberg_expiry
+from consumers.tools.maintenance.iceberg_expiry import expired
 from tests.iceberg_files_world import ROWS, FilesWorld, reasons
 from tests.unit.iceberg_examples import LOCATION, metadata, snapshot
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commitlog.adapters.storage import LocalStore
-from consumers.partition.iceberg_files import IcebergFiles, contents, purge
-from consumers.tools.iceberg_purges import DroppedTables, IcebergPurges
+from consumers.partition.files.iceberg_files import IcebergFiles, contents, purge
+from consumers.tools.maintenance.iceberg_purges import DroppedTables, IcebergPurges
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons
 from tests.iceberg_server import IcebergServer
 from tests.kills import Kills
@@ -249,7 +249,7 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
 def test_a_metadata_file_decompresses_to_a_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.partition.iceberg_files.ICEBERG_METADATA_BYTES_MAX", 1000)
+    monkeypatch.setattr("consumers.partition.files.iceberg_files.ICEBERG_METADATA_BYTES_MAX", 1000)
     files = IcebergFiles(str(tmp_path))
     for size, name in ((1000, "fits"), (1001, "bomb")):
         (tmp_path / f"{name}.gz.metadata.json").write_bytes(gzip.compress(b" " * size))

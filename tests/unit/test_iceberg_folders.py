@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from consumers.partition.iceberg_files import IcebergFiles
+from consumers.partition.files.iceberg_files import IcebergFiles
 
 
 def test_a_new_tables_folders_are_made_below_the_root_alone(tmp_path: Path) -> None:

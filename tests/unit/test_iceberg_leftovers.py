@@ -15,15 +15,15 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.model.names import REASON
-from consumers.partition.iceberg_files import IcebergFiles
-from consumers.tools import iceberg_purges
-from consumers.tools.cleaning import clean
-from consumers.tools.iceberg_leftovers import IcebergLeftovers
-from consumers.tools.iceberg_notes import NOTES
-from consumers.tools.iceberg_orphans import IcebergOrphans
-from consumers.tools.iceberg_purges import IcebergPurges
-from consumers.tools.maintenance_policy import Policies
-from consumers.tools.removals import Removals
+from consumers.partition.files.iceberg_files import IcebergFiles
+from consumers.tools.iceberg.iceberg_leftovers import IcebergLeftovers
+from consumers.tools.iceberg.iceberg_notes import NOTES
+from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans
+from consumers.tools.maintenance import iceberg_purges
+from consumers.tools.maintenance.cleaning import clean
+from consumers.tools.maintenance.iceberg_purges import IcebergPurges
+from consumers.tools.maintenance.maintenance_policy import Policies
+from consumers.tools.maintenance.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, made, reasons, transactions
 from tests.kills import Kills
@@ -105,7 +105,7 @@ def test_maintenance_removes_what_no_snapshot_leads_to_by_policy_after_a_record(
     alone: tuple[Any, FilesWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, world = alone
-    monkeypatch.setattr("consumers.tools.removals.REST_FACTOR", 0)
+    monkeypatch.setattr("consumers.tools.maintenance.removals.REST_FACTOR", 0)
     removals = Removals(
         world.log,
         lambda: world.other,

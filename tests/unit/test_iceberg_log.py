@@ -16,7 +16,7 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import IcebergChange
-from consumers.partition.iceberg_files import IcebergFiles
+from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.partition.observer import StoreObserver
 from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.access import VENDED

@@ -11,9 +11,9 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.places import meet
-from consumers.tools import iceberg_named
-from consumers.tools.iceberg_orphans import IcebergOrphans
-from consumers.tools.nested_places import apart, below, nested_in
+from consumers.tools.iceberg import iceberg_named
+from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans
+from consumers.tools.orphans.nested_places import apart, below, nested_in
 from tests.iceberg_files_world import ROWS, FilesWorld
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")

@@ -11,10 +11,10 @@ import pytest
 
 from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
-from consumers.partition.iceberg_files import IcebergFiles
+from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.runtime.places import MARKS, check_place
-from consumers.tools import iceberg_purges
-from consumers.tools.iceberg_reached import Reached
+from consumers.tools.iceberg.iceberg_reached import Reached
+from consumers.tools.maintenance import iceberg_purges
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made, reasons
 from tests.unlistable import refuse_to_list
 
@@ -97,7 +97,7 @@ def test_a_purged_table_takes_no_file_of_a_lance_table(alone: tuple[Any, FilesWo
     borrower.append(ROWS)
     with pytest.MonkeyPatch.context() as patched:
         # As if a manifest named it: to write one takes a client that does what none should.
-        named = "consumers.partition.iceberg_files.data_paths"
+        named = "consumers.partition.files.iceberg_files.data_paths"
         patched.setattr(named, lambda data: [*data_paths(data), str(theirs)])
         catalog.purge_table(borrower.name())
         _removed_after_weeks(world)
@@ -312,7 +312,7 @@ def test_a_purge_stops_at_a_table_registered_by_older_metadata(
     files = below(table.location())
     catalog.purge_table(table.name())
     registered: list[bool] = []
-    record = "consumers.tools.iceberg_purges.record_removal"
+    record = "consumers.tools.maintenance.iceberg_purges.record_removal"
     inner = iceberg_purges.IcebergPurges._sharing
 
     def register() -> None:

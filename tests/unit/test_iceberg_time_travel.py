@@ -18,7 +18,7 @@ import lance_namespace
 import pyarrow as pa
 import pytest
 
-from commitlog.client.feed_events import Start, token_of
+from commitlog.client.history.feed_events import Start, token_of
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidRequest
 from commitlog.model.operations import IcebergChange

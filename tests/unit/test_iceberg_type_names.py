@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.client.iceberg_text import checked_change
+from commitlog.client.commits.iceberg_text import checked_change
 from commitlog.model.operations import IcebergChange
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService

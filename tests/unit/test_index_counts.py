@@ -20,7 +20,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import OperationResult
 from consumers import history
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance import Maintenance
 from consumers.views.version_index import run_index
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.operation_results import DoneOperation, what_of_rows

@@ -22,10 +22,10 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.leader_socket import LeaderSocket
-from commitlog.client.socket_times import Gate
-from commitlog.client.tickets import Ticket
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.leader_socket import LeaderSocket
+from commitlog.client.leader.socket_times import Gate
+from commitlog.client.leader.tickets import Ticket
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.wire import FrameKind, json_frame

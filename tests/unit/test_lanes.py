@@ -17,8 +17,8 @@ from hypothesis import given
 from lance import LanceOperation
 from lance.fragment import DataFile, FragmentMetadata
 
-from commitlog.client.append_records import around
-from commitlog.client.contents import contents, summary
+from commitlog.client.commits.append_records import around
+from commitlog.client.rows.contents import contents, summary
 from commitlog.codecs import lanes as installed
 from commitlog.codecs.avro import PREFIX_BYTES
 from commitlog.codecs.avro_lanes import sha256

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from commitlog.adapters.memory import MemoryLog
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.events import Read
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.files.events import Read
 from consumers.partition.leader import PAUSE_SECONDS_MAX
 from consumers.partition.observer import StoreObserver
 from consumers.partition.session import Session

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import duckdb
 import pytest
 
-from commitlog.client.index_file import SETTINGS
+from commitlog.client.history.index_file import SETTINGS
 from commitlog.core.log.replica import Decided
 from commitlog.errors import (
     NoSuchTable,

@@ -10,6 +10,7 @@ import pytest
 
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
+from consumers.partition.files.offset_index import EVERY, OffsetIndex
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.mailbox import (
     EVENTS_MAX,
@@ -20,7 +21,6 @@ from consumers.partition.mailbox import (
     PendingReply,
     Reply,
 )
-from consumers.partition.offset_index import EVERY, OffsetIndex
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
 from tests.waiting import wait_until
@@ -178,8 +178,8 @@ def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
 
 
 def test_the_past_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumers.partition.offset_index.PLACES_MAX", 50)
-    monkeypatch.setattr("consumers.partition.offset_index.PLACES_PER_FILE", 4)
+    monkeypatch.setattr("consumers.partition.files.offset_index.PLACES_MAX", 50)
+    monkeypatch.setattr("consumers.partition.files.offset_index.PLACES_PER_FILE", 4)
     files: dict[str, bytes] = {}
     folder = MemoryFolder(Scheduler(0), Process("p", is_spared=True), files)
     past, end = OffsetIndex(folder, "a-log", 0), EVERY * 1_000

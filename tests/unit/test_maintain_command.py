@@ -17,9 +17,9 @@ from commitlog.model.operations import AlterProperties
 from consumers.commands import upkeep
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.on_spark import SparkEnded
-from consumers.tools import maintenance as maintenance_module
-from consumers.tools import table_acts
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance import maintenance as maintenance_module
+from consumers.tools.maintenance import table_acts
+from consumers.tools.maintenance.maintenance import Maintenance
 from tests.service import SCHEMA, Service, rows, service
 from tests.waiting import meanwhile, wait_until
 

@@ -17,10 +17,10 @@ from commitlog.core.decisions import Change, ChangeKind
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
 from consumers.partition import materializer as module
-from consumers.partition import table_writer
-from consumers.partition.events import Event, Filed
+from consumers.partition.files import table_writer
+from consumers.partition.files.events import Event, Filed
+from consumers.partition.files.table_files import TableFiles
 from consumers.partition.materializer import Materializer
-from consumers.partition.table_files import TableFiles
 from tests.core_world import World, append
 from tests.waiting import wait_until
 
@@ -156,7 +156,7 @@ def test_a_store_that_fails_is_tried_again(
 def test_a_dropped_table_whose_store_is_gone_is_given_up(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.partition.table_files.RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("consumers.partition.files.table_files.RETRY_SECONDS", (0.0,))
     monkeypatch.setitem(table_writer.GIVEN_UP_AFTER, Policy.EVERY, 3)
     running.store("a").failures = 10**9
     first, second = running.changes["a"]

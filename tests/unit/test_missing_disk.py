@@ -10,7 +10,7 @@ import lance
 import pytest
 
 from commitlog.errors import InvalidTransaction, Unavailable
-from consumers.partition.table_places import check_all
+from consumers.partition.checkpoints.table_places import check_all
 from consumers.runtime.places import RootMoved, check_place
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.places import named_here, use_places
-from commitlog.client.roots import roots_of
+from commitlog.client.history.roots import roots_of
 from commitlog.core.catalogue.named_roots import PLACE, named_roots
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import (
@@ -26,7 +26,7 @@ from commitlog.model.records import Outcome
 from consumers import cli
 from consumers.commands import places
 from consumers.commands.exit_codes import ExitCode
-from consumers.partition.table_places import check_all, find_roots
+from consumers.partition.checkpoints.table_places import check_all, find_roots
 from consumers.runtime.places import RootMoved, check_own_place
 from consumers.tools.rules import put_in_force
 from consumers.tools.verify import VerifyOptions, verify

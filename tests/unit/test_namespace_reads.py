@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.model.table import Policy
 from consumers.partition.allowed_places import lies_in
 from consumers.servers.namespace.branch_rows import read_from

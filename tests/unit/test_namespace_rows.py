@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog.client.runtime import Runtime
+from commitlog.client.leader.runtime import Runtime
 from commitlog.model.operations import DeclareTable
 from commitlog.model.records import Status
 from consumers.servers.namespace import answer_files, call, row_work

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commitlog.client.newest import Newest
+from commitlog.client.leader.newest import Newest
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
-from commitlog.client.native import LogVersions
+from commitlog.client.commits.native import LogVersions
 from commitlog.errors import LogClosed, LogMoved, NoSuchVersion
 from tests.service import SCHEMA, rows, service
 

@@ -13,16 +13,16 @@ import lance
 import pytest
 
 from commitlog.adapters.storage import FileFound
-from commitlog.client import sending
+from commitlog.client.leader import sending
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import MissingDataFile, NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.names import REASON
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools import file_ledger, orphans
-from consumers.tools.file_ledger import FileLedger, LifeFiles, Why
-from consumers.tools.leftover import GONE, Leftover
-from consumers.tools.orphans import Leftovers
+from consumers.tools.orphans import file_ledger, orphans
+from consumers.tools.orphans.file_ledger import FileLedger, LifeFiles, Why
+from consumers.tools.orphans.leftover import GONE, Leftover
+from consumers.tools.orphans.orphans import Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows
 

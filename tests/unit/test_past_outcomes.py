@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from commitlog.adapters.lance_refs import versions_with_files
-from commitlog.client.valid_outcomes import Valid, ValidOutcomes
+from commitlog.client.leader.valid_outcomes import Valid, ValidOutcomes
 from commitlog.errors import Unavailable
-from consumers.partition import past_outcomes
-from consumers.partition.past_outcomes import SEARCH_SECONDS, PastOutcomes
+from consumers.partition.files import past_outcomes
+from consumers.partition.files.past_outcomes import SEARCH_SECONDS, PastOutcomes
 from tests.service import SCHEMA, ids_of, rows, service
 
 

@@ -13,7 +13,7 @@ from lance.optimize import Compaction
 from commitlog.adapters.lance_private import as_read_privately, captured
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
 from commitlog.core.manifest import encoded_fragments
-from consumers.tools import table_acts
+from consumers.tools.maintenance import table_acts
 
 FRAGMENTS = 6
 

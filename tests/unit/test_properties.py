@@ -17,7 +17,7 @@ from commitlog.errors import InvalidRequest, NoSuchTable, TableAlreadyExists
 from commitlog.model.operations import CreateNamespace
 from consumers.commands import properties as commands
 from consumers.runtime.config import ConfigurationError
-from consumers.tools.maintenance_policy import Policies
+from consumers.tools.maintenance.maintenance_policy import Policies
 from tests.namespace_world import World
 from tests.service import SCHEMA
 

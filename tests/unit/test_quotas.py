@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.model.records import Malformed, Status, Submitted, Transaction
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.quotas import PAUSE_SECONDS_MAX, Quotas
 from consumers.runtime.config import ConfigurationError
 from tests.steered_leader import blank

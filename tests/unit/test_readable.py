@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from consumers.partition import readable as module
-from consumers.partition.events import Version
+from consumers.partition.files.events import Version
 from consumers.partition.mailbox import Reply
 from consumers.partition.readable import Readable
 

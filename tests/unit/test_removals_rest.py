@@ -11,11 +11,11 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog, MemoryReader
 from commitlog.errors import CorruptLog, Unavailable
-from consumers.tools.iceberg_purges import IcebergPurges
-from consumers.tools.maintenance import Maintenance
-from consumers.tools.orphans import Leftovers
-from consumers.tools.removals import Removals
-from consumers.tools.table_acts import Act
+from consumers.tools.maintenance.iceberg_purges import IcebergPurges
+from consumers.tools.maintenance.maintenance import Maintenance
+from consumers.tools.maintenance.removals import Removals
+from consumers.tools.maintenance.table_acts import Act
+from consumers.tools.orphans.orphans import Leftovers
 from tests.operations_world import T
 from tests.service import SCHEMA, service
 from tests.waiting import meanwhile, wait_until

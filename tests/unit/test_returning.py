@@ -8,10 +8,10 @@ import itertools
 import pytest
 
 from commitlog.adapters.log_records import encode_to_append
-from commitlog.client.sending import _RESEND_DELAYS
+from commitlog.client.leader.sending import _RESEND_DELAYS
 from commitlog.errors import CommitLogError, Overloaded
 from consumers.partition import appending
-from consumers.partition.events import RecordSent
+from consumers.partition.files.events import RecordSent
 from consumers.partition.returning import RETURN_SECONDS_MAX, RETURN_SECONDS_MIN, Returning
 from tests.contract.worlds import transaction
 from tests.unit.test_appending import World

@@ -19,8 +19,8 @@ from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateTable
 from commitlog.model.records import Outcome, ProtocolVersion, Status, Transaction
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.events import Read
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.files.events import Read
 from consumers.partition.leader import Leader
 from consumers.partition.observer import StoreObserver
 from consumers.partition.session import Session

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from commitlog.client.row_groups import RowsUnusable
-from consumers.tools import row_conditions
-from consumers.tools.row_conditions import ConditionLost, Conditions
+from commitlog.client.rows.row_groups import RowsUnusable
+from consumers.tools.rows import row_conditions
+from consumers.tools.rows.row_conditions import ConditionLost, Conditions
 
 TARGET, SOURCE = pa.table({"id": [1, 2]}), pa.table({"id": [2, 2]})
 

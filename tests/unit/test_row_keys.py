@@ -12,12 +12,12 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog.client import row_keys
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.row_groups import BaseScan, scan_base
-from commitlog.client.row_keys import KnownKeys
-from commitlog.client.rows import ROW_ADDRESS, ROW_ID, Prepared, Search, prepare_delete, scan
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows import row_keys
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.row_groups import BaseScan, scan_base
+from commitlog.client.rows.row_keys import KnownKeys
+from commitlog.client.rows.rows import ROW_ADDRESS, ROW_ID, Prepared, Search, prepare_delete, scan
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import Manifest
 from tests.properties.test_row_groups import INFO

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.client.row_tail import rows_of
+from commitlog.client.accepted.row_tail import rows_of
 from commitlog.core.rows.deciding import dropped_columns, schema_digest
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction

@@ -14,10 +14,10 @@ from commitlog import CommitLog, wire
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
-from commitlog.client import connection, sending
-from commitlog.client.awaited import SentRecord
-from commitlog.client.connection import LeaderConnection
-from commitlog.client.runtime import RuntimeSettings
+from commitlog.client.leader import connection, sending
+from commitlog.client.leader.awaited import SentRecord
+from commitlog.client.leader.connection import LeaderConnection
+from commitlog.client.leader.runtime import RuntimeSettings
 from commitlog.errors import CommitLogError, Overloaded
 from commitlog.model.limits import RECORD_BYTES_MAX
 from commitlog.ports import DeliveryFailed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lance.dataset import Tags
 
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance import Maintenance
 from tests.namespace_world import World
 from tests.service import SCHEMA, rows
 

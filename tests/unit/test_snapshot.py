@@ -15,8 +15,8 @@ import lance
 import pytest
 
 from commitlog.adapters.storage import LocalStore
-from commitlog.client.positions import milliseconds_of
-from commitlog.client.snapshot import Snapshot
+from commitlog.client.history.positions import milliseconds_of
+from commitlog.client.history.snapshot import Snapshot
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import IcebergChange, RenameTable

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.client import direct, execution
-from commitlog.client.row_tickets import RowsApplied, RowsOutcome
-from commitlog.client.rows import Prepared
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits import execution
+from commitlog.client.leader.row_tickets import RowsApplied, RowsOutcome
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows import direct
+from commitlog.client.rows.rows import Prepared
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import Batch, batches, each_batch, merge, upsert

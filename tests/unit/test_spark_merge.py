@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark import merge_files

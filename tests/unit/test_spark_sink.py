@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.adapters import tracing
-from commitlog.client import runtime, tickets
+from commitlog.client.leader import runtime, tickets
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application
 from commitlog.spark import file_commits, files

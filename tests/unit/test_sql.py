@@ -13,8 +13,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog.client.index_file import SETTINGS
-from commitlog.client.sql import run_sql
+from commitlog.client.history.index_file import SETTINGS
+from commitlog.client.history.sql import run_sql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from consumers.views.version_index import VersionIndex
 from consumers.views.version_index.rows import no_recordings
@@ -219,7 +219,7 @@ def test_ctrl_c_during_a_query_is_ctrl_c(query: str) -> None:
 import faulthandler, os, signal, threading, time
 faulthandler.dump_traceback_later({DEADLINE_SECONDS}, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from commitlog.client.sql import run_sql
+from commitlog.client.history.sql import run_sql
 run_sql("SELECT 1", None)
 def interrupt(began=time.process_time()):
     while time.process_time() < began + 0.2:

@@ -26,10 +26,10 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED, TABLES_IN_CHUNKS_SINCE, R
 from commitlog.model.operations import AlterProperties, DropTable, LanceCommit, RenameTable
 from commitlog.model.records import ProtocolVersion, Status
 from commitlog.ports import LogIdentity
-from consumers.partition import checkpoint
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.folders import DiskFolder
-from consumers.partition.prepared_checkpoint import PreparedCheckpoint
+from consumers.partition.checkpoints import checkpoint
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.prepared_checkpoint import PreparedCheckpoint
+from consumers.partition.files.folders import DiskFolder
 from tests.core_world import (
     DAY_MS,
     World,

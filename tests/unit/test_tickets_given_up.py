@@ -11,9 +11,9 @@ import pytest
 
 from commitlog import CommitLog, OutcomeUnknown, Unavailable
 from commitlog.adapters.memory import MemoryLog
-from commitlog.client import tickets
-from commitlog.client.runtime import RuntimeSettings
-from commitlog.client.tickets import Ticket
+from commitlog.client.leader import tickets
+from commitlog.client.leader.runtime import RuntimeSettings
+from commitlog.client.leader.tickets import Ticket
 from tests.steered_leader import SCHEMA, SteeredLeader
 
 

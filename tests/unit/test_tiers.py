@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from consumers.tools.tiers import tier_due
+from consumers.tools.maintenance.tiers import tier_due
 
 TARGET, ENOUGH = 1_048_576, 16
 

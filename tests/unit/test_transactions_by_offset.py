@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from commitlog.client.row_tail import Tail
-from commitlog.client.transactions_by_offset import TransactionsByOffset
+from commitlog.client.accepted.row_tail import Tail
+from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import Log

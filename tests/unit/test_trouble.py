@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from consumers.partition.trouble import Trouble
+from consumers.partition.files.trouble import Trouble
 
 
 def test_a_trouble_of_a_day_takes_few_lines(caplog: pytest.LogCaptureFixture) -> None:

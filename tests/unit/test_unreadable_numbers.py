@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.client.iceberg_text import number_problem
+from commitlog.client.commits.iceberg_text import number_problem
 from commitlog.codecs.iceberg_changes import _summary
 from commitlog.codecs.manifest_file import parse_manifest_name
 from commitlog.core.lance.staged_keys import BASE_VERSION, base_version

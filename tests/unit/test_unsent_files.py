@@ -10,8 +10,8 @@ import pytest
 
 from commitlog import CommitLog, InvalidTransaction, OutcomeUnknown, Unavailable
 from commitlog.adapters.storage import LocalStore
-from commitlog.client import session
-from commitlog.client.runtime import Runtime
+from commitlog.client.commits import session
+from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import CommitLogError, LogClosed, Overloaded
 from tests.steered_leader import SCHEMA, once_before_sending
 

@@ -9,8 +9,8 @@ import pytest
 from commitlog.core.decisions import Change
 from commitlog.model.operations import DropTable, LanceCommit
 from commitlog.model.records import LogRecord, Outcome, Status, Submitted, Transaction
-from consumers.partition.events import Event, Filing
-from consumers.partition.unwritten import CHANGE_BYTES, MIB, Unwritten, UnwrittenMax
+from consumers.partition.files.events import Event, Filing
+from consumers.partition.files.unwritten import CHANGE_BYTES, MIB, Unwritten, UnwrittenMax
 from tests.core_world import World, append
 
 NAMES = ("a", "b", "c")

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from commitlog.adapters import tracing
-from commitlog.client import runtime, tickets
+from commitlog.client.leader import runtime, tickets
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import IcebergChange, LanceCommit, Summary
 from commitlog.model.records import (
@@ -31,11 +31,11 @@ from commitlog.model.records import (
     Transaction,
 )
 from consumers.partition import meters
-from consumers.partition.events import Event
+from consumers.partition.files.events import Event
 from consumers.partition.histograms import BOUNDS, COARSE_BOUNDS
 from consumers.partition.meters import NAMES_MAX, OTHERS, STEPS, Meters
 from consumers.servers.metrics import Metrics
-from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance.maintenance import Maintenance
 from consumers.views.version_index.lateness import Lateness, noted_lateness
 from consumers.views.version_index.layout import Layout, noted_counts
 from consumers.views.version_index.process import run_index

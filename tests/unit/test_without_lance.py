@@ -15,14 +15,14 @@ import pytest
 from lance.fragment import write_fragments
 
 from commitlog.adapters import lance_datasets
-from commitlog.client.direct import delete_directly, merge_directly
-from commitlog.client.key_numbers import number_of_text, numbers_of
-from commitlog.client.merging import MergeOptions, prepare_merge
-from commitlog.client.opening import Opened
-from commitlog.client.row_keys import KnownKeys
-from commitlog.client.rows import Prepared, prepare_delete, remove_files
-from commitlog.client.single_rows import FILE_BYTES_MAX, single_value
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.direct import delete_directly, merge_directly
+from commitlog.client.rows.key_numbers import number_of_text, numbers_of
+from commitlog.client.rows.merging import MergeOptions, prepare_merge
+from commitlog.client.rows.opening import Opened
+from commitlog.client.rows.row_keys import KnownKeys
+from commitlog.client.rows.rows import Prepared, prepare_delete, remove_files
+from commitlog.client.rows.single_rows import FILE_BYTES_MAX, single_value
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_operations import to_lance_operation
 from commitlog.lancepb.table_pb2 import DataFragment

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 from commitlog.adapters.places import is_moved, recorded
-from commitlog.client.iceberg_text import with_type_names
+from commitlog.client.commits.iceberg_text import with_type_names
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import behind
-from commitlog.client.iceberg_text import number_problem
-from commitlog.client.newest import Newest
+from commitlog.client.commits.iceberg_text import number_problem
+from commitlog.client.leader.newest import Newest
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
@@ -44,7 +44,7 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.words import say
-from consumers.partition.iceberg_files import IcebergFiles
+from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from commitlog.client.catalogue import checked_properties
+from commitlog.client.commits.catalogue import checked_properties
 from commitlog.core.iceberg.reading import Node, load_body
 from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace

@@ -34,7 +34,7 @@ from commitlog.errors import (
 from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.partition.iceberg_files import UnusableFileError
+from consumers.partition.files.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 from consumers.servers.iceberg.shown import ALL
 from consumers.servers.name_pages import names_in

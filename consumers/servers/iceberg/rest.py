@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commitlog import CommitLog
-from commitlog.client.iceberg_text import number_problem
+from commitlog.client.commits.iceberg_text import number_problem
 from commitlog.core.iceberg.reading import load_body
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError

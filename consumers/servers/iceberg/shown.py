@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 
-from commitlog.client.newest import Newest
+from commitlog.client.leader.newest import Newest
 from commitlog.core.iceberg.reading import dump_json
 
 ALL, REFS = "all", "refs"

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from commitlog.client.iceberg_text import (
+from commitlog.client.commits.iceberg_text import (
     check_view_schema,
     check_view_updates,
     number_problem,

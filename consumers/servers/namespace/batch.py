@@ -19,9 +19,9 @@ from lance_namespace import (
     LanceNamespaceError,
 )
 
-from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.names import check_names
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits.names import check_names
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.lance_request import new_transaction_id
 from commitlog.core.catalogue.version_deletion import merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, OutcomeUnknown

@@ -13,8 +13,8 @@ import pyarrow as pa
 from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
 
 from commitlog.adapters.lance_datasets import let_through
-from commitlog.client.merging import MergeOptions, as_told
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.merging import MergeOptions, as_told
 from consumers.servers.namespace.branches import check_files, is_branch, refuse_kept_by_log
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service

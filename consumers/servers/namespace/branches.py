@@ -25,7 +25,7 @@ from lance_namespace import (
 from commitlog.adapters.lance_namespace import object_path, relative_path
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,

@@ -19,9 +19,9 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_refs import lance_tags
-from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.submission import as_operation
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits.submission import as_operation
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.lance_request import new_transaction_id
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.model.operations import INCARNATION, DeleteTableVersions, LanceCommit, Operation

@@ -16,7 +16,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
 from commitlog.adapters.storage_options import storage_options
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchVersion
 from commitlog.model.table import TableId
 from consumers.servers.namespace.call import Call

@@ -19,10 +19,14 @@ from pyarrow import types
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from commitlog.adapters.lance_datasets import check_gate
-from commitlog.client.catalogue import default_location
-from commitlog.client.iceberg_text import check_view_updates, number_problem, with_type_names
-from commitlog.client.lance_request import parse_message
-from commitlog.client.session import TransactionBuilder
+from commitlog.client.commits.catalogue import default_location
+from commitlog.client.commits.iceberg_text import (
+    check_view_updates,
+    number_problem,
+    with_type_names,
+)
+from commitlog.client.commits.session import TransactionBuilder
+from commitlog.client.rows.lance_request import parse_message
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import Node, dump_json
 from commitlog.core.iceberg.requests import parse_table_commit

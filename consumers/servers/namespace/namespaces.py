@@ -20,7 +20,7 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
-from commitlog.client import catalogue
+from commitlog.client.commits import catalogue
 from commitlog.errors import CommitConflict
 from commitlog.model.operations import CreateNamespace, DropNamespace, Operation
 from commitlog.model.records import Code

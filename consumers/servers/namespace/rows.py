@@ -26,13 +26,13 @@ from lance_namespace import (
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.places import bound
-from commitlog.client.contents import contents
-from commitlog.client.execution import Execution
-from commitlog.client.lance_request import parse_message
-from commitlog.client.merging import MergeOptions, check_first_merge
-from commitlog.client.repeats import noted_counts
-from commitlog.client.row_tickets import settled, writes_rows
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits.execution import Execution
+from commitlog.client.leader.repeats import noted_counts
+from commitlog.client.leader.row_tickets import settled, writes_rows
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.contents import contents
+from commitlog.client.rows.lance_request import parse_message
+from commitlog.client.rows.merging import MergeOptions, check_first_merge
 from commitlog.errors import InvalidTransaction, TableAlreadyExists, WrongColumns
 from commitlog.model.operations import CreateTableVersion, DeclareTable, Operation
 from commitlog.model.records import Outcome, Status, Transaction

@@ -25,9 +25,9 @@ from lance_namespace import (
 from commitlog import CommitLog
 from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.client.lance_request import new_transaction_id, parse_message
-from commitlog.client.newest import Newest
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.newest import Newest
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.lance_request import new_transaction_id, parse_message
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
 from commitlog.core.decisions import noted

@@ -25,12 +25,12 @@ from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.lance_refs import guard_from_cleanup
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import LocalStore, local_path, store_for
-from commitlog.client.contents import contents, summary
-from commitlog.client.lance_request import parse_message
-from commitlog.client.opening import is_there
-from commitlog.client.standing_keys import standing_keys
-from commitlog.client.tables import TableInfo
-from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.contents import contents, summary
+from commitlog.client.rows.lance_request import parse_message
+from commitlog.client.rows.opening import is_there
+from commitlog.client.rows.standing_keys import standing_keys
+from commitlog.client.rows.written_keys import WrittenKeys, as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import INTERNAL

@@ -21,8 +21,8 @@ from lance_namespace import (
 from starlette.responses import Response
 
 from commitlog.adapters.places import bound
-from commitlog.client import catalogue
-from commitlog.client.tables import TableInfo
+from commitlog.client.commits import catalogue
+from commitlog.client.leader.tables import TableInfo
 from commitlog.errors import NoSuchTable
 from commitlog.model.operations import (
     DeclareTable,

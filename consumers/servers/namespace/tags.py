@@ -17,7 +17,7 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_refs import GUARD_TAG
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.core.tables.branch_names import TAG_NAMES, is_tag_name
 from consumers.servers.namespace.branch_rows import open_branch
 from consumers.servers.namespace.branches import is_branch

@@ -14,10 +14,10 @@ from typing import Any
 from lance_namespace import TableVersionNotFoundError
 
 from commitlog.adapters.storage import store_for
-from commitlog.client.folds import TableAt
-from commitlog.client.positions import NOW
-from commitlog.client.snapshot import Snapshot
-from commitlog.client.tables import TableInfo
+from commitlog.client.history.folds import TableAt
+from commitlog.client.history.positions import NOW
+from commitlog.client.history.snapshot import Snapshot
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.errors import InvalidRequest, NoSuchTable
 from commitlog.model.table import Policy, TableId, parse_table_id

@@ -13,8 +13,8 @@ from typing import Any
 
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.client.newest import Newest
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.newest import Newest
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,

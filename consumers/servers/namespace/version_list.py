@@ -9,7 +9,7 @@ from lance_namespace import InvalidInputError, ListTableVersionsRequest
 
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.core.tables.lance_tables import is_in
 from consumers.servers.namespace.branches import branch_entry, branch_versions, is_branch
 from consumers.servers.namespace.call import Call

@@ -21,7 +21,7 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import relative_path
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
 from commitlog.core.decisions import noted
 from commitlog.core.lance.commits import FILE_BY_VERSION

@@ -16,8 +16,8 @@ from typing import Any
 
 import duckdb
 
-from commitlog.client.index_file import SETTINGS, attach, quoted
-from commitlog.client.sql import nodes_of, why_refused
+from commitlog.client.history.index_file import SETTINGS, attach, quoted
+from commitlog.client.history.sql import nodes_of, why_refused
 from consumers.servers.page import sandbox
 from consumers.views.json_values import jsonable
 

@@ -19,7 +19,7 @@ from commitlog.core.iceberg.named_places import PLACE_PROPERTIES, of_snapshot
 from commitlog.messages import IcebergDescription
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
-from consumers.partition.iceberg_files import below
+from consumers.partition.files.iceberg_files import below
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 

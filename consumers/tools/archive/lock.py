@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from consumers.tools.exclusive import exclusive
+from consumers.tools.orphans.exclusive import exclusive
 
 
 def alone(folder: Path) -> AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from typing import Any
 from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity, RawRecord
-from consumers.partition.folders import DiskFolder, break_seal, sealed
+from consumers.partition.files.folders import DiskFolder, break_seal, sealed
 from consumers.runtime.places import another_log
 
 FORMAT = 1

@@ -14,7 +14,7 @@ from typing import Any
 from commitlog.codecs.payloads import inline_rows
 from commitlog.model.operations import ApplyRows
 from commitlog.model.records import Transaction, is_commit
-from consumers.partition.folders import DiskFolder
+from consumers.partition.files.folders import DiskFolder
 from consumers.tools.archive.proof import Archive, DecidedSegment
 from consumers.tools.archive.rows import decided
 from consumers.tools.erasure.acts import Position

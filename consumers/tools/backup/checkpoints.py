@@ -15,9 +15,9 @@ from typing import Any
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.ports import Log
-from consumers.partition.checkpoint import Checkpoints
-from consumers.partition.checkpoint_heads import HEAD
-from consumers.partition.checkpoint_proof import check_log_holds
+from consumers.partition.checkpoints.checkpoint import Checkpoints
+from consumers.partition.checkpoints.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.backup.saved import BadBackup, Store, damaged, part, read_whole, write_checked
 

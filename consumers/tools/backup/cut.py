@@ -8,7 +8,7 @@ from datetime import datetime
 
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import plain
-from commitlog.client.positions import milliseconds_of
+from commitlog.client.history.positions import milliseconds_of
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome

@@ -20,7 +20,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers import history
-from consumers.partition.checkpoint_heads import head_path
+from consumers.partition.checkpoints.checkpoint_heads import head_path
 from consumers.runtime.config import ConfigurationError
 from consumers.tools.backup.cut import Heads
 from consumers.tools.backup.saved import Store

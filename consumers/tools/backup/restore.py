@@ -23,7 +23,7 @@ from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.client.roots import roots_of, use_roots
+from commitlog.client.history.roots import roots_of, use_roots
 from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker.embedded import EmbeddedBroker

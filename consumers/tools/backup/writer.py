@@ -46,7 +46,7 @@ from consumers.tools.backup.saved import (
     write_chunk,
     write_list,
 )
-from consumers.tools.exclusive import exclusive
+from consumers.tools.orphans.exclusive import exclusive
 
 CHUNK_RECORDS = 20_000
 CHUNK_BYTES = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 warnings.filterwarnings("ignore", message="lancedb fork support")
 
 # What a first commit would import.
-import commitlog.client.execution  # noqa: E402
+import commitlog.client.commits.execution  # noqa: E402
 import commitlog.core.lance.operation_check  # noqa: E402, F401
 import consumers.tools.bench.commit  # noqa: E402
 import consumers.tools.bench.merge  # noqa: E402, F401

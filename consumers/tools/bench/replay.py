@@ -23,7 +23,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.core.decisions import Decision
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Submitted, Transaction
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.session import Session
 from consumers.runtime.process import GARBAGE_THRESHOLDS
 from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create, decide, look

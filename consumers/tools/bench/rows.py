@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog import CommitLog
-from commitlog.client.row_tickets import RowsWait
+from commitlog.client.leader.row_tickets import RowsWait
 from consumers.tools.bench.measure import Commit, Report, Round, medians, run_round
 from consumers.tools.bench.peers import drop
 

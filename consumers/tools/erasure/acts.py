@@ -12,7 +12,7 @@ from commitlog.model.names import REASON, ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties, LanceCommit
 from commitlog.model.records import Status, Transaction, is_commit
 from commitlog.model.table import format_table_id
-from consumers.partition.events import by_record
+from consumers.partition.files.events import by_record
 
 ERASURE = "commitlog.erasure"
 """In a transaction's properties: what it erases, in JSON."""

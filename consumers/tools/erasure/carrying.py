@@ -13,13 +13,13 @@ from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.places import plain
 from commitlog.adapters.reading import read_to
 from commitlog.adapters.storage import store_for
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.payloads import inline_rows
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Transaction
 from commitlog.ports import ArchivableLog, RawRecord
-from consumers.partition.events import in_words
+from consumers.partition.files.events import in_words
 from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER
 from consumers.tools.archive.proof import Archive
@@ -28,10 +28,10 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read_chunk
 from consumers.tools.erasure.acts import DONE, RecordedErasure
 from consumers.tools.erasure.writes import HeldWrite, TableWrites
-from consumers.tools.file_ledger import Why
-from consumers.tools.leftover import Leftover
-from consumers.tools.named_files import INDICES
-from consumers.tools.orphans import Leftovers
+from consumers.tools.orphans.file_ledger import Why
+from consumers.tools.orphans.leftover import Leftover
+from consumers.tools.orphans.named_files import INDICES
+from consumers.tools.orphans.orphans import Leftovers
 
 READ_SECONDS = 120.0
 CLEANING_SECONDS = 300.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.client.rows import hashes_of, scan
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.rows import hashes_of, scan
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.errors import InvalidRequest, Unavailable
 from commitlog.model.operations import AlterProperties

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
-from commitlog.client.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,

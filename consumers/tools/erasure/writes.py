@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from commitlog.adapters.lance_rows import rows_where
-from commitlog.client.row_tail import rows_of
-from commitlog.client.rows import hashes_of
-from commitlog.client.tables import TableInfo
+from commitlog.client.accepted.row_tail import rows_of
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.rows import hashes_of
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Transaction

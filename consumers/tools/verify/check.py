@@ -21,7 +21,7 @@ from commitlog.model.records import LeaderStarted, Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog, Log
 from commitlog.wire import program
-from consumers.partition.checkpoint import Checkpoint
+from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE

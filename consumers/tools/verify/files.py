@@ -29,7 +29,7 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id
-from consumers.partition.events import in_words
+from consumers.partition.files.events import in_words
 from consumers.tools.verify.findings import Problem, ProblemKind
 from consumers.tools.verify.missing import AllMissing, Missing, place_of
 from consumers.tools.verify.versions import LifeManifests, Made, Versions, manifest_paths

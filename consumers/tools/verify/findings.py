@@ -10,7 +10,7 @@ from typing import Any
 from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome
 from commitlog.model.table import format_table_id
-from consumers.partition.events import by_record, in_words
+from consumers.partition.files.events import by_record, in_words
 from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
 
 EXPIRIES_KEPT = 20

@@ -21,11 +21,11 @@ from consumers.tools.erasure.acts import Position, act_in, expiry_in
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
 
 if TYPE_CHECKING:
-    from commitlog.client.row_rebuild import RowHistories
+    from commitlog.client.accepted.row_rebuild import RowHistories
 
 
 def _histories() -> RowHistories:
-    from commitlog.client.row_rebuild import RowHistories
+    from commitlog.client.accepted.row_rebuild import RowHistories
 
     return RowHistories()
 
@@ -101,8 +101,8 @@ class WrittenRows:
     ) -> Iterator[Problem]:
         """Rebuild tables from what was written by the log; yield where a version has other rows."""
         # Loaded here: it needs pylance.
-        from commitlog.client.row_rebuild import info_of
-        from commitlog.client.row_tail import Tail
+        from commitlog.client.accepted.row_rebuild import info_of
+        from commitlog.client.accepted.row_tail import Tail
 
         assert self._histories is not None
         with closing(Tail(log, partition)) as tail:

@@ -19,9 +19,9 @@ from typing import Any
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
-from consumers.partition.checkpoint import Checkpoint, Checkpoints
-from consumers.partition.checkpoint_proof import check_log_holds
-from consumers.partition.folders import DiskFolder
+from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
+from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
+from consumers.partition.files.folders import DiskFolder
 
 PROGRESS = "progress.json"
 SAVE_SECONDS = 15.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.adapters.reading import record_at
-from commitlog.client.names import like_known
+from commitlog.client.commits.names import like_known
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
@@ -24,7 +24,7 @@ from commitlog.errors import (
 from commitlog.model.records import Genesis, Outcome
 from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.checkpoint_heads import head_path
+from consumers.partition.checkpoints.checkpoint_heads import head_path
 from consumers.tools.verify.findings import Problem, ProblemKind
 
 

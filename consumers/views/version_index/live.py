@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from commitlog.adapters.disk import sync
-from commitlog.client.index_file import SETTINGS, quoted
+from commitlog.client.history.index_file import SETTINGS, quoted
 from commitlog.errors import Unavailable
 from consumers.views.index_format import SCHEMA_VERSION
 from consumers.views.version_index.contents import Row

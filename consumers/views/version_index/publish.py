@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import duckdb
 
 from commitlog.adapters.disk import sync
-from commitlog.client.index_file import SETTINGS, attach
+from commitlog.client.history.index_file import SETTINGS, attach
 from consumers.views.version_index.layout import Layout, note_counts
 from consumers.views.version_index.live import Live
 

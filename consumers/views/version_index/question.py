@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.client.index_file import KNOWN_UNTIL, quoted
+from commitlog.client.history.index_file import KNOWN_UNTIL, quoted
 
 
 @dataclass(frozen=True, slots=True)

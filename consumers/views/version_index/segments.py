@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from commitlog.adapters.disk import sync
-from commitlog.client.index_file import SETTINGS, quoted
+from commitlog.client.history.index_file import SETTINGS, quoted
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import Live, read_segments
 from consumers.views.version_index.relation import Relation

@@ -1,0 +1,211 @@
+"""What stands at a position of a log, folded from its outcomes: tables, and namespaces."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from commitlog.client.history.feed import PartitionFeed
+from commitlog.client.history.feed_events import Selection, Start
+from commitlog.client.leader.newest import Newest
+from commitlog.client.leader.runtime import Runtime
+from commitlog.core.log.chain import BEGINNING
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DropNamespace,
+    Operation,
+    RegisterTable,
+    RenameTable,
+    target,
+)
+from commitlog.model.records import Outcome, Status, Submitted, is_commit
+from commitlog.model.table import TableId, format_table_id
+
+_ENDING = ("DropTable", "DeregisterTable")
+_KEPT = 8
+"""How many places of a partition are kept to continue from."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """One table as it stands at a position."""
+
+    name: str
+    incarnation: str
+    version: int = 0
+    """0 if it has none: declared only, or an Iceberg table."""
+    location: str = ""
+    metadata_location: str = ""
+    """An Iceberg table's metadata file; "" for a Lance table."""
+    is_view: bool = False
+    """Whether it is an Iceberg view; its metadata file is a view's then."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """A Lance table's; not known where an index was asked."""
+
+    @property
+    def is_iceberg(self) -> bool:
+        """Whether it is an Iceberg table."""
+        return bool(self.metadata_location)
+
+
+class Fold:
+    """What stands in one partition, outcome by outcome."""
+
+    def __init__(self) -> None:
+        """Start from an empty partition."""
+        self.place = BEGINNING
+        self.tables: dict[TableId, TableAt] = {}
+        self.namespaces: dict[TableId, dict[str, str]] = {}
+
+    def copy(self) -> Fold:
+        """Return one that continues by itself."""
+        made = Fold()
+        made.place, made.tables = self.place, dict(self.tables)
+        made.namespaces = dict(self.namespaces)
+        return made
+
+    def apply(self, outcome: Outcome, submitted: Submitted) -> None:
+        """Take the next outcome."""
+        if not is_commit(outcome):
+            return
+        for operation, result in zip(submitted.operations, outcome.results, strict=True):
+            self._result(result)
+            if isinstance(operation, RenameTable):
+                self._rename(operation)
+            elif isinstance(operation, DropNamespace):
+                self._drop_all(operation.namespace)
+            elif isinstance(operation, CreateNamespace):
+                is_new = operation.namespace not in self.namespaces
+                self._make(operation.namespace)
+                if is_new:
+                    self.namespaces[operation.namespace] = dict(operation.properties)
+            elif isinstance(operation, AlterProperties) and operation.is_namespace:
+                kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
+                gone = frozenset(operation.removals) - dict(operation.upserts).keys()
+                self.namespaces[operation.target] = {k: v for k, v in kept.items() if k not in gone}
+            else:
+                self._properties(operation)
+
+    def _result(self, result: Any) -> None:
+        if not result.incarnation:
+            return  # a namespace
+        if result.operation in _ENDING:
+            self.tables.pop(result.table, None)
+            return
+        self._make(result.table[:-1])
+        known = self.tables.get(result.table)
+        if known is None or known.incarnation != result.incarnation:
+            known = TableAt(format_table_id(result.table), result.incarnation)
+        self.tables[result.table] = replace(
+            known,
+            version=result.version or known.version,
+            location=result.location or known.location,
+            metadata_location=result.metadata_location or known.metadata_location,
+            is_view=known.is_view or result.operation == "IcebergView",
+        )
+
+    def _properties(self, operation: Operation) -> None:
+        from commitlog.core.catalogue.catalogue_state import altered
+
+        known = self.tables.get(target(operation))
+        if known is None:
+            return
+        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            if known.incarnation == operation.incarnation:
+                properties = dict(operation.properties)
+                self.tables[operation.table] = replace(known, properties=properties)
+        elif isinstance(operation, AlterProperties):
+            properties = dict(altered(tuple(known.properties.items()), operation))
+            self.tables[operation.target] = replace(known, properties=properties)
+
+    def _rename(self, operation: RenameTable) -> None:
+        known = self.tables.pop(operation.table, None)
+        if known is not None:
+            name = format_table_id(operation.new_table)
+            self.tables[operation.new_table] = replace(known, name=name)
+            self._make(operation.new_table[:-1])
+
+    def _make(self, namespace: TableId) -> None:
+        for depth in range(1, len(namespace) + 1):
+            self.namespaces.setdefault(namespace[:depth], {})
+
+    def _drop_all(self, namespace: TableId) -> None:
+        for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
+            del self.tables[table]
+        for one in [one for one in self.namespaces if one[: len(namespace)] == namespace]:
+            del self.namespaces[one]
+
+
+class Moments:
+    """The times of committed outcomes, in milliseconds; they never run backwards."""
+
+    def __init__(self) -> None:
+        self._times = array("q")
+        self._sequences = array("q")
+        self._lock = threading.Lock()
+
+    def note(self, outcome: Outcome) -> None:
+        """Add the next committed outcome; one that was added before is ignored."""
+        with self._lock:
+            if not self._sequences or outcome.sequence > self._sequences[-1]:
+                self._times.append(outcome.time_ms)
+                self._sequences.append(outcome.sequence)
+
+    def at(self, time_ms: int) -> int:
+        """Return the sequence of the last outcome up to a time; 0 if there is none."""
+        with self._lock:
+            count = bisect_right(self._times, time_ms)
+            return self._sequences[count - 1] if count else 0
+
+    def newest_ms(self) -> int:
+        """Return the time of the last outcome; 0 if there is none."""
+        with self._lock:
+            return self._times[-1] if self._times else 0
+
+
+class Folds:
+    """Catalogues at positions that this client read; later ones are folded from them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[int, Newest[int, Fold]] = {}
+        """By partition and sequence, the one that was used last at the end."""
+        self._moments: dict[int, Moments] = {}
+
+    def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
+        """Return what existed in a partition right after a sequence."""
+        with self._lock:
+            known = self._known.setdefault(partition, Newest(_KEPT))
+            self._moments.setdefault(partition, Moments())
+            nearest = max((one for one in known if one <= sequence), default=-1)
+            fold = known[nearest].copy() if nearest >= 0 else Fold()
+        if fold.place.sequence < sequence:
+            self._go_on(runtime, partition, fold, sequence, deadline)
+        with self._lock:
+            known[fold.place.sequence] = fold.copy()
+        return fold
+
+    def at_time(self, partition: int, time_ms: int) -> int:
+        """Return the sequence of the last commit by a time, as far as was looked; 0: none."""
+        return self._moments[partition].at(time_ms)
+
+    def newest_ms(self, partition: int) -> int:
+        """Return the time of a partition's last commit, as far as was looked; 0: none."""
+        return self._moments[partition].newest_ms()
+
+    def _go_on(
+        self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float
+    ) -> None:
+        feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
+        committed = Selection(statuses=(Status.COMMITTED,))
+        for outcome, submitted in feed.read_to(sequence, deadline, committed):
+            fold.apply(outcome, submitted)
+            self._moments[partition].note(outcome)
+        fold.place = feed.told

@@ -1,0 +1,1 @@
+"""Operations on rows, made into Lance's, and the tables that they read."""

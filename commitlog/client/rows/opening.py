@@ -1,0 +1,177 @@
+"""Tables opened for reading, and for native writes that go through the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from commitlog.adapters.lance_datasets import let_through, open_dataset
+from commitlog.adapters.lance_refs import manifests_in
+from commitlog.adapters.storage import store_for
+from commitlog.client.leader.newest import Newest
+from commitlog.client.leader.runtime import Runtime
+from commitlog.client.leader.tables import TableInfo, Tables
+from commitlog.client.rows.version_files import VersionFile, VersionFiles
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    manifest_name,
+)
+from commitlog.errors import NoSuchVersion
+from commitlog.model.records import Outcome
+from commitlog.model.table import Policy
+
+if TYPE_CHECKING:
+    import lance
+
+    from commitlog.client.rows.row_keys import KnownKeys
+
+_CACHED_DATASETS = 8
+_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES = 256 << 20, 64 << 20
+"""A writer reads ever newer versions; pylance would keep 6 GiB and 1 GiB of them."""
+
+
+class Opened:
+    """Datasets by location and version, so that writers don't open one per commit."""
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+        self._datasets: Newest[tuple[str, str, int], lance.LanceDataset]
+        self._datasets = Newest(_CACHED_DATASETS)
+        self._files = VersionFiles()
+
+    def renew_locks(self) -> None:
+        """In a forked child, wait for no thread that the parent has."""
+        vars(self).pop("keys", None)
+
+    def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
+        """Open a version by path, without the log behind it; one that was deleted, anew."""
+        key = (info.location, info.incarnation, version)
+        found = None if _is_deleted(info, version) else self._datasets.get(key)
+        if found is None:
+            found = self._datasets[key] = self.alone(info, version)
+            return found
+        return let_through(found, info.location)
+
+    def alone(self, info: TableInfo, version: int) -> lance.LanceDataset:
+        """Open a version for a caller who changes tags: pylance allows no other use meanwhile."""
+        if not is_there(info.location, version):
+            materialize(self._runtime(), info, version)
+        return open_dataset(info.location, version, session=self._session)
+
+    def has(self, info: TableInfo, version: int) -> bool:
+        """Return True if a version is open already."""
+        return (info.location, info.incarnation, version) in self._datasets
+
+    def newest(self, info: TableInfo) -> lance.LanceDataset:
+        """Open the newest version that has its file; the head where the schema changed since.
+
+        Under policy `latest` most versions never get a file, and making one takes a search of
+        the log.
+        """
+        if readable := _readable(info):
+            dataset = self.plain(info, readable)
+            if dataset.lance_schema == info.lance_schema:
+                return dataset
+        return self.plain(info, info.version)
+
+    def newest_file(self, info: TableInfo) -> VersionFile | None:
+        """Return what the manifest of that version says, if Lance isn't needed to read it."""
+        return self._files.read(info, _readable(info) or info.version)
+
+    def for_writing(self, info: TableInfo) -> lance.LanceDataset:
+        """Return any opened version of the present schema: new files need no more.
+
+        None that was deleted: Lance may read its manifest again, for its indices.
+        """
+        for (location, incarnation, version), dataset in list(self._datasets.items()):
+            if (
+                (location, incarnation) == (info.location, info.incarnation)
+                and not _is_deleted(info, version)
+                and dataset.schema.equals(info.schema, check_metadata=False)
+                and dataset.lance_schema == info.lance_schema
+            ):
+                return dataset
+        return self.plain(info, info.version)
+
+    @cached_property
+    def keys(self) -> KnownKeys:
+        """Where rows are that operations look for by a key."""
+        from commitlog.client.rows.row_keys import CLIENT_ROWS_MAX, KnownKeys
+
+        return KnownKeys(CLIENT_ROWS_MAX, files=self._files)
+
+    @cached_property
+    def _session(self) -> Any:
+        """One of pylance's caches, which all share."""
+        import lance
+
+        return lance.Session(  # type: ignore[attr-defined]
+            index_cache_size_bytes=_INDEX_CACHE_BYTES,
+            metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
+        )
+
+
+def is_of_deleted_version(error: Exception, version: int) -> bool:
+    """Return True if Lance didn't find the manifest of a version that was open."""
+    told = str(error)
+    if "not found: " not in told.lower():  # a store says "404 Not Found: "
+        return False
+    names = (manifest_name(version, scheme) for scheme in NamingScheme)
+    return any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
+
+
+def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
+    """Return the canonical path of a version, once its manifest can be read."""
+    if not 1 <= version <= info.version:
+        raise NoSuchVersion(
+            f"{info.name} has no version {version}; its head is {info.version}. Ask for a version"
+            " that exists."
+        )
+    partition = runtime.domains.partition(info.table_id)
+    answer = runtime.request(partition, "materialize", table=list(info.table_id), version=version)
+    path: str = answer["path"]
+    return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
+
+
+def _readable(info: TableInfo) -> int:
+    """Return the newest version that has its file and wasn't deleted; 0 if none is known."""
+    readable = info.readable_version
+    return 0 if _is_deleted(info, readable) else readable
+
+
+def _is_deleted(info: TableInfo, version: int) -> bool:
+    from commitlog.core.tables.lance_tables import is_in
+
+    return is_in(version, info.deleted)
+
+
+def is_there(location: str, version: int) -> bool:
+    """Return True if a version's manifest is under its canonical name."""
+    store = store_for(location)
+    return any(
+        store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}") >= 0
+        for scheme in (NamingScheme.V2, NamingScheme.V1)
+    )
+
+
+def are_readable(tables: Tables, outcome: Outcome) -> bool:
+    """Return True if the versions that an outcome made can be seen by path."""
+    # An Iceberg table's metadata file was written before the outcome.
+    for result in (each for each in outcome.results if not each.metadata_location):
+        info = tables.at_location(result.table)
+        if info is None or info.incarnation != result.incarnation:
+            return False
+        if result.version and not is_readable(info, result.version):
+            return False
+    return True
+
+
+def is_readable(info: TableInfo, version: int) -> bool:
+    """Return True if a committed version can be seen by path, as its table's policy has it."""
+    if is_there(info.location, version):
+        return True
+    if info.policy is Policy.EVERY:
+        return False
+    return any(found >= version for found, _ in manifests_in(store_for(info.location)))

@@ -1,0 +1,79 @@
+"""The heads of checkpoints: the last one that owes no files, and a newer one that does, if any.
+
+An older program knows `head.json` alone. It continues from there, reading more of the log, and
+removes the other one when it saves a checkpoint itself. The parts of both are there until then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+
+from consumers.partition.files.folders import DiskFolder, Folder
+
+HEAD, FORMAT = "head.json", 3
+OWING, OWING_FORMAT = "owing.json", 4
+"""Of a checkpoint with tables that lacked files."""
+FORMATS = {HEAD: FORMAT, OWING: OWING_FORMAT}
+
+
+def folder_of(root: Path, partition: int) -> Path:
+    """Return where a partition's checkpoint is."""
+    return root / "checkpoints" / str(partition)
+
+
+def head_path(root: Path, partition: int) -> Path:
+    """Return where the head is from which a committer continues, or would be if there were one."""
+    folder, found = folder_of(root, partition), None
+    with suppress(OSError):  # whoever reads it hears of that
+        found = newest_head(DiskFolder(folder))
+    return folder / (HEAD if found is None else found[0])
+
+
+def read_head(folder: Folder, name: str) -> bytes | None:
+    """Return a head as it is there, None if it isn't."""
+    try:
+        return folder.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def newest_head(folder: Folder) -> tuple[str, bytes] | None:
+    """Return the name and the bytes of the newest head.
+
+    If that is the whole checkpoint's, its writer died before it removed the other one.
+    """
+    whole, owing = read_head(folder, HEAD), read_head(folder, OWING)
+    if owing is None or (whole is not None and _position(whole) >= _position(owing)):
+        return None if whole is None else (HEAD, whole)
+    return OWING, owing
+
+
+def files_of(head: bytes | None) -> set[str]:
+    """Return the files that a head names; none if it can't be read."""
+    try:
+        body = json.loads(head or b"{}")
+        parts, hints = body.get("parts", {}), body.get("hints", {})
+        files = {f"{entry[1]}.part" for entry in parts.values()}
+        return files | {f"{parts[name][1]}.hint" for name in hints}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return set()
+
+
+def advice_without(head: str, names: Collection[str]) -> str:
+    """Say what to do if a head can't be used, in a folder with these files."""
+    other = HEAD if head == OWING else OWING
+    if other in names:
+        return f"Delete {head} in this folder; the committer then continues from {other}"
+    return "Delete this folder; the committer then reads the log from its beginning"
+
+
+def _position(head: bytes) -> float:
+    """Return how far a head is in the outcomes; one that can't be read is not passed over."""
+    try:
+        return int(json.loads(head)["outcomes_position"])
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return inf

@@ -1,0 +1,1 @@
+"""Tables' files as a leader keeps them: what is decided gets its manifests, once, in order."""

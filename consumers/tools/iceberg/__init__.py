@@ -1,0 +1,1 @@
+"""Files of Iceberg tables: which are needed, which expire, which are removed."""

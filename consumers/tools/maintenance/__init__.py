@@ -1,0 +1,1 @@
+"""Tables kept fast by their policies."""

@@ -1,0 +1,1 @@
+"""Files of tables that no version needs: found, listed and removed."""

@@ -1,0 +1,1 @@
+"""What a log makes, made again from it."""

@@ -1,0 +1,1 @@
+"""Row writers: accepted writes of rows are applied, and expire."""
