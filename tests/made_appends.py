@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import LANCE_RELEASE_AT_FIRST, PROTOCOL_SUPPORTED
+from commitlog.model.limits import (
+    CONFIRMED_CLOCK_SINCE,
+    LANCE_RELEASE_AT_FIRST,
+    PROTOCOL_SUPPORTED,
+)
 from commitlog.model.operations import CreateTable, KeyHashes, LanceCommit, Summary
 from commitlog.model.records import Application, ProtocolVersion, TableVersionIs, Transaction
 from consumers.tools.bench.made_log import FILE_BYTES, MadeLog, configure, create
@@ -17,7 +21,7 @@ from consumers.tools.erasure.acts import ERASURE
 HOUR_MS = 3600 * 1000
 TABLES = ("t0", "t1", "t2", "é", 'a"b')
 UPGRADED_AT = 40
-"""The log begins under the protocol before, for so many records."""
+"""The log begins under the last protocol that decides appends otherwise, for so many records."""
 
 
 class OddWriters:
@@ -31,7 +35,7 @@ class OddWriters:
         self.broker_ahead_ms = 0
         self.made.log.cluster.now_ms = lambda: self.now_ms + self.broker_ahead_ms
         self.limits = self.chance.choice((20, 1_000)), self.chance.choice((24, 2_400)) * HOUR_MS
-        self._run_rules(PROTOCOL_SUPPORTED - 1)
+        self._run_rules(CONFIRMED_CLOCK_SINCE - 1)
         for number, table in enumerate(TABLES):
             [operation] = create(table, location=f"/tables/{number}").operations
             assert isinstance(operation, CreateTable)

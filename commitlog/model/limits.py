@@ -85,7 +85,7 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 9
+PROTOCOL_SUPPORTED = 10
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -105,6 +105,13 @@ NESTING_SINCE = 6
 NESTING_MAX = 63
 """Levels of a schema, lists of fixed size among them: Arrow hands no more over from Lance to
 Python, and Lance's native code ends its process at thousands."""
+
+NAME_PARTS_SINCE = 10
+"""The protocol under which a new name has `NAME_PARTS_MAX` parts at most."""
+
+NAME_PARTS_MAX = 100
+"""Parts of the name of a new table or namespace. Each part but the last is a namespace that the
+state names in full, so that a name of n parts is n * n / 2 parts of it. Nessie takes 20."""
 
 UNTRAINED_INDICES_SINCE = 6
 """The protocol under which a vector index may cover no fragment and have no file, as Lance makes it

@@ -22,6 +22,9 @@ from commitlog.model.limits import (
     KEY_BYTES_MAX,
     LOCATION_BYTES_MAX,
     LOCATION_PART_BYTES_MAX,
+    NAME_PARTS_MAX,
+    NAME_PARTS_SINCE,
+    PROTOCOL_SUPPORTED,
 )
 from commitlog.model.operations import (
     AlterProperties,
@@ -35,7 +38,13 @@ from commitlog.model.operations import (
     RenameTable,
 )
 from commitlog.model.reasons import Phrase, cut
-from commitlog.model.table import DELIMITER, LONE_SURROGATE, PART_LENGTH_MAX
+from commitlog.model.table import (
+    DELIMITER,
+    LONE_SURROGATE,
+    PART_LENGTH_MAX,
+    TableId,
+    format_table_id,
+)
 from commitlog.words import say
 
 RESERVED = "commitlog."
@@ -149,27 +158,39 @@ def first_problem(field: str, names: Iterable[str], check: _Check) -> NameProble
     return None
 
 
-def problem_of(operation: Operation) -> NameProblem | None:
+def path_problem(field: str, path: TableId, protocol: int) -> NameProblem | None:
+    """Return what is wrong with the name of a new table or namespace, None if nothing."""
+    if len(path) > NAME_PARTS_MAX and protocol >= NAME_PARTS_SINCE:
+        parts = {"parts": len(path), "parts_max": NAME_PARTS_MAX}
+        return NameProblem(field, format_table_id(path), Phrase("name_too_deep", parts))
+    return first_problem(field, path, part_problem)
+
+
+def problem_of(operation: Operation, protocol: int = PROTOCOL_SUPPORTED) -> NameProblem | None:
     """Return what is wrong with the names that a catalogue operation brings, None if nothing.
 
     What it only refers to may have any name: a table that has a bad one must be droppable.
     """
     if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
         return (
-            first_problem("table", operation.table, part_problem)
+            path_problem("table", operation.table, protocol)
             or first_problem("location", (operation.location,), location_problem)
             or properties_problem(operation.properties)
         )
     if isinstance(operation, RenameTable):
-        return first_problem("table", operation.new_table, part_problem)
+        return path_problem("table", operation.new_table, protocol)
     if isinstance(operation, CreateNamespace):
-        return first_problem("namespace", operation.namespace, part_problem) or properties_problem(
+        return path_problem("namespace", operation.namespace, protocol) or properties_problem(
             operation.properties
         )
     if isinstance(operation, AlterProperties):
         return properties_problem(operation.upserts)
-    if isinstance(operation, IcebergChange) and "assert-create" in operation.requirements:
-        return first_problem("table", operation.table, part_problem)
+    if isinstance(operation, IcebergChange):
+        makes_view = '"assert-view-create"' in operation.requirements
+        if "assert-create" in operation.requirements or (
+            makes_view and protocol >= NAME_PARTS_SINCE
+        ):
+            return path_problem("table", operation.table, protocol)
     return None
 
 

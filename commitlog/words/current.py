@@ -122,6 +122,7 @@ WORDS: dict[str, str] = {
     "name_of_dots": "is empty, '.' or '..'",
     "name_separated": "holds '/', '\\' or '$'",
     "name_control": "holds a control character",
+    "name_too_deep": "has {parts} parts; a new name has {parts_max} at most",
     "part_too_long": "is longer than {characters_max} characters",
     "location_part_too_long": "has a part longer than {bytes_max} bytes",
     "schema_empty": "has no column",

@@ -30,6 +30,7 @@ REVISIONS = {
     "protocol-6": (6, "6bb36d13"),
     "protocol-7": (7, "89856f1b"),
     "protocol-8": (8, "ea0cb116"),
+    "protocol-9": (9, "d40760dd"),
 }
 """The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
@@ -221,6 +222,21 @@ def fill_by_protocol_8(made: Any) -> None:
     put_in_force(log, lambda rules: replace(rules, id_horizon_ms=7 * 24 * HOUR_MS))
 
 
+def fill_by_protocol_9(made: Any) -> None:
+    """Commit names of more parts than protocol 10 takes."""
+    from commitlog.model.operations import AlterProperties, CreateNamespace, RenameTable
+    from tests.service import SCHEMA, rows
+
+    log, deep = made.client, ("deep", *map(str, range(200)))
+    owned = AlterProperties(deep, upserts=(("owner", "golden"),), is_namespace=True)
+    for operation in (CreateNamespace(deep, (("of", "9"),)), owned):
+        log.submit(None, operation).result().raise_for_conflict()
+    name = (*deep, "orders")
+    log.create_table("moved", SCHEMA)
+    log.submit(None, RenameTable(("moved",), name)).result().raise_for_conflict()
+    log.append("$".join(name), rows(1, 2))
+
+
 def _with_a_partitions_column(made: Any) -> Any:
     """Return an Iceberg table with a column that has the name of its partition field."""
     from commitlog.core.iceberg.reading import dump_json
@@ -271,7 +287,7 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
-        if root.name in ("release-0.2.0", "protocol-5", "protocol-6", "protocol-7", "protocol-8"):
+        if root.name == "release-0.2.0" or root.name >= "protocol-5":
             fill_by_release(made)
         if root.name == "protocol-5":
             fill_by_protocol_5(made)
@@ -281,6 +297,8 @@ def leave(root: Path) -> None:
             fill_by_protocol_7(made)
         if root.name == "protocol-8":
             fill_by_protocol_8(made)
+        if root.name == "protocol-9":
+            fill_by_protocol_9(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))

@@ -13,6 +13,7 @@ from commitlog import CommitLog, InvalidTransaction
 from commitlog.adapters.memory import MemoryLog
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.limits import NAME_PARTS_MAX
 from commitlog.model.names import (
     column_problem,
     key_problem,
@@ -79,6 +80,9 @@ def test_the_client_appends_nothing_that_has_a_bad_name(client: CommitLog, log: 
         ("metadata key", submit, ("a$t", column), {}),
         ("table", submit, (None, RenameTable(("a", "t"), ("a\x01",))), {}),
         ("namespace", submit, (None, CreateNamespace((LONE,))), {}),
+        ("namespace", submit, (None, CreateNamespace(("n",) * (NAME_PARTS_MAX + 1))), {}),
+        ("table", create, (("n",) * (NAME_PARTS_MAX + 1), SCHEMA), {}),
+        ("table", client.rename_table, ("a$t", "$".join("n" * (NAME_PARTS_MAX + 1))), {}),
         ("properties", submit, (None, AlterProperties(("a", "t"), upserts=(("\0", ""),))), {}),
         ("location", submit, (None, DeclareTable(("d",), "i", "/tmp/a\nb")), {}),
         ("transaction_id", submit, ("a$t", b""), {"transaction_id": LONE}),

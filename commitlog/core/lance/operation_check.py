@@ -22,7 +22,7 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.json_depth import is_too_deep
 from commitlog.model.limits import NESTING_SINCE, PROTOCOL_SUPPORTED
-from commitlog.model.names import NameProblem, first_problem, key_problem, part_problem, problem_of
+from commitlog.model.names import NameProblem, first_problem, key_problem, path_problem, problem_of
 from commitlog.model.operations import CreateTable, IcebergChange, LanceCommit, Operation
 
 _JSON_NUL = "\\u0000"
@@ -39,7 +39,7 @@ def operation_problem(
         fields = _schema(operation, message)
     except DecodeError:
         return None  # refused where the fields are read
-    problem = _problem(operation, message, fields)
+    problem = _problem(operation, message, fields, protocol)
     return problem or (nesting_problem(fields) if protocol >= NESTING_SINCE else None)
 
 
@@ -55,19 +55,19 @@ def _schema(operation: Operation, message: Transaction | None) -> Sequence[Field
 
 
 def _problem(
-    operation: Operation, message: Transaction | None, fields: Sequence[Field]
+    operation: Operation, message: Transaction | None, fields: Sequence[Field], protocol: int
 ) -> NameProblem | None:
     if isinstance(operation, CreateTable):
         return (
-            problem_of(operation)
+            problem_of(operation, protocol)
             or schema_problem(fields)
             or format_problem(fields, operation.data_storage_version)
             or first_problem("metadata key", dict(operation.schema_metadata), schema_key_problem)
         )
     if isinstance(operation, IcebergChange):
-        return problem_of(operation) or _iceberg_problem(operation)
+        return problem_of(operation, protocol) or _iceberg_problem(operation)
     if message is None:
-        return problem_of(operation)
+        return problem_of(operation, protocol)
     problem = message_problem(message)
     if isinstance(operation, LanceCommit):
         if operation.schema_metadata:
@@ -75,7 +75,7 @@ def _problem(
             problem = problem or first_problem("metadata key", keys, schema_key_problem)
         of_kind = operation_of(message)
         if of_kind is not None and of_kind.makes_table:
-            problem = problem or first_problem("table", operation.table, part_problem)
+            problem = problem or path_problem("table", operation.table, protocol)
     return problem
 
 
