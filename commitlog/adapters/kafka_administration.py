@@ -15,7 +15,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ClusterMetadata,
 )
 
-from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_io import new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CommitLogError, Unavailable
@@ -65,10 +64,9 @@ class Administration:
             # Raised here, it would be in a circle with the future, and keep callers' frames alive.
             error = future.exception(timeout_seconds + 1)
         except concurrent.futures.TimeoutError as late:
-            raise Unavailable(
-                f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
-                f" {or_no_files('Check that the cluster runs, then retry')}.{self._heard_last()}"
-            ) from late
+            last, where = self._heard_last(), f"{doing} at {self._settings.address}"
+            silent = self._settings.silent(where, f"no answer within {timeout_seconds} s")
+            raise Unavailable(f"{silent}.{last}") from late
         finally:
             self._listen()
         if error is None:
@@ -97,8 +95,8 @@ class Administration:
             seconds = min(2 * seconds, METADATA_SECONDS_MAX)
 
     def _meaning(self, error: KafkaException, doing: str) -> CommitLogError:
-        translated = self._settings.translate(error, doing)
-        if isinstance(translated, Unavailable) and (last := self._heard_last()):
+        last, translated = self._heard_last(), self._settings.translate(error, doing)
+        if isinstance(translated, Unavailable) and last:
             return Unavailable(f"{translated}.{last}")
         return translated
 

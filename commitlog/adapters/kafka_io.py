@@ -32,14 +32,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.disk import or_no_files
 from commitlog.adapters.kafka_forks import (
     ForkTolerantAdminClient,
     ForkTolerantConsumer,
     ForkTolerantProducer,
 )
 from commitlog.adapters.kafka_settings import ClientSettings, ends_reading, is_passing, logger
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError
 
 Record = TypeVar("Record")
 T = TypeVar("T")
@@ -108,10 +107,9 @@ class Watermarks:
                 time.sleep(0.02)
                 continue
             if found is None:
-                raise Unavailable(
-                    f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
-                    f" {or_no_files('Check that the cluster runs, then retry')}"
-                )
+                consumer.poll(0)
+                where = f"{doing} at {self._settings.address}"
+                raise self._settings.silent(where, f"no answer within {timeout_seconds} s")
             return found
 
     def _has(self, consumer: Consumer, topic: str, partition: int, timeout_seconds: float) -> bool:
@@ -119,6 +117,7 @@ class Watermarks:
         try:
             found = consumer.list_topics(topic, timeout_seconds).topics[topic]
         except KafkaException as error:
+            consumer.poll(0)
             raise self._settings.translate(error, f"looking for topic {topic}") from error
         return found.error is None and partition in found.partitions
 
@@ -319,6 +318,7 @@ def _new(
 ) -> Client:
     def log_and_tell(error: KafkaError) -> None:
         logger.debug("%s: %s: %s", settings.address, error.name(), settings.clean(error.str()))
+        settings.hear(error)
         on_error(error)
 
     try:

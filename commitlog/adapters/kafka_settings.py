@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -134,6 +135,8 @@ _LEADER_CHANGES = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,
 }
+REFUSED_SECONDS = 60.0
+"""For so long after a refusal of credentials a silent cluster is said to refuse them."""
 _REFUSED_FOR_WHAT_IT_IS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -153,6 +156,7 @@ class ClientSettings:
         """
         self.address = _checked_address(bootstrap_servers)
         self._passed = {_name(name): value for name, value in passed.items()}
+        self._refused = float("-inf"), ""
         for name in self._passed:
             if name in _NOT_YOURS:
                 raise InvalidSettings(
@@ -226,16 +230,31 @@ class ClientSettings:
         if code in _BROKEN:
             return CorruptLog(f"{where}: the broker's data is broken ({said}). Stop and repair it")
         if code in _NOT_ALLOWED:
-            return Unavailable(
-                f"{where}: the cluster refuses these credentials ({said}). Correct the settings"
-                " that begin with sasl. or ssl., or the topics' ACLs"
-            )
+            return Unavailable(f"{where}: {_refuses(said)}")
         if code == KafkaError.UNSUPPORTED_VERSION:
             return UnsupportedFormat(f"{where}: the brokers are too old ({said}): 4.0 or newer")
         if code in {KafkaError._INVALID_ARG, KafkaError._CONFLICT}:
             return InvalidSettings(f"{where}: {said}. Correct the setting")
+        return self.silent(where, f"no answer ({said})")
+
+    def hear(self, error: KafkaError) -> None:
+        """Remember that the cluster refused the credentials: later errors say only that it is away.
+
+        A client tells its callback, tries again, and lets whatever waits run into its timeout.
+        """
+        if error.code() in _NOT_ALLOWED:
+            self._refused = time.monotonic(), self.clean(f"{error.name()}: {error.str()}")
+
+    def _refusal(self) -> str:
+        at, said = self._refused
+        return _refuses(said) if time.monotonic() - at < REFUSED_SECONDS else ""
+
+    def silent(self, where: str, said: str) -> Unavailable:
+        """Return the error for a question without an answer, with the likeliest reason."""
+        if refusal := self._refusal():
+            return Unavailable(f"{where}: {refusal}")
         advice = or_no_files("Check that the cluster runs, then retry")
-        return Unavailable(f"{where}: no answer ({said}). {advice}")
+        return Unavailable(f"{where}: {said}. {advice}")
 
     def delivery_failed(
         self, error: KafkaError, topic: str, cause: KafkaError | None = None
@@ -245,10 +264,19 @@ class ClientSettings:
         shown = error if cause is None else cause
         said = self.clean(f"{shown.name()}: {shown.str()}")
         fate = "it is not in the log" if appended is False else "it may be in the log"
+        if appended is None and (refusal := self._refusal()):
+            fate = f"{fate}; {refusal}"
         return DeliveryFailed(
             f"{topic} at {self.address} did not acknowledge a record ({said}); {fate}",
             appended=appended,
         )
+
+
+def _refuses(said: str) -> str:
+    return (
+        f"the cluster refuses these credentials ({said}). Correct the settings that begin with"
+        " sasl. or ssl., or the topics' ACLs"
+    )
 
 
 def appended_of(error: KafkaError) -> Literal[False] | None:

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from commitlog.adapters import kafka_settings
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_settings import ClientSettings, appended_of, ends_reading, is_passing
 from commitlog.errors import (
@@ -63,6 +64,28 @@ def test_who_may_open_nothing_more_is_not_sent_to_the_cluster(
     said = str(ClientSettings(ADDRESS, {}).translate(error, "reading x[0]"))
     assert said.endswith("Too many open files: let this process have more files open (ulimit -n)")
     assert "Check" not in said
+
+
+def test_a_cluster_is_silent_because_it_refuses_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = ClientSettings(ADDRESS, {"sasl.password": "hunter22"})
+    silent = KafkaError(KafkaError._TRANSPORT, "1/1 brokers are down")
+    late = KafkaError(KafkaError._MSG_TIMED_OUT)
+    settings.hear(silent)
+    assert "Check that the cluster runs" in str(settings.translate(silent, "looking"))
+    settings.hear(KafkaError(KafkaError._AUTHENTICATION, "who is hunter22?"))
+    settings.hear(silent)
+    for told in (
+        settings.translate(silent, "looking"),
+        settings.silent("asking", "no answer within 1 s"),
+        settings.delivery_failed(late, "topic"),
+    ):
+        assert "refuses these credentials (_AUTHENTICATION: who is ***?)" in str(told)
+        assert "begin with sasl. or ssl." in str(told)
+        assert "Check that the cluster runs" not in str(told)
+    monkeypatch.setattr(kafka_settings, "REFUSED_SECONDS", 0.0)
+    assert "Check that the cluster runs" in str(settings.translate(silent, "looking"))
 
 
 @pytest.mark.parametrize(
