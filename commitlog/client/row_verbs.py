@@ -7,7 +7,7 @@ than a program that submits prepared operations takes to connect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, Unpack
 
 from commitlog.client.history.positions import When
@@ -174,7 +174,7 @@ class WritesRows(Host):
                 advice="Pass only one of them",
             )
         table = parse_table_id(table_id)
-        if isinstance(position, str | datetime | Mapping):
+        if isinstance(position, str | date | Mapping):
             partition = self.runtime().domains.partition(table)
             position = self.position(position)[partition]
         is_whole = isinstance(position, int) and not isinstance(position, bool)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, CommitLogError, InvalidRequest
+from commitlog.client.leader.habits import INSTEAD
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 4))])
 ROW = [{"id": 1, "v": [1.0, 2.0, 3.0, 4.0]}]
@@ -57,8 +60,21 @@ MISTAKES: list[tuple[Callable[[CommitLog], object], str]] = [
     (lambda client: client.append("a$t", {"ID": [1]}), r"no column 'ID'\. Rename it to 'id'\."),
     (lambda client: client.append("a$t", LazyFrame()), r"LazyFrame .* Call its method collect\(\)"),
     (
-        lambda client: client.append("a$t", [pa.table({"id": [1]})]),
-        r"a list of Table cannot be read as rows\. Pass a pyarrow Table",
+        lambda client: client.append("a$t", [pa.table({"id": [1]}), 5]),
+        r"a list of Table, int cannot be read as rows\. Pass a pyarrow Table",
+    ),
+    (
+        lambda client: client.append("a$t", {"id": 1, "v": None}),
+        r"'id' for a\$t cannot be int\. Give lists .* or a list of rows: \[\{…\}\]\.",
+    ),
+    (
+        lambda client: client.create_table("a$u", pa.table({"id": [1]})),  # type: ignore[arg-type]
+        r"needs a pyarrow\.Schema .*, not Table\. Pass .* pa\.table\(rows\)\.schema of rows",
+    ),
+    (lambda client: client.sql("SHOW TABLES"), r"of which there are none\. .* log\.tables\(\)"),
+    (
+        lambda client: client.open("a$t", "2026-01-31"),  # type: ignore[arg-type]
+        r"for a time or a tag of the log, call log\.snapshot\(when\)\.open\(table\)",
     ),
     (
         lambda client: client.create_table("a$u", pa.schema([*SCHEMA, SCHEMA.field(0)])),
@@ -68,6 +84,7 @@ MISTAKES: list[tuple[Callable[[CommitLog], object], str]] = [
         lambda client: client.alter_columns("a$t", {"path": "v", "name": "id"}),
         r"the columns can't be changed: .*Duplicate field name \"id\" in schema\. The columns",
     ),
+    (lambda client: client.snapshot(date(1970, 1, 2)), r"no commits at 1970-01-02T00:00:00\+00:00"),
     (lambda client: client.sql("FROM help"), r"no table help\. .*need index='DIR/index.duckdb'\."),
     (lambda _: CommitLog("127.0.0.1:9092"), r"'127.0.0.1:9092'\. Call CommitLog.connect\("),  # type: ignore[arg-type]
 ]
@@ -80,6 +97,23 @@ def test_the_message_says_what_to_do(
     with pytest.raises(CommitLogError, match=told) as refused:
         make(client)
     assert "Schema {" not in str(refused.value)
+
+
+def test_a_method_of_another_library_is_answered_with_ours(client: CommitLog) -> None:
+    with pytest.raises(AttributeError, match=r"no 'upsert': use merge_insert\(table, rows, on=key"):
+        client.upsert("a$t", ROW)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'CommitLog' object has no attribute 'apend'") as typo:
+        client.apend("a$t", ROW)  # type: ignore[attr-defined]
+    assert typo.value.name == "apend", "Python suggests a name that is spelled alike"
+    for ours in INSTEAD.values():
+        for name in re.findall(r"(?:^|log\.|, or )(\w+)\(", ours):
+            assert callable(getattr(CommitLog, name)), ours
+    assert not [name for name in INSTEAD if hasattr(CommitLog, name)]
+
+
+def test_what_is_shown_at_the_prompt_is_short(client: CommitLog, table: str) -> None:
+    assert re.fullmatch(r"<TableInfo a\$t@2 \(id, v\) at .*\.lance>", repr(client.table(table)))
+    assert re.fullmatch(r"<Snapshot at \d+ of 1 tables>", repr(client.snapshot()))
 
 
 def test_an_index_that_exists_is_refused_as_any_wrong_argument(

@@ -75,11 +75,12 @@ def create_table(
     import pyarrow as pa
 
     if not isinstance(schema, pa.Schema) or not len(schema):
+        given = "" if isinstance(schema, pa.Schema) else f", not {type(schema).__name__}"
         raise InvalidTransaction(
-            "a table needs a pyarrow.Schema with at least one column",
+            f"a table needs a pyarrow.Schema with at least one column{given}",
             field="schema",
             value=schema,
-            advice="Pass pa.schema([...])",
+            advice="Pass pa.schema([...]), or pa.table(rows).schema of rows that you then append",
         )
     key = _key(primary_key, schema)
     fields, metadata = _stored_fields(schema)

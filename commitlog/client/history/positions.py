@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from commitlog.client.commits.catalogue import commit, log_properties
@@ -22,8 +22,8 @@ from commitlog.errors import InvalidRequest, of_the_future
 from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Outcome
 
-When = int | str | datetime | Mapping[int, int] | None
-"""A name of a position; None is now."""
+When = int | str | date | Mapping[int, int] | None
+"""A name of a position; None is now, a day its beginning in UTC."""
 
 NOW = "now"
 TAG = "commitlog.tag."
@@ -44,6 +44,8 @@ def positions_of(runtime: Runtime, folds: Folds, when: When, deadline: float) ->
     """
     if isinstance(when, datetime):
         return _at_time(runtime, folds, when, deadline)
+    if isinstance(when, date):
+        when = when.isoformat()
     if isinstance(when, str) and when != NOW:
         return _of_text(runtime, folds, when, deadline)
     heads = _heads(runtime)

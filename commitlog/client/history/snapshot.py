@@ -24,6 +24,7 @@ from commitlog.client.history.index_file import SETTINGS, attach
 from commitlog.client.history.positions import NamesPositions, When, sequences_text
 from commitlog.client.history.sql import AsksSql
 from commitlog.client.leader.arguments import checks_arguments
+from commitlog.client.leader.habits import KnowsHabits
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.rows.host import Host, TableName
 from commitlog.client.rows.opening import is_there
@@ -63,6 +64,10 @@ class Snapshot:
         """Its tables by name."""
         self.namespaces = dict(sorted(namespaces.items()))
         """The properties of its namespaces."""
+
+    def __repr__(self) -> str:
+        """Show its position and how much it has."""
+        return f"<Snapshot at {sequences_text(self.positions)} of {len(self.tables)} tables>"
 
     def table(self, table_id: TableName) -> TableAt:
         """Return one table's state at the position; NoSuchTable if there was none."""
@@ -190,7 +195,7 @@ _HEADS = """
 """
 
 
-class Reads(AsksSql, NamesPositions):
+class Reads(AsksSql, NamesPositions, KnowsHabits):
     """Adds to `CommitLog` more ways to read: `subscribe`, `snapshot` and `sql`."""
 
     def __reduce__(self) -> NoReturn:

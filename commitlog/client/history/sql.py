@@ -192,6 +192,13 @@ class _Tables:
         nodes = list(nodes_of(tree))
         local = {str(one["key"]) for node in nodes for one in _map_of(node)}
         for node in nodes:
+            if node.get("show_type") == "SHOW_SPECIAL":
+                raise InvalidRequest(
+                    "SHOW lists DuckDB's tables, of which there are none",
+                    field="query",
+                    advice="The log's are in log.tables() and `commitlog tables`; DESCRIBE a table"
+                    " for its columns",
+                )
             if node.get("type") == "BASE_TABLE" and "table_name" in node:
                 self._put(node, local)
 

@@ -201,7 +201,8 @@ _COUNT = _is(
 )
 _VERSION = _is(
     lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "Give a version's number; for a tag, open the head and call checkout_version",
+    "Give a version's number; for a time or a tag of the log, call log.snapshot(when).open(table);"
+    " for a tag of the table, open the head and call checkout_version",
 )
 _PROPERTIES = _mapping_of(_is_text, "Give a mapping of texts to texts")
 _DURATION = _is(lambda value: isinstance(value, timedelta), "Give a datetime.timedelta")

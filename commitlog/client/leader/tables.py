@@ -32,6 +32,11 @@ class TableInfo(TableDescription):
     lost_key: tuple[str, ...] = ()
     """The declared key, of which a column was renamed or dropped: then it is none."""
 
+    def __repr__(self) -> str:
+        """Show what a person asks for first, and no serialized fields."""
+        columns = f" ({', '.join(self.column_ids)})" if self.fields else ""
+        return f"<TableInfo {self.name}@{self.version}{columns} at {self.location}>"
+
     @property
     def name(self) -> str:
         """The table's name as people write it."""
