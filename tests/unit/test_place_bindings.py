@@ -19,7 +19,11 @@ from commitlog.adapters.places import (
 )
 from commitlog.adapters.storage import local_path
 from commitlog.adapters.storage_options import storage_options, use_storage_options
-from commitlog.errors import InvalidSettings
+from commitlog.client.commits.catalogue import raise_for_table
+from commitlog.errors import InvalidSettings, TableAlreadyExists
+from commitlog.model.reasons import Phrase, bounded
+from commitlog.model.records import Code, Outcome, Status
+from commitlog.words import worded
 
 pytestmark = pytest.mark.usefixtures("no_places")
 
@@ -114,3 +118,11 @@ def test_a_client_that_knows_a_root_has_it_where_it_is_here() -> None:
     heed("/old/tables", {"/old": "/srv/lake", "/x": "/y"}, {"/old": "lake"})
     assert bound("/old/t") == "/mnt/lake/t"
     assert bound("/x/t") == "/y/t"
+
+
+def test_a_table_that_stands_is_named_where_it_is_now() -> None:
+    use_places("/old=/new")
+    phrase = Phrase("table_exists_at", {"table": "t", "location": "/old/t.lance"})
+    refused = Outcome(1, "id", 1, Status.REJECTED, code=Code.TABLE_EXISTS, reason=bounded(phrase))
+    with pytest.raises(TableAlreadyExists, match="t already exists at /new/t.lance; open it"):
+        raise_for_table(worded(refused))

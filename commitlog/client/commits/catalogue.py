@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
-from commitlog.adapters.places import recorded
+from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path
 from commitlog.client.leader.reach import check_leader_reaches, reach
 from commitlog.client.leader.runtime import Runtime
@@ -248,10 +248,17 @@ def commit(
 def raise_for_table(outcome: Outcome) -> Outcome:
     """Return a committed outcome; else raise TableAlreadyExists, NoSuchTable or a conflict."""
     if outcome.code in (Code.TABLE_EXISTS, Code.LOCATION_TAKEN):
-        raise TableAlreadyExists(f"{outcome.message}.")
+        raise TableAlreadyExists(f"{_as_bound(outcome)}.")
     if outcome.code is Code.NO_SUCH_TABLE:
         raise NoSuchTable(outcome.message)
     return outcome.raise_for_conflict()
+
+
+def _as_bound(outcome: Outcome) -> str:
+    """Return why an outcome was refused, with the place that it names as it is here."""
+    arguments = outcome.reason.phrase().arguments if outcome.reason is not None else {}
+    place = str(arguments.get("location", ""))
+    return outcome.message.replace(place, bound(place)) if place else outcome.message
 
 
 def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:

@@ -103,7 +103,7 @@ def erase(
         )
     found = Erasure(info.name)
     on_step("reading the log's records of erasures")
-    acts, done = recorded(client, open_log, info)
+    acts, done = recorded(client, open_log, info, on_progress)
     if where:
         on_step("searching the newest version and the log's writes")
         fresh, writes = _look(client, open_log, info, where, found, on_progress)
@@ -119,7 +119,7 @@ def erase(
         if found.rows or new or found.older:
             on_step("appending the record")
             found.record = _record(client, fresh, where, reason, new, has_rows=bool(found.rows))
-            acts, done = recorded(client, open_log, info)
+            acts, done = recorded(client, open_log, info, on_progress)
     elif not acts:
         raise InvalidRequest(
             f"no erasure of {info.name} is recorded, so there is none to continue",
@@ -135,13 +135,17 @@ def erase(
 
 
 def recorded(
-    client: CommitLog, open_log: Callable[[], ArchivableLog], info: TableInfo
+    client: CommitLog,
+    open_log: Callable[[], ArchivableLog],
+    info: TableInfo,
+    on_progress: OnProgress = untold,
 ) -> tuple[list[RecordedErasure], int]:
     """Return the acts on a table, and the last one that its own files are done with."""
     acts: list[RecordedErasure] = []
     done = 0
     with closing(open_log()) as log:
-        for decided in decided_in(log, client.runtime().domains.partition(info.table_id)):
+        partition = client.runtime().domains.partition(info.table_id)
+        for decided in decided_in(log, partition, on_progress):
             made = {result.incarnation for result in decided.outcome.results}
             if info.incarnation not in made:
                 continue

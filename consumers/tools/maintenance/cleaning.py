@@ -36,18 +36,26 @@ def clean(
     now_ms = time.time_ns() // 1_000_000
     newest = now_ms - age_seconds * 1000
     listed, tally = list[Leftover](), Tally(on_progress)
+    removed = 0
+
+    def count(one: Leftover) -> None:
+        nonlocal removed
+        removed += 1
+        on_progress("files removed", removed)
+        on_removed(one)
+
     for partition in _partitions(log, table):
         with closing(Leftovers(log, partition, tally=tally)) as leftovers:
             found = [one for one in leftovers.find(table) if one.since_ms <= newest]
             listed += found
             if client is not None:
-                leftovers.remove(found, client, on_removed=on_removed)
+                leftovers.remove(found, client, on_removed=count)
     if table is None and log.genesis().tables_root:
         with closing(IcebergLeftovers(log, tally=tally)) as iceberg:
             of_iceberg = [one for one, _ in iceberg.find() if one.since_ms <= newest]
             listed += of_iceberg
             if client is not None and of_iceberg:
-                iceberg.remove(of_iceberg, client, on_removed=on_removed)
+                iceberg.remove(of_iceberg, client, on_removed=count)
     return [one.to_json(now_ms) for one in listed]
 
 

@@ -248,6 +248,7 @@ class TableActs:
         }
         if age is not None and (told := clock_difference(self._log)):
             logger.warning("%s: no version expires: %s", info.name, told)
+            self.unripe.add(info.incarnation)
             return
         if not self._log.expirable(info.table_id, **bounds):
             return
