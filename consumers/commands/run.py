@@ -319,7 +319,8 @@ def server(
         settings = replace(server_settings(config, health), drain_seconds=drain)
         processes = row_processes(config, template)
         names = namespace_settings(config)
-        names = replace(names, is_alone=health.is_alone, problem=health.problem)
+        alone = {"is_alone": health.is_alone, "is_alone_now": health.is_alone_now}
+        names = replace(names, problem=health.problem, **alone)
         large = LargeBodies(tells_clients_apart=settings.security.is_on)
         lance = routes(client, names, settings.security, settings.metrics, processes, large)
         ours = iceberg_routes(client, config, names, settings.security, large)

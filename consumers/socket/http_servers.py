@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 SILENT_SECONDS = 30.0
 """A server that asks no more for so long is gone; one that asked a moment ago may be."""
@@ -20,6 +21,10 @@ class HttpServers:
         self._now = now
         self._heard: dict[str, float] = {}
         self._began = 0.0
+
+    async def counted(self, params: Mapping[str, Any]) -> int:
+        """Answer a request for their number; its `server` may be one of them."""
+        return self.count(str(params.get("server") or ""))
 
     def count(self, asking: str = "") -> int:
         """Return how many there are, the one that asks included; 0 if that isn't known yet."""

@@ -98,6 +98,7 @@ class Requests:
             "iceberg_tables": listings.iceberg_tables,
             "materialize": self._materialize,
             "transaction": self._transaction,
+            "http_servers": self._servers.counted,
             "quarantine": self._quarantine,
             "maintained": self._maintained,
             "dry_run": self._dry_run,
@@ -219,7 +220,7 @@ class Requests:
             await self._until_newest_rules()
         try:
             found = await self._ask(self._status_now, STATUS_SECONDS)
-            found["http_servers"] = self._servers.count(str(params.get("server") or ""))
+            found["http_servers"] = await self._servers.counted(params)
             if params.get("measures"):
                 found["measures"] = await self._ask(Session.measures, STATUS_SECONDS)
         except TimeoutError:

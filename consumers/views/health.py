@@ -178,6 +178,15 @@ class Health:
         said = [self.statuses.get(partition) for partition in range(len(self._connections))]
         return all(one is not None and one.get("http_servers", 1) == 1 for one in said)
 
+    def is_alone_now(self) -> bool:
+        """Return True if each leader says so again: another server may have begun since then."""
+        with contextlib.suppress(CommitLogError):
+            return self.is_alone() and all(
+                one.request("http_servers", self._asked, LEADER_TIMEOUT_SECONDS) == 1
+                for one in self._connections
+            )
+        return False
+
     def problem(self) -> str:
         """Return what commits and reads wait for: what was found wrong with leaders or Kafka."""
         wrong = (one for one in self.found() if one.level is Level.FAIL and one.name != "index")
@@ -228,13 +237,8 @@ class Health:
         Where a leader counts more acknowledged outcomes than at the last look, Kafka took records
         of this log meanwhile: to ask as well would cost both sides more than it tells.
         """
-        before, self._acknowledged = (
-            self._acknowledged,
-            {
-                partition: sum(status.get("outcomes", {}).values())
-                for partition, status in self.statuses.items()
-            },
-        )
+        before, statuses = self._acknowledged, self.statuses.items()
+        self._acknowledged = {each: sum(one.get("outcomes", {}).values()) for each, one in statuses}
         has_grown = any(n > before.get(each, n) for each, n in self._acknowledged.items())
         now = time.monotonic()
         if self._cluster is None or not has_grown or now >= self._cluster_due:

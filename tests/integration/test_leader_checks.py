@@ -231,8 +231,10 @@ def test_a_server_learns_of_others_of_the_same_log(
         assert not one.is_alone(), "the others may not have asked this leader yet"
         monkeypatch.setattr(http_servers, "SURE_SECONDS", 0.0)
         one.check()
-        assert one.is_alone()
+        assert one.is_alone_now()
         other.check()
+        assert one.is_alone(), "as it knew last"
+        assert not one.is_alone_now()
         one.check()
         assert not one.is_alone()
         monkeypatch.setattr(http_servers, "SILENT_SECONDS", 0.0)

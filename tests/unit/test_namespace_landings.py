@@ -168,13 +168,17 @@ def test_who_is_not_lance_or_comes_by_a_proxy_is_refused(
     assert world.open(table).count_rows() == 15
 
 
-def test_beside_another_server_a_late_append_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "begun a moment ago"])
+def test_beside_another_server_a_late_append_is_refused(tmp_path: Path, is_known: bool) -> None:
     """Its client may ask the other one next, which knows nothing of the commit.
 
     The client told its user that it isn't known what became of an append that was committed.
     """
     alone = [True]
-    world, table = World(tmp_path, settings=Settings(is_alone=lambda: alone[0])), ["t"]
+    settings = Settings(
+        is_alone=lambda: alone[0] or not is_known, is_alone_now=lambda: alone[0] or is_known
+    )
+    world, table = World(tmp_path, settings=settings), ["t"]
     world.write(table, numbers(0, 10))
     with closing(world), closing(Connection(world, table)) as its:
         late, landed = stage(world, table, 300), restaged(lose(world, table, its), 4)

@@ -25,6 +25,8 @@ class Settings:
     arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
     commit_seconds: float = 30.0
     is_alone: Callable[[], bool] = lambda: True
-    """Whether no other server has the log: a client's next request can't come to another one."""
+    """Whether no other server had the log lately: a client's next request can't come to it."""
+    is_alone_now: Callable[[], bool] = lambda: True
+    """Whether none has it now, for which the leaders are asked."""
     problem: Callable[[], str] = lambda: ""
     """What all requests wait for just now: which leader is silent, or that Kafka is."""

@@ -172,9 +172,12 @@ def _create_over_head(
             if outcome.code is not Code.NOT_LATEST:
                 raise_refusal(service, outcome, [made])
                 return _created(service, info, outcome, transaction)
-        outcome, _ = commit_staged(
-            service, call, [as_commit(staged, info)], staged.transaction_id, (FILE_BY_VERSION,)
-        )
+        if is_led := service.settings.is_alone_now():
+            outcome, _ = commit_staged(
+                service, call, [as_commit(staged, info)], staged.transaction_id, (FILE_BY_VERSION,)
+            )
+    if not is_led:  # another server began a moment ago, where the client may ask next
+        return _create_as_staged(service, call, info, staged)
     if outcome.code is Code.ID_REUSED or outcome.status is Status.SUPERSEDED:
         # It was decided before, though not by this process as far as that remembers.
         found = service.transaction(staged.transaction_id)
