@@ -22,9 +22,13 @@ RECORD_SECONDS = 30.0
 
 def in_force(log: CommitLog) -> list[Rules]:
     """Return what each partition's leader decides by, once it decided what is in the log now."""
+    return [rules_in(status) for status in _statuses(log)]
+
+
+def _statuses(log: CommitLog) -> list[Mapping[str, Any]]:
     runtime = log.runtime()
     return [
-        rules_in(runtime.request(partition, "status", newest_rules=True))
+        runtime.request(partition, "status", newest_rules=True)
         for partition in range(runtime.partitions)
     ]
 
@@ -52,11 +56,15 @@ def put_in_force(
     """Change each partition's rules, and what release of Lance manifests name; return the rules.
 
     Raises:
+        UnsupportedFormat: a leader doesn't know that protocol, and would stop; nothing is changed.
         TransactionRejected: a leader refuses them, as it does limits that aren't positive.
         OutcomeUnknown: no answer in time; asking what is in force tells.
     """
     runtime, done = log.runtime(), []
-    before = in_force(log)
+    statuses = _statuses(log)
+    before = [rules_in(status) for status in statuses]
+    for status, rules in zip(statuses, before, strict=True):
+        _check_known(status, rules.protocol, change(rules).protocol)
     try:
         with closing(runtime.log.transactions_writer()) as writer:
             for partition, rules in enumerate(before):
@@ -78,3 +86,15 @@ def put_in_force(
                 " the others",
             )
         raise
+
+
+def _check_known(leader: Mapping[str, Any], has: int, wanted: int) -> None:
+    """Refuse a protocol that would stop the leader: its writers would wait for another one."""
+    knows = int(leader.get("knows", 0))
+    if has < wanted and knows < wanted:
+        known = f"protocol {knows}" if knows else "an older protocol"
+        raise UnsupportedFormat(
+            f"the leader's program knows {known}, and would stop at protocol {wanted}: install this"
+            " program where committers run, standbys first, and start them again. `commitlog"
+            " upgrade --check` shows what else is old"
+        )

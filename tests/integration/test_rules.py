@@ -18,7 +18,12 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.errors import InvalidTransaction, OutcomeUnknown, TransactionRejected
+from commitlog.errors import (
+    InvalidTransaction,
+    OutcomeUnknown,
+    TransactionRejected,
+    UnsupportedFormat,
+)
 from commitlog.model.limits import LAST_VERSIONS_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import Code, Outcome, Status
@@ -89,6 +94,17 @@ def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None
         sequence = made.client.runtime().request(0, "status")["sequence"]
         assert put_in_force(made.client, lambda now: now) == before
         assert made.client.runtime().request(0, "status")["sequence"] == sequence
+
+
+def test_a_protocol_that_the_leader_does_not_know_is_refused(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path) as made:
+        runtime, newer = made.client.runtime(), PROTOCOL_SUPPORTED + 1
+        sequence = runtime.request(0, "status")["sequence"]
+        with pytest.raises(UnsupportedFormat, match=f"would stop at protocol {newer}: install"):
+            put_in_force(made.client, lambda now: replace(now, protocol=newer))
+        assert runtime.request(0, "status")["sequence"] == sequence
 
 
 def test_a_failure_says_which_partitions_have_new_rules(
