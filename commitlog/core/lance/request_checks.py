@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, UNKNOWN
-from commitlog.core.decisions import FileWanted, Refused, rejected
+from commitlog.core.decisions import FileWanted, Refused, VectorWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.references import no_version, repeated
 from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
 from commitlog.core.refusals import winner_of
+from commitlog.core.tables.lance_tables import Table
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.model.limits import INT64_MAX
-from commitlog.model.operations import LanceCommit
+from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import format_table_id
@@ -188,6 +190,28 @@ def _wanted(location: str, header: ManifestHeader, files: Iterable[DataFile]) ->
         wanted.append(FileWanted(root, path))
         sizes.append(data_file.file_size_bytes)
     return tuple(wanted), tuple(sizes)
+
+
+def vectors_wanted(table: Table, operation: Operation, parsed: Parsed) -> Iterator[VectorWanted]:
+    """Name the deletion files that an operation brings, and that its version surely names.
+
+    Of a fragment that lost more rows since, the version names a file that the rebase makes.
+    """
+    if table.manifest is None or parsed.kind == UNKNOWN:
+        return
+    of_kind = OPERATION_NAMED[parsed.kind]
+    images = of_kind.less_rows(of_kind.body(parsed.transaction))
+    are_rows_said = isinstance(operation, LanceCommit) and bool(operation.affected_rows)
+    for image in images:
+        path = deletion_file_of(image)
+        current = table.manifest.fragments.get(image.id)
+        if not path or current is None or image.deletion_file.HasField("base_id"):
+            continue
+        read_version = parsed.transaction.read_version
+        if are_rows_said and table.history.deletion_file_at(image.id, read_version) is not None:
+            continue
+        if path != deletion_file_of(DataFragment.FromString(current)):
+            yield VectorWanted(table.location, path)
 
 
 def _patches(state: ManifestState, images: Iterable[DataFragment]) -> Iterable[DataFile]:

@@ -14,6 +14,7 @@ from commitlog.core.operations.operation import Claims, LanceOperation, Manifest
 from commitlog.core.rebase.deletions import Rebased, images_with_known_rows, rebase_deletions
 from commitlog.core.rebase.late import Late
 from commitlog.core.schema_check.messages import fragments_problem
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.names import NameProblem
 from commitlog.model.records import FragmentImage
@@ -40,6 +41,9 @@ class DeleteOperation(LanceOperation[Transaction.Delete]):
     def fragments_with_known_rows(self, body: Transaction.Delete, late: Late) -> frozenset[int]:
         images = body.updated_fragments
         return images_with_known_rows(images, late)
+
+    def less_rows(self, body: Transaction.Delete) -> Sequence[DataFragment]:
+        return body.updated_fragments
 
     def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         return rebase_deletions(late, candidate, only_deletes=True)

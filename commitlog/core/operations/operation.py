@@ -181,6 +181,10 @@ class LanceOperation(Generic[Body]):
         """Return the data files that it brings, besides those of `images`."""
         return [file for fragment in self.new_fragments(body) for file in fragment.files]
 
+    def less_rows(self, body: Body) -> Sequence[DataFragment]:
+        """Return fragments as they are to be after rows of theirs were deleted."""
+        return ()
+
     # Whether it fits the head, and what has to change for that.
 
     def check_overlaid_rows(self, late: Late, candidate: Candidate) -> None:

@@ -120,6 +120,9 @@ class UpdateOperation(LanceOperation[Transaction.Update]):
                 version = history.first("DataOverlay.fragment", fragment_id, read_version)
                 refuse_overlaid(late, candidate, version, fragment_id, both)
 
+    def less_rows(self, body: Transaction.Update) -> Sequence[DataFragment]:
+        return body.updated_fragments
+
     def rebase(self, late: Late, candidate: Candidate) -> Rebased:
         return rebase_deletions(late, candidate, only_deletes=False)
 

@@ -26,7 +26,7 @@ from commitlog.core.draft import Draft, Parsed, Parses
 from commitlog.core.lance.commits import FILE_BY_VERSION, decide_commit
 from commitlog.core.lance.new_version import check_operation
 from commitlog.core.lance.plain_commits import PlainCommit, decide_plainly
-from commitlog.core.lance.request_checks import files_wanted
+from commitlog.core.lance.request_checks import files_wanted, vectors_wanted
 from commitlog.core.lance.staged import decide_staged, manifest_version
 from commitlog.core.log.known_ids import KnownId
 from commitlog.core.log.outcomes import FITTING_MESSAGE_BYTES, check_size, outcome_of
@@ -104,6 +104,8 @@ class Machine(PartitionState):
             if table.manifest and (is_checked or isinstance(operation, LanceCommit)):
                 files, _ = files_wanted(table.location, table.manifest.header, message)
                 wanted.update(dict.fromkeys(files))
+                if is_checked and message.plain is None:
+                    wanted.update(dict.fromkeys(vectors_wanted(table, operation, message)))
         return tuple(wanted)
 
     def decide(self, submitted: Submitted, observed: Observed) -> Decision | Need:
