@@ -29,6 +29,7 @@ from commitlog.core.iceberg.domain import IcebergResult
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.manifest.plain_appends import KIND, read_plain_append
+from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.iceberg_tables import IcebergTables
 from commitlog.core.tables.lance_tables import (
     LocationParts,
@@ -199,9 +200,9 @@ class Draft:
         time_ms: int,
         sequence: int,
         rules: Rules,
-        tables: Mapping[TableId, Table],
+        tables: ByName[Table],
         locations: Locations,
-        namespaces: Mapping[TableId, Properties],
+        namespaces: ByName[Properties],
         iceberg: IcebergTables,
     ) -> None:
         self.transaction = transaction
@@ -216,9 +217,9 @@ class Draft:
         self._locations = locations
         self._namespaces = namespaces
         self._iceberg = iceberg
-        self.views: dict[TableId, View | None] = {}
+        self.views = ByName[View | None]()
         self.places: Locations | None = None
-        self.iceberg_views: dict[TableId, IcebergTable | None] = {}
+        self.iceberg_views = ByName[IcebergTable | None]()
         self.iceberg_places = Locations()
         self._iceberg_made: dict[str, list[TableId]] = {}
         """By uuid, the tables that this record makes or moves."""
@@ -226,10 +227,9 @@ class Draft:
         """The second names of tables that this record makes."""
         self.iceberg_results: dict[TableId, IcebergResult] | None = None
         """What the record's Iceberg changes come to, once the first of them is decided."""
-        self.iceberg_deltas: Mapping[TableId, bytes] = {}
-        """What the outcome keeps of manifest lists that were rewritten."""
+        self.iceberg_deltas: Mapping[TableId, bytes] = {}  # of manifest lists that were rewritten
         self.dropped: dict[str, int] = {}  # by incarnation, the newest version
-        self.namespaces: dict[TableId, Properties | None] = {}
+        self.namespaces = ByName[Properties | None]()
         self.results: list[OperationResult] = []
         self.changes: list[Change] = []
         self.files: list[FileToWrite] = []
@@ -274,9 +274,9 @@ class Draft:
             )
         return view
 
-    def table_ids(self) -> list[TableId]:
-        """Return the names of all tables, sorted."""
-        names = {*self._tables, *self.views}
+    def tables_below(self, namespace: TableId) -> list[TableId]:
+        """Return the names of the tables in a namespace, sorted."""
+        names = {*self._tables.below(namespace), *self.views.below(namespace)}
         return sorted(name for name in names if self.find(name) is not None)
 
     def makes(self, table: Table) -> bool:
@@ -290,9 +290,9 @@ class Draft:
             return self.iceberg_views[table_id]
         return self._iceberg.tables.get(table_id)
 
-    def iceberg_ids(self) -> list[TableId]:
-        """Return the names of all Iceberg tables, sorted."""
-        names = {*self._iceberg.tables, *self.iceberg_views}
+    def iceberg_below(self, namespace: TableId) -> list[TableId]:
+        """Return the names of the Iceberg tables in a namespace, sorted."""
+        names = {*self._iceberg.tables.below(namespace), *self.iceberg_views.below(namespace)}
         return sorted(name for name in names if self.iceberg(name) is not None)
 
     def is_taken(self, table_id: TableId) -> bool:
@@ -376,9 +376,9 @@ class Draft:
             return self.namespaces[namespace]
         return self._namespaces.get(namespace)
 
-    def namespace_ids(self) -> list[TableId]:
-        """Return all namespaces, sorted."""
-        names = {*self._namespaces, *self.namespaces}
+    def namespaces_within(self, namespace: TableId) -> list[TableId]:
+        """Return a namespace and those in it, sorted."""
+        names = {*self._namespaces.within(namespace), *self.namespaces.within(namespace)}
         return sorted(name for name in names if self.namespace(name) is not None)
 
     def want(self, wanted: Wanted) -> Found:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commitlog.core.catalogue.version_deletion import deletion, merged
+from commitlog.core.catalogue.version_deletion import deletion, extended
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
+from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.creation import empty_state, first_version, state_of
 from commitlog.core.tables.iceberg_tables import IcebergTables
 from commitlog.core.tables.lance_tables import Locations, Place, Table, is_in
@@ -94,13 +95,11 @@ def altered(properties: Properties, operation: AlterProperties) -> Properties:
 class Catalogue:
     """Tables and namespaces that exist, and the only thing that changes which do."""
 
-    def __init__(
-        self, tables: dict[TableId, Table], locations: Locations, iceberg: IcebergTables
-    ) -> None:
+    def __init__(self, tables: ByName[Table], locations: Locations, iceberg: IcebergTables) -> None:
         self.tables = tables
         self.locations = locations
         self.iceberg = iceberg
-        self.namespaces: dict[TableId, Properties] = {}
+        self.namespaces = ByName[Properties]()
         self.ended_rows: dict[str, int] = {}
         """Of tables that ended with writes of rows pending, through which one they are applied.
 
@@ -174,15 +173,13 @@ class Catalogue:
         return change_of(table, ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED)
 
     def _drop_namespace(self, operation: DropNamespace, rules: Rules) -> list[Change]:
-        depth = len(operation.namespace)
-        inside = sorted(
-            t for t in self.tables if t[:depth] == operation.namespace and len(t) > depth
-        )
+        namespace = operation.namespace
+        inside = self.tables.below(namespace)
         changes = [self._end(table_id, rules, is_drop=True) for table_id in inside]
-        for table_id in self.iceberg.below(operation.namespace):
+        for table_id in self.iceberg.tables.below(namespace):
             changes.append(self.iceberg.end(table_id, is_drop=True))
-        for namespace in [n for n in self.namespaces if n[:depth] == operation.namespace]:
-            del self.namespaces[namespace]
+        for name in self.namespaces.within(namespace):
+            del self.namespaces[name]
         return changes
 
     def _rename(self, operation: RenameTable, sequence: int) -> list[Change]:
@@ -198,7 +195,7 @@ class Catalogue:
 
     def _delete_versions(self, operation: DeleteTableVersions, sequence: int) -> list[Change]:
         table = self.tables[operation.table]
-        table.deleted = merged(table.deleted, operation.ranges)
+        table.deleted = extended(table.deleted, operation.ranges)
         for version in [v for v in table.noted if is_in(v, table.deleted)]:
             del table.noted[version]
         table.changed_at = sequence

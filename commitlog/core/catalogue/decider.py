@@ -32,7 +32,6 @@ from commitlog.core.lance.versions import record_delta
 from commitlog.core.manifest.manifest_state import TIME_NANOS_END, ManifestDelta, diff
 from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
-from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
 from commitlog.model.limits import (
     INCARNATION_OF_ONE_SINCE,
@@ -345,10 +344,9 @@ def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
     is_log = not operation.namespace and draft.rules.protocol >= LOG_TAGS_SINCE
     if is_log or draft.namespace(operation.namespace) is None:
         raise _no_such_namespace(operation.namespace)
-    depth = len(operation.namespace)
-    inside = [t for t in draft.table_ids() if t[:depth] == operation.namespace and len(t) > depth]
-    iceberg = below(operation.namespace, dict.fromkeys(draft.iceberg_ids()))
-    below_it = [n for n in draft.namespace_ids() if n[:depth] == operation.namespace]
+    inside = draft.tables_below(operation.namespace)
+    iceberg = draft.iceberg_below(operation.namespace)
+    below_it = draft.namespaces_within(operation.namespace)
     if not operation.cascade and (inside or iceberg or len(below_it) > 1):
         names = [format_table_id(t) for t in [*inside, *iceberg, *below_it[1:]][:5]]
         raise rejected(

@@ -8,11 +8,13 @@ first, in the same record if need be. Version numbers are never reused.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 from commitlog.core.decisions import Change, ChangeKind, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.core.tables.lance_tables import Table, VersionRanges
+from commitlog.core.tables.lance_tables import Table, VersionRanges, has_any
 from commitlog.model.limits import HOLDS_SINCE, INCARNATIONS_SINCE
 from commitlog.model.operations import INCARNATION, DeleteTableVersions
 from commitlog.model.records import Code, OperationResult
@@ -20,6 +22,7 @@ from commitlog.model.table import format_table_id
 
 HOLD = "commitlog.hold."
 """How the names of properties begin that keep versions of their table from being deleted."""
+_FEW = 16
 _HOLD = re.compile(r"(?P<version>[1-9][0-9]{0,17})(?P<on>-?)(?: until (?P<until>[0-9]{1,18}))?")
 
 
@@ -34,16 +37,29 @@ def merged(*ranges: Iterable[tuple[int, int]]) -> VersionRanges:
     return tuple(found)
 
 
+def extended(ranges: VersionRanges, more: VersionRanges) -> VersionRanges:
+    """Return the same as `merged`, fast where few ranges come to many."""
+    if len(more) > _FEW:
+        return merged(ranges, more)
+    found = list(ranges)
+    for first, last in more:
+        at = bisect_left(found, first - 1, key=itemgetter(1))
+        end = bisect_right(found, last + 1, lo=at, key=itemgetter(0))
+        around = [(first, last), *found[at:end]]
+        found[at:end] = [(min(a for a, _ in around), max(b for _, b in around))]
+    return tuple(found)
+
+
 def without(ranges: Iterable[tuple[int, int]], gone: VersionRanges) -> VersionRanges:
     """Return the part of ranges that `gone` doesn't cover."""
     left: list[tuple[int, int]] = []
     for first, last in merged(ranges):
-        for gone_first, gone_last in gone:
-            if gone_last < first or gone_first > last:
-                continue
-            if first < gone_first:
-                left.append((first, gone_first - 1))
-            first = gone_last + 1
+        at = bisect_left(gone, first, key=itemgetter(1))
+        while at < len(gone) and gone[at][0] <= last:
+            if first < gone[at][0]:
+                left.append((first, gone[at][0] - 1))
+            first = gone[at][1] + 1
+            at += 1
         if first <= last:
             left.append((first, last))
     return tuple(left)
@@ -89,7 +105,7 @@ def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None
             table.table_id, table.incarnation, "DeleteTableVersions", location=table.location
         )
     )
-    view.deleted = merged(view.deleted, operation.ranges)
+    view.deleted = extended(view.deleted, operation.ranges)
     draft.changes.append(deletion(table, operation))
 
 
@@ -112,16 +128,16 @@ def _check(draft: Draft, view: View, operation: DeleteTableVersions) -> None:
             )
         before = last
     if draft.rules.protocol >= HOLDS_SINCE:
-        held = held_versions(view.table.properties, newest, draft.time_ms)
-        if without(operation.ranges, merged(held)) != merged(operation.ranges):
+        held = merged(held_versions(view.table.properties, newest, draft.time_ms))
+        if any(has_any(first, last, held) for first, last in operation.ranges):
             raise rejected(
                 Code.INVALID_OPERATION,
                 "versions_held",
                 ranges=list(operation.ranges),
                 table=name,
-                held=list(merged(held)),
+                held=list(held),
             )
-    if without(operation.ranges, view.deleted) != merged(operation.ranges):
+    if any(has_any(first, last, view.deleted) for first, last in operation.ranges):
         raise rejected(
             Code.EXPECTATION_FAILED,
             "versions_deleted_already",

@@ -198,9 +198,9 @@ def _missing(
 def _unmet(
     change: TableChange, tables: Mapping[TableId, IcebergTable], others: Mapping[TableId, str]
 ) -> list[tuple[Requirement, UnmetRequirement]]:
-    found = []
+    found, is_create = [], change.is_create
     for requirement in change.requirements:
-        if change.is_create and change.table in others:
+        if is_create and change.table in others:
             actual: Mapping[str, Any] | None = {"uuid": others[change.table]}
         else:
             actual = unmet(requirement, tables.get(change.table))

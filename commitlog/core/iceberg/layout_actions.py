@@ -22,6 +22,7 @@ def read_spec(node: Node) -> Parts:
     if (spec_id := node.optional("spec-id")) is not None:
         spec_id.int32()
     parts: Parts = []
+    names: set[str] = set()
     for item in node.member("fields").items():
         part: dict[str, Any] = {
             "name": item.member("name").text(),
@@ -30,8 +31,9 @@ def read_spec(node: Node) -> Parts:
         }
         if (field_id := item.optional("field-id")) is not None:
             part["field-id"] = field_id.int32(low=0)
-        if any(part["name"] == other["name"] for other in parts):
+        if part["name"] in names:
             item.fail("iceberg_partition_name_twice", name=part["name"])
+        names.add(part["name"])
         parts.append(part)
     ids = [part["field-id"] for part in parts if "field-id" in part]
     if len(ids) not in {0, len(parts)}:

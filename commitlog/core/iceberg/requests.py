@@ -152,8 +152,9 @@ def _read_change(
             "iceberg_too_many_updates", count=len(updates), count_max=updates_max
         )
     read = tuple(read_requirement(item) for item in requirements)
+    makes_table = any(one.type == ASSERT_CREATE for one in read)
     for other in read:
-        if other.type != ASSERT_CREATE and any(r.type == ASSERT_CREATE for r in read):
+        if makes_table and other.type != ASSERT_CREATE:
             node.member("requirements").fail(
                 "iceberg_requirement_of_new_table", requirement=ASSERT_CREATE, other=other.type
             )

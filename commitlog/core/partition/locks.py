@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
+from commitlog.core.tables.by_name import ByName
 from commitlog.model.operations import DropNamespace, RenameTable, target
 from commitlog.model.records import LogRecord, Transaction
 from commitlog.model.table import TableId
 
 
-def locks_of(record: LogRecord, *tables: Iterable[TableId]) -> frozenset[TableId | str]:
+def locks_of(record: LogRecord, *tables: ByName[Any]) -> frozenset[TableId | str]:
     """Return the tables and ids that no other record may touch while this one waits."""
     if not isinstance(record, Transaction):
         return frozenset()
@@ -20,6 +21,6 @@ def locks_of(record: LogRecord, *tables: Iterable[TableId]) -> frozenset[TableId
         if isinstance(operation, RenameTable):
             held.append(operation.new_table)
         elif isinstance(operation, DropNamespace):
-            held.extend(t for some in tables for t in some if t[: len(name)] == name)
+            held.extend(t for some in tables for t in some.within(name))
     held.extend(expect.table for expect in record.expects)
     return frozenset(held)

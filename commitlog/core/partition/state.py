@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from commitlog.core.catalogue.catalogue_state import Catalogue
 from commitlog.core.log.deduplication import Deduplication
+from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.iceberg_tables import IcebergTables
 from commitlog.core.tables.lance_tables import Locations, Table
 from commitlog.model.limits import Rules
 from commitlog.model.records import Genesis
-from commitlog.model.table import TableId
 
 
 class PartitionState:
@@ -20,7 +20,7 @@ class PartitionState:
         self.rules = rules or Rules()
         self.sequence = 0
         self.time_ms = 0
-        self.tables: dict[TableId, Table] = {}
+        self.tables = ByName[Table]()
         self.locations = Locations()
         self.iceberg = IcebergTables()
         self.catalogue = Catalogue(self.tables, self.locations, self.iceberg)

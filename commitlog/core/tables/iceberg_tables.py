@@ -6,10 +6,9 @@ place that one ever had, but another Iceberg table may take the place of one tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.lance_tables import Locations, Place, normalize_location
 from commitlog.model.table import Policy, TableId
 
@@ -18,7 +17,7 @@ class IcebergTables:
     """All Iceberg tables of a partition, by name."""
 
     def __init__(self) -> None:
-        self.tables: dict[TableId, IcebergTable] = {}
+        self.tables = ByName[IcebergTable]()
         self.changed_at: dict[TableId, int] = {}
         """The sequence of the last outcome that changed each of them."""
         self.locations = Locations()
@@ -111,16 +110,6 @@ class IcebergTables:
             new_id, table, sequence, is_registered=is_registered, is_read_only=is_read_only
         )
         return iceberg_change(new_id, ChangeKind.RENAMED, table)
-
-    def below(self, namespace: TableId) -> list[TableId]:
-        """Return the names of the tables in a namespace, at any depth, sorted."""
-        return below(namespace, self.tables)
-
-
-def below(namespace: TableId, tables: Mapping[TableId, object]) -> list[TableId]:
-    """Return the names that are in a namespace, sorted."""
-    depth = len(namespace)
-    return sorted(t for t in tables if len(t) > depth and t[:depth] == namespace)
 
 
 def iceberg_change(table_id: TableId, kind: ChangeKind, table: IcebergTable) -> Change:

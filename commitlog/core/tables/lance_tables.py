@@ -7,7 +7,8 @@ equals, contains or is in another's: path components are compared, not character
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from commitlog.core.conflicts.history import History
@@ -26,8 +27,14 @@ VersionRanges = tuple[tuple[int, int], ...]
 
 
 def is_in(version: int, ranges: VersionRanges) -> bool:
-    """Return True if a version is in one of the ranges."""
-    return any(first <= version <= last for first, last in ranges)
+    """Return True if a version is in one of the ranges, which are in order."""
+    return has_any(version, version, ranges)
+
+
+def has_any(first: int, last: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return True if one of the versions from first to last is in one of the ranges, in order."""
+    at = bisect_left(ranges, first, key=itemgetter(1))
+    return at < len(ranges) and ranges[at][0] <= last
 
 
 class Table:

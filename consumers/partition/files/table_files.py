@@ -173,7 +173,7 @@ class Deletions:
             if change.deleted:
                 with self._lock:
                     known = self._ranges.get(change.incarnation, ())
-                    self._ranges[change.incarnation] = (*known, *change.deleted)
+                    self._ranges[change.incarnation] = tuple(sorted((*known, *change.deleted)))
 
     def include(self, change: Change) -> bool:
         """Return True if a later change deletes the version that this one makes."""
@@ -183,8 +183,8 @@ class Deletions:
         """Forget what a change deletes, which was carried out."""
         if change.deleted:
             with self._lock:
-                known = self._ranges.pop(change.incarnation, ())
-                left = tuple(one for one in known if one not in change.deleted)
+                known, done = self._ranges.pop(change.incarnation, ()), set(change.deleted)
+                left = tuple(one for one in known if one not in done)
                 if left:
                     self._ranges[change.incarnation] = left
 

@@ -1,0 +1,138 @@
+"""What a record or the state has many of costs its number, not the square of it.
+
+Each of these took minutes or hours where now it takes a second: a leader that decides one record
+for so long is a log that stands still.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from commitlog.core.catalogue.version_deletion import extended, merged, without
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.layout_actions import read_spec
+from commitlog.core.iceberg.reading import Node, dump_json
+from commitlog.core.tables.by_name import ByName
+from commitlog.core.tables.lance_tables import Place, Table, has_any
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.operations import (
+    AlterProperties,
+    DeleteTableVersions,
+    DropNamespace,
+    IcebergChange,
+)
+from commitlog.model.table import Policy, TableId
+from tests.core_world import ROOT, World, append
+from tests.unit.iceberg_examples import create_updates
+from tests.unit.test_iceberg_machine import IcebergWorld
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def world() -> World:
+    """Return a log with a table of one version."""
+    made = World(rules=Rules(PROTOCOL_SUPPORTED))
+    made.create()
+    made.ask("first", append(1, "a.lance"))
+    return made
+
+
+@pytest.mark.slow
+def test_a_thousand_namespaces_are_dropped_among_many(world: World) -> None:
+    count, machine = 20_000, world.machine
+    for number in range(count):
+        name, place = (f"n{number}", "t"), f"{ROOT}/n{number}"
+        machine.catalogue.namespaces[name[:1]] = ()
+        machine.tables[name] = Table(name, f"i{number}", place, Policy.EVERY, None)
+        machine.locations.take(place, Place(name, f"i{number}", is_live=True))
+    drops = [DropNamespace((f"n{number}",), cascade=True) for number in range(1_000)]
+    outcome = world.ask("drop", *drops)
+    assert outcome.status == "committed"
+    assert (len(machine.tables), len(machine.catalogue.namespaces)) == (count - 999, count - 1_000)
+
+
+@pytest.mark.slow
+def test_many_ranges_of_versions_are_deleted_among_many(world: World) -> None:
+    count, table = 50_000, world.machine.tables["t",]
+    assert table.manifest is not None
+    table.manifest.version = 10 * count
+    holds = tuple((f"commitlog.hold.{i}", f"{4 * i + 2}") for i in range(count // 10))
+    assert world.ask("holds", AlterProperties(("t",), upserts=holds)).status == "committed"
+    for name, first, code in (("a", 1, ""), ("b", 3, ""), ("c", 3, "EXPECTATION_FAILED")):
+        ranges = tuple((4 * i + first, 4 * i + first) for i in range(count))
+        outcome = world.ask(name, DeleteTableVersions(("t",), ranges))
+        assert outcome.code == code
+    outcome = world.ask("d", DeleteTableVersions(("t",), ((2, 2), (4 * count, 4 * count))))
+    assert (outcome.code, outcome.reason.name if outcome.reason else "") == (
+        "INVALID_OPERATION",
+        "versions_held",
+    )
+
+
+@pytest.mark.slow
+def test_an_iceberg_change_has_many_requirements() -> None:
+    world = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
+    one = {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1}
+    many = json.dumps([one] * 25_000)
+    assert world.ask("none", IcebergChange(("t",), many, "[]")).code == "NO_SUCH_TABLE"
+    create = dump_json(create_updates(f"{ROOT}/t"))
+    made = world.ask("made", IcebergChange(("t",), '[{"type":"assert-create"}]', create))
+    assert made.status == "committed"
+    outcome = world.ask("many", IcebergChange(("t",), many, "[]"))
+    assert (outcome.code, len(outcome.failed_requirements)) in (
+        ("", 0),
+        ("EXPECTATION_FAILED", 100),
+    )
+
+
+def test_an_iceberg_partition_spec_has_many_fields() -> None:
+    parts = [{"name": f"p{i}", "transform": "identity", "source-id": 1} for i in range(40_000)]
+    assert len(read_spec(Node({"fields": parts}, ""))) == len(parts)
+    with pytest.raises(Invalid, match="p7"):
+        read_spec(Node({"fields": [*parts, parts[7]]}, ""))
+
+
+def test_ranges_are_compared_as_sets_of_versions() -> None:
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    for _ in range(500):
+        some, gone = (
+            merged((a, a + chance.randrange(4)) for a in chance.sample(range(30), number))
+            for number in (chance.randrange(6), chance.randrange(6))
+        )
+        versions, away = ({v for a, b in of for v in range(a, b + 1)} for of in (some, gone))
+        left = without(some, gone)
+        assert {v for a, b in left for v in range(a, b + 1)} == versions - away
+        assert all(a[1] < b[0] for a, b in zip(left, left[1:], strict=False))
+        assert extended(some, gone) == merged(some, gone)
+        for first, last in some:
+            assert has_any(first, last, gone) == bool(away.intersection(range(first, last + 1)))
+
+
+def test_names_are_found_in_their_namespaces_whatever_came_and_went() -> None:
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    named, plain = ByName[int](), dict[TableId, int]()
+    parts = ("a", "a\0", "a\x01", "b", "aa")
+    for number in range(2_000):
+        name = tuple(chance.choice(parts) for _ in range(chance.randrange(4)))
+        match chance.randrange(4):
+            case 0:
+                named[name] = plain[name] = number
+            case 1:
+                assert named.setdefault(name, number) == plain.setdefault(name, number)
+            case 2 if name in plain:
+                assert named.pop(name) == plain.pop(name)
+            case 3 if name in plain:
+                del named[name], plain[name]
+        if chance.random() < 0.5:
+            within = sorted(one for one in plain if one[: len(name)] == name)
+            assert named.within(name) == within
+            assert named.below(name) == [one for one in within if len(one) > len(name)]
+    assert named == plain
