@@ -133,6 +133,15 @@ def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
     for wrong in (Credentials(), Credentials("x"), Credentials(KEY + "x"), Credentials(token="x")):
         with pytest.raises(UnauthenticatedError):
             security.identify(wrong)
+    monkeypatch.setattr(access_file_module, "LOOK_SECONDS", -1.0)
+    (tmp_path / "key").write_text("the-new-key-in-the-file\n")
+    assert security.identify(Credentials("the-new-key-in-the-file")).name == "job"
+    with pytest.raises(UnauthenticatedError):
+        security.identify(Credentials("the-key-in-the-file"))
+    (tmp_path / "key").unlink()  # until it is written anew, what held before holds on
+    assert security.identify(Credentials("the-new-key-in-the-file")).name == "job"
+    (tmp_path / "key").write_text("the-newest-key-in-the-file\n")
+    assert security.identify(Credentials("the-newest-key-in-the-file")).name == "job"
 
 
 @pytest.mark.slow

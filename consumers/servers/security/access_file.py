@@ -13,8 +13,8 @@
     on = "shop"                             # a namespace with all in it, a table, or "$"
     can = "write"                           # read, write or admin
 
-It is read again when it changes. A change that is invalid is reported, and what was read before
-holds on; at the start it is refused.
+It is read again when it changes, or a file with a key that it names. A change that is invalid is
+reported, and what was read before holds on; at the start it is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ LOOK_SECONDS = 0.5
 KEY_CHARACTERS_MIN = 16
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
+_FileState = tuple[int, int, int]
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +55,8 @@ class AccessRules:
     """The sha256 of each API key, and whose it is."""
     tokens: Tokens | None
     grants: Grants
+    files: Mapping[Path, _FileState] = field(default_factory=dict)
+    """The files that hold keys, as they were when they were read, or older."""
 
 
 class AccessFile:
@@ -62,7 +66,7 @@ class AccessFile:
         """Read the file; ConfigurationError if it is invalid."""
         self._path = path
         self._lock = threading.Lock()
-        self._seen = self._state()
+        self._seen = {path: _state(path)}
         self._rules = self._read()
         self._looked_at = time.monotonic()
         self._problem = ""
@@ -80,25 +84,18 @@ class AccessFile:
     def _look(self) -> None:
         before, self._problem = self._problem, ""
         try:
-            seen = self._state()
-            if seen != self._seen:
-                self._seen = seen
+            known = {**self._seen, **self._rules.files}
+            if {path: _state(path) for path in known} != known:
+                seen = {self._path: _state(self._path)}
                 read, before_it = self._read(), self._rules.tokens
                 if read.tokens is not None and before_it is not None:
                     read.tokens.begin_with_keys_of(before_it)
-                self._rules = read
+                self._seen, self._rules = seen, read
                 logger.info("%s was read again", self._path)
         except ConfigurationError as error:
             self._problem = str(error)
             if self._problem != before:
                 logger.error("the previous grants stay in force: %s", error)
-
-    def _state(self) -> tuple[int, int, int]:
-        try:
-            stat = os.stat(self._path)
-        except OSError as error:
-            raise ConfigurationError(f"access_file {self._path} cannot be read: {error}") from error
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def _read(self) -> AccessRules:
         try:
@@ -107,12 +104,26 @@ class AccessFile:
             raise ConfigurationError(f"access_file {self._path}: {error}") from error
 
 
+def _state(path: Path) -> _FileState:
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise ConfigurationError(f"access_file: {path} cannot be read: {error}") from error
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
 def read_rules(table: Mapping[str, Any]) -> AccessRules:
     """Read the file's content; ConfigurationError names what is wrong, and never a key."""
     _only(table, "it", {"keys", "oidc", "grants"})
     keys = table.get("keys", {})
     if not isinstance(keys, dict):
         raise ConfigurationError("`keys` is a table: [keys]")
+    files = {
+        path: _state(path)
+        for value in keys.values()
+        if isinstance(value, Mapping) and isinstance(value.get("file"), str)
+        for path in (Path(value["file"]),)
+    }
     hashes = tuple((_key_hash(name, value), name) for name, value in keys.items())
     if len({digest for digest, _ in hashes}) < len(hashes):
         raise ConfigurationError("[keys]: two principals have the same key")
@@ -128,6 +139,7 @@ def read_rules(table: Mapping[str, Any]) -> AccessRules:
         hashes,
         Tokens(_issuer(issuer)) if issuer is not None else None,
         Grants(_grant(number, one) for number, one in enumerate(grants, 1)),
+        files,
     )
 
 
@@ -156,7 +168,7 @@ def _key_hash(name: str, value: Any) -> bytes:
 
 
 def _issuer(value: Any) -> Issuer:
-    known = {field.name for field in fields(Issuer)}
+    known = {one.name for one in fields(Issuer)}
     _only(value, "[oidc]", known)
     for name in ("issuer", "audience"):
         if not isinstance(value.get(name), str) or not value[name]:
