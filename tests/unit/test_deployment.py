@@ -115,6 +115,9 @@ def test_pods_run_commands_that_exist_as_roles_that_exist() -> None:
             ]
             assert secrets[0] == "commitlog"
             assert container["image"] == image
+            probes = [container[one] for one in container if one.endswith("Probe")]
+            asked = {one["httpGet"]["path"] for one in probes if "httpGet" in one}
+            assert asked <= {"/healthz"}, "a table's late files are no reason to serve nobody"
             roles.add(secrets[1].removeprefix("commitlog-"))
     assert sorted(ran) == ["committer", "index", "init", "maintain", "rows", "server"]
     [told] = re.findall("for role in (.*);", page)
