@@ -22,7 +22,7 @@ from typing import Any
 
 from commitlog import wire
 from commitlog.adapters.log_records import check_size
-from commitlog.errors import CommitLogError, CorruptLog, RecordTooLarge, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, RecordTooLarge
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameKind, Watch
@@ -299,9 +299,8 @@ class Answers:
         if kind is not FrameKind.HELLO:
             raise CorruptLog("the first frame is not HELLO")
         hello = wire.parse_json(body)
-        check_hello(hello, self._identity, self._token)
-        if self._term is None:
-            raise Unavailable("this committer is not the leader; read the log's last outcome again")
+        check_hello(hello, self._identity, self._token, leads=self._term is not None)
+        assert self._term is not None
         connection.welcome = True
         connection.hears_quotas = bool(hello.get("quotas"))
         connection.program = (str(hello.get("version", "")), int(hello.get("knows", 0)))

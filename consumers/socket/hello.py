@@ -13,14 +13,22 @@ from commitlog.errors import CommitLogError, InvalidRequest, Unavailable
 logger = logging.getLogger(__name__)
 
 
-def check_hello(hello: Mapping[str, Any], identity: Mapping[str, Any], token: str) -> None:
-    """Raise Unavailable or InvalidRequest if a writer means another log, or may not connect."""
+def check_hello(
+    hello: Mapping[str, Any], identity: Mapping[str, Any], token: str, *, leads: bool
+) -> None:
+    """Raise Unavailable if a writer means another log or this one doesn't lead, InvalidRequest if
+    it may not connect.
+
+    Who is refused for its token knows by that that this one leads: a standby leaves it alone.
+    """
     if hello.get("protocol") != wire.WIRE_VERSION:
         raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
     for name in ("log", "log_id", "partition", "home"):
         asked = hello.get(name)
         if asked not in ("", None) and asked != identity.get(name, asked):
             raise Unavailable(f"this is {name} {identity[name]!r}, not {asked!r}")
+    if not leads:
+        raise Unavailable("this committer is not the leader; read the log's last outcome again")
     given = str(hello.get("token", ""))
     if token and not hmac.compare_digest(given.encode(), token.encode()):
         raise InvalidRequest(

@@ -6,10 +6,11 @@ import logging
 import random
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from commitlog import wire
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, InvalidRequest
 
 if TYPE_CHECKING:
     from consumers.partition.session import Session
@@ -36,7 +37,7 @@ def stand_by(
     log names may still lead the one that it was copied from.
     """
     chain = session.follower.replica.chain
-    waited_for = None
+    waited_for, told = None, ""
     while not stop.is_set():
         started = chain.leader
         if started is None:
@@ -48,6 +49,15 @@ def stand_by(
                 session.follow(0.2)
                 if chain.leader is not started:
                     break
+        if watch.refusal:
+            # It leads: each of the two would end the other's terms for good.
+            if watch.refusal != told:
+                logger.error("on standby, but unknown to %s: %s", started.node, watch.refusal)
+            told = watch.refusal
+            due = time.monotonic() + SILENCE_SECONDS
+            while time.monotonic() < due and chain.leader is started and not stop.is_set():
+                session.follow(0.2)
+            continue
         if chain.leader is not started:
             continue
         is_beginning = watch.is_idle and started.node != node and started is not waited_for
@@ -71,6 +81,8 @@ class LeaderWatch:
         self.alive = False
         self.is_idle = False
         """Whether somebody answered that it doesn't lead."""
+        self.refusal = ""
+        """Why the leader, which answered, doesn't let this committer watch it: its token."""
         self._ended = threading.Event()
 
     def __enter__(self) -> LeaderWatch:
@@ -87,8 +99,12 @@ class LeaderWatch:
                 if not data:
                     return self
                 frames = buffer.feed(data)
-            self.alive = frames[0][0] is wire.FrameKind.WELCOME
-            self.is_idle = not self.alive
+            kind, body = frames[0]
+            self.alive = kind is wire.FrameKind.WELCOME
+            said = wire.parse_json(body) if kind is wire.FrameKind.ERROR else {}
+            if said.get("type") == InvalidRequest.__name__:
+                self.refusal = str(said.get("message"))
+            self.is_idle = not self.alive and not self.refusal
         except (OSError, ValueError, CommitLogError):
             return self
         if self.alive:

@@ -49,7 +49,12 @@ class Standby:
 
 
 @pytest.fixture
-def answers() -> Iterator[Answers]:
+def token() -> str:
+    return ""
+
+
+@pytest.fixture
+def answers(token: str) -> Iterator[Answers]:
     async def nobody(method: str, params: dict[str, Any]) -> None:
         return None
 
@@ -58,6 +63,7 @@ def answers() -> Iterator[Answers]:
         handler=nobody,
         finder=lambda transaction_id, through: None,
         taker=lambda sent: None,
+        token=token,
     )
     yield made
     made.close()
@@ -105,3 +111,30 @@ def test_one_that_never_begins_is_waited_for_once(
     standby = Standby(answers.start())
     assert standby.stands.wait(WAIT_SECONDS)
     assert not standby.follows.is_set()
+
+
+@pytest.mark.parametrize("token", ["of the leader alone"])
+def test_a_leader_with_another_token_is_left_alone(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of the two ended the other's terms for as long as their tokens differed."""
+    monkeypatch.setattr(leader_watch, "BEGINNING_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(leader_watch, "SILENCE_SECONDS", 0.05)
+    node = answers.start()
+    answers.begin_term(1, node, 0, "")
+    greeted, leave = threading.Semaphore(0), leader_watch.LeaderWatch.__exit__
+
+    def left(watch: leader_watch.LeaderWatch, *_: object) -> None:
+        leave(watch)
+        greeted.release()
+
+    monkeypatch.setattr(leader_watch.LeaderWatch, "__exit__", left)
+    standby = Standby(node)
+    for _ in range(3):
+        assert greeted.acquire(timeout=WAIT_SECONDS)
+    assert standby.follows.is_set()
+    assert not standby.stands.is_set()
+    [told] = caplog.messages
+    assert told.startswith(f"on standby, but unknown to {node}: the leader requires a token")
+    answers.end_term()
+    assert standby.stands.wait(WAIT_SECONDS), "whoever leads no longer is followed"
