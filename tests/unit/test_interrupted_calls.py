@@ -19,6 +19,7 @@ from unittest.mock import MagicMock
 
 import lance
 import pytest
+from lance.dataset import MergeInsertBuilder
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
@@ -26,6 +27,7 @@ from commitlog.client.leader.connection import LeaderConnection
 from commitlog.client.leader.leader_socket import LeaderSocket
 from commitlog.client.leader.socket_times import Gate
 from commitlog.client.leader.tickets import Ticket
+from commitlog.client.rows import row_keys
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.wire import FrameKind, json_frame
@@ -153,3 +155,9 @@ def test_an_interrupt_that_lance_has_made_an_error_is_one_again(
             client.scan("a$t")
         with pytest.raises(KeyboardInterrupt):
             client.update("a$t", {"v": "upper(v)"}, "id = 1")
+        monkeypatch.setattr(MergeInsertBuilder, "execute_uncommitted", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.merge_insert("a$t", [{"id": 1}], "id", when_not_matched_by_source_delete=True)
+    monkeypatch.setattr(row_keys._Keys, "_look", interrupted)
+    with pytest.raises(KeyboardInterrupt):  # and not a search that goes on
+        row_keys._Keys().find(MagicMock(), MagicMock(), MagicMock(), 1)

@@ -25,6 +25,7 @@ from commitlog.adapters.row_contract import check_columns
 from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.full_storage import names_full_storage
 from commitlog.client.rows.row_keys import KnownKeys
@@ -144,6 +145,7 @@ def prepare_merge(
     try:
         transaction, counts = as_told(builder, options).execute_uncommitted(source)
     except (ValueError, OSError, RuntimeError) as error:
+        heed_interrupt(error)
         if options.when_not_matched_insert_all:
             check_columns(source.schema, info.schema, info.name)
         raise InvalidTransaction(

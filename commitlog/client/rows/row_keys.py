@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
+from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.key_numbers import Numbers, is_number, numbers_of
@@ -237,7 +238,8 @@ class _Keys:
         """
         try:
             is_read = self._look(version, key, rows_max)
-        except (ValueError, OSError, RuntimeError):
+        except (ValueError, OSError, RuntimeError) as error:
+            heed_interrupt(error)
             is_read = False  # whoever searches is told what is wrong
         if not is_read or (exactly and self._has_nulls and 0 in wanted):
             return None
