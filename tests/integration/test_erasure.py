@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -29,6 +30,7 @@ from consumers.tools.archive.log import FOLDER, with_archive
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import decided, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
+from consumers.tools.backup import writer
 from consumers.tools.backup.writer import back_up
 from consumers.tools.erasure import carrying
 from consumers.tools.erasure import erase as erasing
@@ -154,6 +156,39 @@ def test_erased_rows_are_nowhere_and_the_log_says_who_erased_them(
     assert run(world).is_done
     assert secrets(world, world.root) == []
     assert is_proven(world).erased.records == 2
+
+
+def test_what_a_backup_that_was_killed_or_goes_on_has_copied_counts(
+    world: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its backup.json names none of that yet, or never will."""
+    place = str(tmp_path / "backup")
+    run(world)
+    back_up(open_log(world), place, world.root)
+    assert secrets(world, Path(place)) == []
+    world.client.write_rows(T, people(104, email=SECRET), mode="upsert").result(60)
+    world.client.append(T, people(105, email=SECRET), by_log=False).raise_for_conflict()
+    said: list[str] = []
+
+    def meanwhile(what: str, count: int) -> None:
+        if what == "files" and not said:
+            done = run(world, backups=[place])
+            said.extend(copy.said for copy in done.copies if not copy.is_gone)
+
+    def dies(*_: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "write_list", dies)
+    with pytest.raises(KeyboardInterrupt):
+        back_up(open_log(world), place, world.root, meanwhile)
+    assert said == ["a run of `commitlog backup` writes to it: run this again once that has ended"]
+    assert secrets(world, Path(place))
+    assert secrets(world, world.root) == []
+    # What it names is as good as there: of a large table nearly all files stay.
+    named = json.loads((Path(place) / "backup.json").read_text())
+    (Path(place) / "backup.json").write_text(json.dumps({**named, "file_lists": []}))
+    left = {copy.name for copy in run(world, backups=[place]).copies if not copy.is_gone}
+    assert left == {f"backup {place}"}
 
 
 def dies_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

@@ -28,6 +28,7 @@ FORMAT = 1
 TABLES, ARCHIVE = "tables", "archive"
 LISTS = "files"
 """The folder of lists of copied files."""
+_CHUNK = ".parquet"
 Store = LocalStore | RemoteStore
 
 
@@ -267,7 +268,7 @@ def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chun
     pq.write_table(table_of(records), sink, compression="zstd")
     data = sink.getvalue()
     sha256 = sha256_of(data)
-    path = f"{folder}/{records[0].offset:020}-{sha256[:16]}.parquet"
+    path = f"{folder}/{records[0].offset:020}-{sha256[:16]}{_CHUNK}"
     write_checked(store, path, data)
     return Chunk(path, sha256, len(records), records[-1].offset + 1)
 
@@ -276,3 +277,25 @@ def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
     """Yield a file's records; BadBackup if it isn't the file that was written."""
     data = read_whole(store, chunk.path, chunk.sha256)
     yield from records_in(pq.ParquetFile(io.BytesIO(data)))
+
+
+def transactions_there(
+    store: Store, backup: Backup, partition: int, start: float
+) -> Iterator[RawRecord]:
+    """Yield the transactions from an offset on in a backup's files, those that it doesn't name too.
+
+    Such files are what is left of runs that were killed. The same record may come more than once.
+    """
+    named = {
+        chunk.path: chunk
+        for saved in backup.partitions
+        if saved.partition == partition
+        for chunk in saved.transactions
+    }
+    folder = f"log/{partition}/transactions"
+    for path in (f"{folder}/{name}" for name in store.names(folder) if name.endswith(_CHUNK)):
+        chunk = named.get(path)
+        if chunk is None:
+            yield from records_in(pq.ParquetFile(io.BytesIO(store.read(path))))
+        elif chunk.end_offset > start:
+            yield from read_chunk(store, chunk)

@@ -20,6 +20,7 @@ from commitlog.adapters.reading import read_to, record_at
 from commitlog.adapters.storage import FileFound, local_path, sha256_of, store_for
 from commitlog.errors import CorruptLog
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.runtime.locks import taken
 from consumers.runtime.places import is_in_place
 from consumers.runtime.progress import OnCount, untold
 from consumers.tools.archive.proof import PROOF
@@ -109,6 +110,15 @@ def _alone(place: str) -> AbstractContextManager[None]:
         " place",
         unlocked="let one backup run at a time",
     )
+
+
+def is_being_written(place: str) -> bool:
+    """Return True if a run writes to a folder now; of an object store nobody knows."""
+    folder = local_path(place)
+    if folder is not None:
+        with suppress(OSError), open(folder / LOCK, "rb") as lock:
+            return not taken(lock)
+    return False
 
 
 def _copy_all(

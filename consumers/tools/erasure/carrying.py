@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from commitlog import CommitLog
@@ -25,7 +26,8 @@ from consumers.tools.archive.log import FOLDER
 from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import Erased, has_rows, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
-from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read_chunk
+from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, transactions_there
+from consumers.tools.backup.writer import is_being_written
 from consumers.tools.erasure.acts import DONE, RecordedErasure
 from consumers.tools.erasure.writes import HeldWrite, TableWrites
 from consumers.tools.orphans.file_ledger import Why
@@ -263,20 +265,17 @@ class Carrying:
         backup = Backup.read(store, place)
         if backup is None:
             return Copy(name, False, "no backup is there: correct the place, or leave it out")
-        saved = backup.partitions[self._partition : self._partition + 1]
-        records = (
-            raw
-            for one in saved
-            for chunk in one.transactions
-            if chunk.end_offset > min(wanted, default=0)
-            for raw in read_chunk(store, chunk)
-        )
+        if is_being_written(place):
+            said = "a run of `commitlog backup` writes to it: run this again once that has ended"
+            return Copy(name, False, said)
+        # All that is there: a run that was killed has copied files that nothing names.
+        records = transactions_there(store, backup, self._partition, min(wanted, default=inf))
         below = plain(self._info.location).removeprefix(f"{plain(backup.tables_root)}/")
         now = {f"{TABLES}/{below}/{f.path}" for f in store_for(self._info.location).files()}
         archived = (self._places.root / FOLDER).rglob("*.parquet")
         now |= {f"{ARCHIVE}/{p.relative_to(self._places.root / FOLDER)}" for p in archived}
-        own = (f"{TABLES}/{below}/", f"{ARCHIVE}/")
-        gone = [p for p in files_of(store, backup) if p.startswith(own) and p not in now]
+        there = (file.path for own in (f"{TABLES}/{below}", ARCHIVE) for file in store.files(own))
+        gone = [path for path in there if path not in now]
         data = [p for p in gone if p.endswith((".lance", ".parquet", ".arrow", ".idx"))]
         if not data and not any(_holds(raw, wanted) for raw in records):
             return Copy(name, True, "it was made after")
