@@ -124,7 +124,7 @@ class Config:
     tls_key: str = _setting("", "the certificate's private key (PEM)")
     tls_client_ca: str = _setting("", "authorities that must have signed client certificates (PEM)")
     http_requests_max: int = _setting(256, "requests that may run at the same time", least=1)
-    http_drain: int = _setting(0, "seconds that /readyz is red before the server ends")
+    http_drain: int = _setting(0, "seconds that /healthz is red before the server ends")
     batch_operations_max: int = _setting(1000, "operations that one batch may have", least=1)
     row_processes: int = _setting(4, "processes for work on rows; 0 does it in the server's own")
     row_memory: int = _setting(2048, "MiB that each process for rows may use", least=ROW_MEMORY_MIN)

@@ -80,12 +80,16 @@ def make_app(
     """Return the application: APIs, what tells of its health, and metrics."""
     settings = settings or ServerSettings()
 
+    def is_draining(request: Request) -> bool:
+        return getattr(request.app.state, "is_draining", False)
+
     async def healthz(request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ok"})
+        ends = is_draining(request)
+        return JSONResponse({"status": "ending" if ends else "ok"}, 503 if ends else 200)
 
     async def readyz(request: Request) -> JSONResponse:
         checks = await health.fresh() if health is not None else ()
-        if getattr(request.app.state, "is_draining", False):
+        if is_draining(request):
             checks = (*checks, _ENDS_SOON)
         whole = is_whole(checks)
         body = {

@@ -73,7 +73,7 @@ def test_nobody_hears_that_nothing_was_done_of_what_may_have_been(
 def test_while_it_drains_balancers_and_clients_are_told_to_go_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`/readyz` was green until the listener closed, so a balancer's requests failed."""
+    """Both were green until the listener closed, so a balancer's requests failed."""
     monkeypatch.setattr(LimitedHeads, "is_draining", False)
 
     class Well(NoHealth):
@@ -95,7 +95,7 @@ def test_while_it_drains_balancers_and_clients_are_told_to_go_elsewhere(
             def join(self, timeout: float | None = None) -> None:
                 asked.append(timeout)
                 for connection in (known, http.client.HTTPConnection("127.0.0.1", port)):
-                    assert ask(connection, "/healthz") == (200, "close", {"status": "ok"})
+                    assert ask(connection, "/healthz") == (503, "close", {"status": "ending"})
                 status, _, body = ask(known, "/readyz")
                 assert (status, body["status"]) == (503, "not ready")
                 assert body["checks"][-1]["message"] == "it was told to end"
