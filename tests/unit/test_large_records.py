@@ -7,10 +7,12 @@ for so long is a log that stands still.
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 
 import pytest
 
+from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.catalogue.version_deletion import extended, merged, without
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.layout_actions import read_spec
@@ -20,6 +22,7 @@ from commitlog.core.tables.lance_tables import Place, Table, has_any
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (
     AlterProperties,
+    CreateNamespace,
     DeleteTableVersions,
     DropNamespace,
     IcebergChange,
@@ -94,6 +97,39 @@ def test_an_iceberg_partition_spec_has_many_fields() -> None:
     assert len(read_spec(Node({"fields": parts}, ""))) == len(parts)
     with pytest.raises(Invalid, match="p7"):
         read_spec(Node({"fields": [*parts, parts[7]]}, ""))
+
+
+@pytest.mark.slow
+def test_a_thousand_alterations_of_many_properties(world: World) -> None:
+    many = tuple((f"k{number}", "v") for number in range(10_000))
+    for target, is_namespace in ((("t",), False), (("n",), True)):
+        world.ask(f"made {target}", CreateNamespace(("n",), exist_ok=True))
+        alter = partial(AlterProperties, target, is_namespace=is_namespace)
+        assert world.ask(f"many {target}", alter(upserts=many)).status == "committed"
+        few = [alter(upserts=((f"k{number}", "w"),)) for number in range(1_000)]
+        assert world.ask(f"few {target}", *few).status == "committed"
+    assert world.machine.tables["t",].properties == world.machine.catalogue.namespaces["n",]
+    assert dict(world.machine.tables["t",].properties)["k999"] == "w"
+
+
+def test_alterations_leave_what_a_dict_would_hold() -> None:
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    for _ in range(300):
+        keys = chance.choices("abcdefgh", k=chance.randrange(5))
+        properties = tuple(sorted((key, chance.choice("xy")) for key in keys))
+        values = dict(properties)
+        for _ in range(4):
+            removals = tuple(chance.choices("abcdefgh", k=chance.randrange(3)))
+            keys = chance.choices("abcdefgh", k=chance.choice((0, 1, 2, 20)))
+            upserts = tuple((key, chance.choice("xyz")) for key in keys)
+            properties = altered(
+                properties, AlterProperties((), upserts=upserts, removals=removals)
+            )
+            values = {key: value for key, value in values.items() if key not in removals}
+            values.update(upserts)
+            assert properties == tuple(sorted(values.items()))
 
 
 def test_ranges_are_compared_as_sets_of_versions() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from operator import itemgetter
 
 from commitlog.core.catalogue.version_deletion import deletion, extended
 from commitlog.core.decisions import Change, ChangeKind
@@ -31,6 +33,7 @@ from commitlog.model.records import OperationResult, Outcome
 from commitlog.model.table import TableId
 
 TableMaker = CreateTable | DeclareTable | RegisterTable
+_FEW = 16
 DeltaOf = Callable[[OperationResult], ManifestDelta]
 
 
@@ -83,13 +86,26 @@ def parents(table: TableId) -> list[TableId]:
     return [table[:length] for length in range(1, len(table))]
 
 
+class _Distinct(tuple[tuple[str, str], ...]):
+    """Properties in order, each key once: a namespace may be made with one key twice."""
+
+    __slots__ = ()
+
+
 def altered(properties: Properties, operation: AlterProperties) -> Properties:
-    """Return properties with an alteration made."""
-    values = dict(properties)
-    for key in operation.removals:
-        values.pop(key, None)
-    values.update(operation.upserts)
-    return tuple(sorted(values.items()))
+    """Return properties with an alteration made: a small one copies the others as they are."""
+    upserts = dict(operation.upserts)
+    if not isinstance(properties, _Distinct) or len(operation.removals) + len(upserts) > _FEW:
+        values = dict(properties)
+        for key in operation.removals:
+            values.pop(key, None)
+        return _Distinct(sorted({**values, **upserts}.items()))
+    found = list(properties)
+    for key in (*operation.removals, *upserts):
+        at = bisect_left(found, key, key=itemgetter(0))
+        is_there = at < len(found) and found[at][0] == key
+        found[at : at + is_there] = [(key, upserts[key])] if key in upserts else []
+    return _Distinct(found)
 
 
 class Catalogue:
