@@ -51,6 +51,16 @@ def program() -> Mapping[str, Any]:
     return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}
 
 
+def hello(token: str, **others: Any) -> dict[str, Any]:
+    """Return what a program says first to a leader.
+
+    It shows the first of several tokens, which are separated by commas. A leader takes each of
+    them, so that one program after the other can be given another token.
+    """
+    shown = {"protocol": WIRE_VERSION, "token": token.split(",")[0]}
+    return {**shown, **program(), **others}
+
+
 class FrameKind(IntEnum):
     """What a frame is."""
 

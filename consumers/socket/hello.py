@@ -30,7 +30,8 @@ def check_hello(
     if not leads:
         raise Unavailable("this committer is not the leader; read the log's last outcome again")
     given = str(hello.get("token", ""))
-    if token and not hmac.compare_digest(given.encode(), token.encode()):
+    taken = [one for one in (token, *token.split(",")) if one]
+    if taken and not any(hmac.compare_digest(given.encode(), one.encode()) for one in taken):
         raise InvalidRequest(
             f"the leader requires a token, and {'another' if given else 'none'} was given",
             field="token",

@@ -89,8 +89,7 @@ class LeaderWatch:
         host, _, port = self._node.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
-            identity = {"log_id": self._log_id, "token": self._token, "home": self._home}
-            hello = {"protocol": wire.WIRE_VERSION, **identity, **wire.program()}
+            hello = wire.hello(self._token, log_id=self._log_id, home=self._home)
             self._socket.sendall(wire.json_frame(wire.FrameKind.HELLO, hello))
             frames: list[tuple[wire.FrameKind, bytes]] = []
             buffer = wire.FrameBuffer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from commitlog.errors import InvalidRequest
 from commitlog.model.records import LeaderStarted
+from commitlog.wire import hello
 from consumers.socket import leader_watch
 from consumers.socket.answers import Answers
+from consumers.socket.hello import check_hello
 
 LOG_ID = "an id"
 OWN = "127.0.0.1:1"
@@ -138,3 +142,25 @@ def test_a_leader_with_another_token_is_left_alone(
     assert told.startswith(f"on standby, but unknown to {node}: the leader requires a token")
     answers.end_term()
     assert standby.stands.wait(WAIT_SECONDS), "whoever leads no longer is followed"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "leaders", "is_taken"),
+    [
+        # From `old` to `new`: first the committers take both, then writers get the new one.
+        ("old", "old,new", True),
+        ("old,new", "old", True),
+        ("new", "old,new", True),
+        ("new", "new", True),
+        ("old", "new", False),
+        ("", "old,new", False),
+        ("", "old,", False),
+        ("", "", True),
+        ("a,b", "a,b", True),
+    ],
+)
+def test_a_leader_takes_each_of_several_tokens(theirs: str, leaders: str, is_taken: bool) -> None:
+    with contextlib.nullcontext() if is_taken else pytest.raises(InvalidRequest, match="a token"):
+        check_hello(hello(theirs), {}, leaders, leads=True)
+    if theirs == leaders:  # a program of before shows all of it
+        check_hello({**hello(""), "token": theirs}, {}, leaders, leads=True)

@@ -33,15 +33,14 @@ from commitlog.errors import (
 from commitlog.model.records import Outcome
 from commitlog.ports import DeliveryFailed
 from commitlog.wire import (
-    WIRE_VERSION,
     AppendFrame,
     FrameKind,
     Watch,
     append_frame,
+    hello,
     json_frame,
     parse_json,
     parse_outcome,
-    program,
     watch_frame,
 )
 
@@ -75,17 +74,15 @@ class LeaderConnection:
         `home` is where the log is; a leader of a copy elsewhere is refused. A leader sends the
         `session` the outcomes of its transactions, once they can be read, without a watch.
         """
-        hello = {
-            "protocol": WIRE_VERSION,
-            "log": name,
-            "log_id": log_id,
-            "partition": partition,
-            "token": token,
-            "session": session,
-            "home": home,
-            "quotas": True,
-            **program(),
-        }
+        greeting = hello(
+            token,
+            log=name,
+            log_id=log_id,
+            partition=partition,
+            session=session,
+            home=home,
+            quotas=True,
+        )
         self.partition = partition
         self._newest: tuple[Outcome, int] | None = None
         self.paused_until = 0.0
@@ -93,7 +90,7 @@ class LeaderConnection:
         self.pause_reason = ""
         self.quotas: dict[str, tuple[float, str]] = {}
         """By principal, until when the leader asked it to send nothing, and why."""
-        self._socket = LeaderSocket(log, partition, hello, self)
+        self._socket = LeaderSocket(log, partition, greeting, self)
         self.read_until = self._socket.read_until
         self.attended = self._socket.attended
         self._lock = threading.Lock()
