@@ -24,6 +24,7 @@ from consumers.commands import (
 )
 from consumers.commands.bench import bench
 from consumers.commands.bench_maintenance import bench_maintain, bench_rag, bench_soak
+from consumers.commands.examples import shown
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -71,9 +72,9 @@ for _group, _commands in (
     (_JOBS, (jobs.demo,)),
 ):
     for _command in _commands:
-        app.command(_command, group=_group, help_epilogue="")
+        app.command(_command, group=_group, help_epilogue=shown(_command.__name__))
 places.places.group = (_CARE,)
-places.places.help_epilogue = ""
+places.places.help_epilogue = shown("places")
 places.places.version_flags = ()
 app.command(places.places)
 for _long in (bench_maintain, bench_soak, bench_rag):

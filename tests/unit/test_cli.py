@@ -23,6 +23,7 @@ from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import ask, backups, options, output, properties, prove, undo
 from consumers.commands.app import app
+from consumers.commands.examples import EXAMPLES
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.places import another_log
@@ -59,6 +60,17 @@ def test_help_reads_as_expected(
     if request.config.getoption("--rewrite"):
         expected.write_text(shown, encoding="utf-8")
     assert shown == expected.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
+
+
+@pytest.mark.slow
+def test_each_command_shows_examples_that_are_its_own() -> None:
+    assert {name for name in app if not name.startswith("-")} - {"bench"} == set(EXAMPLES)
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            words = shlex.split(line)
+            assert words[:2] == ["commitlog", name]
+            app.parse_args(words[1:], exit_on_error=False, print_error=False)
+            assert len(f"  {line}") <= 80, line
 
 
 def test_there_is_no_help_of_a_command_that_is_gone() -> None:
