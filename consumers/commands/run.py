@@ -318,9 +318,12 @@ def server(
         health = Health(log, config.root, config.token, server=uuid4().hex)
         settings = replace(server_settings(config, health), drain_seconds=drain)
         processes = row_processes(config, template)
-        names = namespace_settings(config)
-        alone = {"is_alone": health.is_alone, "is_alone_now": health.is_alone_now}
-        names = replace(names, problem=health.problem, **alone)
+        names = replace(
+            namespace_settings(config),
+            is_alone=health.is_alone,
+            is_alone_now=health.is_alone_now,
+            problem=health.problem,
+        )
         large = LargeBodies(tells_clients_apart=settings.security.is_on)
         lance = routes(client, names, settings.security, settings.metrics, processes, large)
         ours = iceberg_routes(client, config, names, settings.security, large)

@@ -68,7 +68,7 @@ MISTAKES: list[tuple[Callable[[CommitLog], object], str]] = [
         r"'id' for a\$t cannot be int\. Give lists .* or a list of rows: \[\{…\}\]\.",
     ),
     (
-        lambda client: client.create_table("a$u", pa.table({"id": [1]})),  # type: ignore[arg-type]
+        lambda client: client.create_table("a$u", pa.table({"id": [1]})),
         r"needs a pyarrow\.Schema .*, not Table\. Pass .* pa\.table\(rows\)\.schema of rows",
     ),
     (lambda client: client.sql("SHOW TABLES"), r"of which there are none\. .* log\.tables\(\)"),

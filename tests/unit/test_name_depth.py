@@ -88,7 +88,8 @@ def test_what_has_a_longer_name_stays_and_can_be_used() -> None:
     more = append(2, "b.lance", table=(*deep, "t"))
     held = AlterProperties((*deep, "t"), upserts=(("commitlog.hold.x", "2"),))
     drops = DropTable((*deep, "t")), DropNamespace(path(1), cascade=True)
-    for number, operation in enumerate((alter, more, held, *drops)):
+    operations: tuple[Operation, ...] = (alter, more, held, *drops)
+    for number, operation in enumerate(operations):
         outcome = world.ask(str(number), operation)
         assert outcome.status == "committed", words.worded(outcome).message
     assert not world.machine.catalogue.namespaces

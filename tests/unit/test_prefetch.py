@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.core.decisions import Decision, Need, Observed
+from commitlog.core.decisions import Decision, FileWanted, Need, Observed, VectorWanted
 from commitlog.core.partition.machine import Machine
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import LanceCommit
@@ -39,7 +39,8 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[type[Decision | Need]]:
 
 def named(world: World, operation: LanceCommit) -> list[str]:
     submitted = world.submitted(Transaction("x", (operation,)))
-    return [wanted.path for wanted in world.machine.prefetch(submitted)]
+    wanted = world.machine.prefetch(submitted)
+    return [one.path for one in wanted if isinstance(one, FileWanted | VectorWanted)]
 
 
 def test_a_delete_of_a_fragment_that_nobody_changed_since_is_decided_once(

@@ -50,7 +50,7 @@ class ByName(dict[TableId, V]):
         del self[name]
         return value
 
-    def setdefault(self, name: TableId, value: V) -> V:  # type: ignore[override]
+    def setdefault(self, name: TableId, value: V) -> V:
         """Give a name a value unless it has one."""
         if name not in self:
             self[name] = value

@@ -341,9 +341,12 @@ class _Check:
         verdict, options = self._verdict, self._options
         shown = [one for one in files.versions.lives.values() if one.is_shown(names)]
         yield from files.finish(names)
-        iceberg = self._machine.iceberg.tables
-        if names is not None:
-            iceberg = {name: one for name, one in iceberg.items() if format_table_id(name) in names}
+        all_iceberg = self._machine.iceberg.tables
+        iceberg = {
+            name: one
+            for name, one in all_iceberg.items()
+            if names is None or format_table_id(name) in names
+        }
         yield from check_metadata(iceberg, options.open_store)
         if not options.contents:
             return
