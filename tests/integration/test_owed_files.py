@@ -394,8 +394,8 @@ def test_a_table_is_dropped_while_its_store_is_away_and_comes_back_with_it(
     monkeypatch.setattr(requests, "FILES_SECONDS", 0.1)
     with pytest.raises(Unavailable, match=r"version 2 of slow has no manifest after 0.1 s"):
         running.client.describe(("slow",), fresh=True, readable=True)
-    running.client.hold("held", "slow", timeout=5)
-    assert running.client.release("held", timeout=5) is not None
+    running.client.hold("held", "slow", timeout=WAIT_SECONDS)
+    assert running.client.release("held", timeout=WAIT_SECONDS) is not None
     assert running.client.drop_table("slow") is not None
     with pytest.raises(Unavailable, match=r"version 2 of slow has no .* not written yet.* undrop"):
         running.client.undrop("slow", timeout=0.1)

@@ -385,7 +385,7 @@ def test_without_any_keys_all_requests_together_wait_for_the_issuer_only_once(
 ) -> None:
     """The threads on which they would wait identify those with API keys as well."""
     asked, goes_on = slow_issuer
-    monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 0.5)
     monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 3600.0)
     checker = Tokens(Issuer(ISSUER, AUDIENCE, jwks_url="https://login.example.com/keys"))
     began = time.monotonic()
@@ -393,7 +393,7 @@ def test_without_any_keys_all_requests_together_wait_for_the_issuer_only_once(
         with pytest.raises(ServiceUnavailableError, match="being fetched"):
             checker.principal(token())
     assert asked.is_set()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 50  # each for itself would be 100
     monkeypatch.setattr(tokens_module, "WAIT_SECONDS", 60.0)
     goes_on.set()
     assert checker.principal(token()).name == "bob"
