@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,59 @@ def test_alterations_leave_what_a_dict_would_hold() -> None:
             values = {key: value for key, value in values.items() if key not in removals}
             values.update(upserts)
             assert properties == tuple(sorted(values.items()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adds", ["schemas", "specs"])
+def test_a_wide_iceberg_table_gets_many_schemas_or_specs(adds: str) -> None:
+    world = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
+    create = dump_json(create_updates(f"{ROOT}/t"))
+    world.ask("made", IcebergChange(("t",), '[{"type":"assert-create"}]', create))
+
+    def schema(named: str, columns: int) -> dict[str, object]:
+        fields = [
+            {"id": i + 1, "name": f"{named}{i}", "required": False, "type": "long"}
+            for i in range(columns)
+        ]
+        return {"action": "add-schema", "schema": {"type": "struct", "fields": fields}}
+
+    wide = [schema("wide", 4_000), {"action": "set-current-schema", "schema-id": -1}]
+    many = {
+        "schemas": [schema(f"s{number}_", 40) for number in range(400)],
+        "specs": [
+            {"action": "add-spec", "spec": {"fields": [part, {**part, "name": f"p{number}"}]}}
+            for number in range(400)
+            for part in [{"source-id": 1, "transform": f"bucket[{number + 1}]", "name": "p"}]
+        ],
+    }
+    change = IcebergChange(("t",), "[]", dump_json([*wide, *many[adds]]))
+    assert world.ask("many", change).status == "committed"
+    table = world.machine.iceberg.tables["t",]
+    assert (len(table.schemas), len(table.specs)) in ((402, 1), (2, 401))
+    if adds == "specs":
+        ids = [part["field-id"] for spec in table.specs for part in spec["fields"]]
+        assert ids == list(range(1000, 1800))
+        ids = ids_of_specs(world, [[9_999]], [1], [[2, 1]])
+        assert ids[-2:] == [[1800], [1002, 1801]], "what was removed gives no ids"
+
+
+def ids_of_specs(world: World, *changes: list[Any]) -> list[list[int]]:
+    """Add specs by their buckets, and remove others by their ids; return the ids of fields."""
+    updates = []
+    for change in changes:
+        if isinstance(change[0], int):
+            updates.append({"action": "remove-partition-specs", "spec-ids": change})
+            continue
+        [buckets] = change
+        fields = [
+            {"source-id": 1, "transform": f"bucket[{number}]", "name": f"again{number}"}
+            for number in buckets
+        ]
+        updates.append({"action": "add-spec", "spec": {"fields": fields}})
+    changed = IcebergChange(("t",), "[]", dump_json(updates))
+    assert world.ask("again", changed).status == "committed"
+    specs = world.machine.iceberg.tables["t",].specs
+    return [[part["field-id"] for part in spec["fields"]] for spec in specs]
 
 
 def test_ranges_are_compared_as_sets_of_versions() -> None:

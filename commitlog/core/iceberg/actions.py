@@ -42,4 +42,7 @@ def current_fields(draft: MetadataDraft) -> Fields:
     """Return the fields of the current schema."""
     if draft.table.current_schema_id not in draft.table.schemas:
         raise Invalid("iceberg_no_current_schema")
-    return stored_fields(draft.table.current_schema)
+    schema = draft.table.current_schema
+    if draft.fields_of is None or draft.fields_of[0] is not schema:
+        draft.fields_of = schema, stored_fields(schema)
+    return draft.fields_of[1]

@@ -68,7 +68,7 @@ def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
     table = draft.table
     spec_id = 0
     for known in table.specs:
-        if _shape(known["fields"]) == _shape(parts):
+        if len(known["fields"]) == len(parts) and all(map(_is_same, known["fields"], parts)):
             # What was added here before keeps its meaning for -1 only while something was added.
             draft.last_added_spec = None if draft.last_added_spec is None else int(known["spec-id"])
             return
@@ -88,6 +88,8 @@ def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
         specs=table.specs.add({"spec-id": spec_id, "fields": numbered}),
         last_partition_id=max([table.last_partition_id, *ids]),
     )
+    for part in numbered if draft.field_ids is not None else ():
+        draft.field_ids.setdefault(_source(part), part["field-id"])
     draft.last_added_spec = spec_id
 
 
@@ -95,17 +97,15 @@ def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
     if all("field-id" in part for part in parts):
         return parts
     table = draft.table
-    known: dict[tuple[int, str], int] = {}
-    if table.format_version > 1:
-        # The same source and transform are the same field in every spec.
-        for spec in table.specs:
-            for part in spec["fields"]:
-                known.setdefault(_source(part), part["field-id"])
+    known = _known_ids(draft) if table.format_version > 1 else {}
+    taken: set[tuple[int, str]] = set()
     is_first = table.format_version == 1
     following = FIRST_PARTITION_FIELD_ID - 1 if is_first else table.last_partition_id
     numbered: Parts = []
     for part in parts:
-        field_id = known.pop(_source(part), None)
+        source = _source(part)
+        field_id = None if source in taken else known.get(source)
+        taken.add(source)
         if field_id is None:
             following += 1
             field_id = following
@@ -113,8 +113,22 @@ def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
     return numbered
 
 
-def _shape(parts: Parts) -> list[tuple[Any, ...]]:
-    return [(p["source-id"], p["transform"].lower(), p["name"]) for p in parts]
+def _known_ids(draft: MetadataDraft) -> dict[tuple[int, str], int]:
+    """Return field ids: the same source and transform are the same field in every spec."""
+    if draft.field_ids is None:
+        draft.field_ids = {}
+        for spec in draft.table.specs:
+            for part in spec["fields"]:
+                draft.field_ids.setdefault(_source(part), part["field-id"])
+    return draft.field_ids
+
+
+def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (
+        one["name"] == other["name"]
+        and one["source-id"] == other["source-id"]
+        and bool(one["transform"].lower() == other["transform"].lower())
+    )
 
 
 def _source(part: dict[str, Any]) -> tuple[int, str]:
@@ -134,6 +148,7 @@ def _remove_specs(draft: MetadataDraft, spec_ids: list[int]) -> None:
         raise Invalid("iceberg_spec_is_default", spec=draft.table.default_spec_id)
     if spec_ids:
         draft.change(specs=draft.table.specs.remove(spec_ids))
+        draft.field_ids = None
 
 
 def _add_order(draft: MetadataDraft, parts: Parts) -> None:

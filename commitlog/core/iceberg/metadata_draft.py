@@ -46,6 +46,10 @@ class MetadataDraft:
     removed_snapshots: set[int] = field(default_factory=set)
     mains: list[int] = field(default_factory=list)
     """The snapshots that became current, in order."""
+    fields_of: tuple[Mapping[str, Any], Fields] | None = None
+    """The schema that was current when somebody asked last, with its fields."""
+    field_ids: dict[tuple[int, str], int] | None = None
+    """By source and transform, the ids of the specs' fields, once they were asked for."""
     has_uuid: bool = False
     properties: dict[str, str] | None = None
     """The properties, once they belong to this draft alone."""

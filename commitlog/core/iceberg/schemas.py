@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 from commitlog.core.iceberg.errors import Invalid
@@ -131,9 +132,13 @@ def check_format(fields: Fields, format_version: int) -> None:
 
 def same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return True if two schemas differ in nothing but their ids."""
-    return _canonical_struct(one) == _canonical_struct(other) and set(
-        one.get("identifier-field-ids") or ()
-    ) == set(other.get("identifier-field-ids") or ())
+    mine, others = one["fields"], other["fields"]
+    return (
+        len(mine) == len(others)
+        and all(map(eq, _canonical_fields(mine), _canonical_fields(others)))
+        and set(one.get("identifier-field-ids") or ())
+        == set(other.get("identifier-field-ids") or ())
+    )
 
 
 def primitive(name: str) -> str | None:
@@ -225,8 +230,8 @@ def _check_identifier(item: Node, fields: Fields) -> None:
             item.fail("iceberg_identifier_nested", name=field.name, above=above.name)
 
 
-def _canonical_struct(struct: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    return [
+def _canonical_fields(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    return (
         (
             field["id"],
             field["name"],
@@ -236,15 +241,15 @@ def _canonical_struct(struct: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             field.get("initial-default"),
             field.get("write-default"),
         )
-        for field in struct["fields"]
-    ]
+        for field in fields
+    )
 
 
 def _canonical(kind: Any) -> Any:
     if isinstance(kind, str):
         return primitive(kind)
     if kind["type"] == "struct":
-        return _canonical_struct(kind)
+        return list(_canonical_fields(kind["fields"]))
     if kind["type"] == "list":
         return ("list", kind["element-id"], kind["element-required"], _canonical(kind["element"]))
     return (
