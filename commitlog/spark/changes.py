@@ -92,7 +92,14 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
 
 def snapshot_parts(versions: TableVersions, version: int) -> list[VersionChanges]:
     """Return a version's rows as if they were inserted by it, one part per fragment."""
-    return _whole(versions, versions.read(version))
+    try:
+        return _whole(versions, versions.read(version))
+    except NoSuchVersion as error:
+        raise NoSuchVersion(
+            f"the rows of version {version} of {versions.info.name}, with which this query began,"
+            f" cannot be read to their end: {error}. Start with a new checkpoint, and larger"
+            " batches or a hold on the table, so that the version stays until all is read"
+        ) from error
 
 
 def _whole(versions: TableVersions, after: Version) -> list[VersionChanges]:

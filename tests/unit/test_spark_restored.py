@@ -163,3 +163,17 @@ def test_a_stream_that_waits_reads_no_manifest(made: Service) -> None:
         assert source.latestOffset() == at, "as Spark 4.1 asks"
         assert source.reportLatestOffset() == at
     assert not read.called
+
+
+def test_a_first_version_that_is_gone_before_all_of_it_was_read_says_what_to_do(
+    made: Service,
+) -> None:
+    """A limited stream may read its first rows for longer than their version stays."""
+    source = stream(made)
+    half = end_of(source, source.initialOffset(), ReadMaxRows(1))
+    made.client.append(T, rows(5))
+    made.client.expire_versions(T, retain_versions=1)
+    with pytest.raises(NoSuchVersion, match=r"rows of version 3 .*deleted.*new checkpoint.*hold"):
+        stream(made).latestOffset(half, ReadMaxRows(1))
+    with pytest.raises(NoSuchVersion, match=r"rows of version 3 .*deleted.*new checkpoint.*hold"):
+        told(stream(made), half, {**half, "version": 4, "part": 0, "snapshot": False})
