@@ -54,6 +54,7 @@ _REFUSED = {
     "TruncateTable": ("TRUNCATE TABLE", "Use `CommitLog.delete` with the predicate 'true'"),
     "TruncatePartition": ("partitions", "Use `CommitLog.delete`"),
     "ShowPartitions": ("partitions", "`CommitLog.open` lists the table's fragments"),
+    "CreateIndex": ("CREATE INDEX", "Use `CommitLog.create_index`"),
     "InsertIntoStatement": (
         "INSERT that replaces some rows",
         "Use `CommitLog.delete` and INSERT INTO, or `commitlog.spark.merge`; INSERT OVERWRITE"

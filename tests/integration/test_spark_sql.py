@@ -216,6 +216,7 @@ EXPLAINED_OF_TABLES = {
     "TRUNCATE TABLE {} PARTITION (id = 1)": "Use `CommitLog.delete`",
     "INSERT INTO {} REPLACE WHERE id = 1 VALUES (1, 'b')": "Use `CommitLog.delete` and INSERT",
     "INSERT OVERWRITE {} PARTITION (id = 1) VALUES ('b')": "replaces all rows",
+    "CREATE INDEX i ON {} (id)": "Use `CommitLog.create_index`",
     "OPTIMIZE {}": "Use `CommitLog.compact`",
     "vacuum {}": "Use `commitlog maintain`",
     "RESTORE TABLE {} TO VERSION AS OF 1": "Use `commitlog rollback`",
