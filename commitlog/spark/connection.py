@@ -24,6 +24,8 @@ Answer = TypeVar("Answer")
 
 _logs: dict[Connection, tuple[dict[str, str], Any]] = {}
 """Each log with the settings of the `kafkaFile` with which it was reached."""
+_locks: dict[Connection, threading.Lock] = {}
+"""One for each log: who waits for a log that is away holds up nobody who uses another."""
 _lock = threading.Lock()
 
 
@@ -37,6 +39,8 @@ def connect(connection: Connection) -> Any:
     never load a Kafka client.
     """
     with _lock:
+        own = _locks.setdefault(connection, threading.Lock())
+    with own:
         known, log = _logs.get(connection, (None, None))
         try:
             # The file is read here, in each process, so that no secret travels with a plan.
