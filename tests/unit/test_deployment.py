@@ -146,6 +146,7 @@ def test_units_are_valid_and_run_commands_that_exist(tmp_path: Path) -> None:
     assert re.findall(r"; ([^;]*) /opt/commitlog/bin/commitlog init\)", page) == [
         f"runuser -u {user}"
     ]
+    assert f"[objects,otel,server]=={__version__}'\nln -s commitlog-{__version__} /opt" in page
     settings = (DEPLOY / "systemd" / "environment").read_text()
     pairs = dict(line.split("=", 1) for line in settings.splitlines() if not line.startswith("#"))
     assert not unknown_variables(pairs)
