@@ -164,3 +164,23 @@ def test_what_is_full_is_seen_in_what_others_made_of_it(tmp_path: Path) -> None:
         with pytest.raises(type(other)) as same, naming_full_disk(str(tmp_path)):
             raise other
         assert same.value is other
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("ExpiredToken", "give this process keys that are valid"),
+        ("AccessDenied", "give this process keys that are valid"),
+        ("RequestTimeTooSkewed", "set this machine's clock right"),
+    ],
+)
+def test_a_store_that_refuses_keys_is_named(code: str, advice: str) -> None:
+    said = f"LanceError(IO): PUT x - 400 Bad Request: <Error><Code>{code}</Code></Error>, /x.rs:1"
+    with pytest.raises(StorageUnwritable) as caught, naming_full_storage("t", "s3://lake/t"):
+        raise OSError(said)
+    assert str(caught.value) == (
+        f"the store of s3://lake/t refused files of t ({code}). Nothing was committed by this call:"
+        f" {advice}, then make the same call again"
+    )
+    with pytest.raises(OSError, match="SlowDown"), naming_full_storage("t", "s3://lake/t"):
+        raise OSError(said.replace(code, "SlowDown"))

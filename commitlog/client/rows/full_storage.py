@@ -1,4 +1,4 @@
-"""Names the disk that was full, or couldn't be written, when a table's files were to be.
+"""Names the disk or store that was full, or refused to be written, when a table's files were to be.
 
 Lance reports it as an OSError with the line of its own source, some steps wrap that once more, and
 none says which disk it was. Files are written before anything is submitted: nothing is committed.
@@ -31,6 +31,12 @@ _SAID = {
 }
 """What the system says, also where Lance repeats it. "Permission denied" may be a row's value."""
 
+_REFUSED = re.compile(
+    "<Code>(AccessDenied|ExpiredToken|InvalidAccessKeyId|InvalidToken|RequestTimeTooSkewed|"
+    "SignatureDoesNotMatch)</Code>"
+)
+"""What S3 calls keys that it doesn't take, and a clock: in Lance's error, among its retries."""
+
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -54,6 +60,8 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
     except Exception as error:
         reason = 0 if isinstance(error, StorageUnwritable) else _reason(error)
         if not reason:
+            if refused := _REFUSED.search(str(error)):
+                raise _storage_refused(table, location, refused[1]) from error
             raise
         if reason in _FULL:
             raise storage_full(table, location) from error
@@ -63,6 +71,15 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
             f" was committed by this call: {disk.advice(OSError(reason, ''))}, then make the same"
             " call again"
         ) from error
+
+
+def _storage_refused(table: str, location: str, code: str) -> StorageUnwritable:
+    is_clock = code == "RequestTimeTooSkewed"
+    mend = "set this machine's clock right" if is_clock else "give this process keys that are valid"
+    return StorageUnwritable(
+        f"{disk_of(location)} refused files of {table} ({code}). Nothing was committed by this"
+        f" call: {mend}, then make the same call again"
+    )
 
 
 def storage_full(table: str, location: str) -> StorageFull:
