@@ -194,6 +194,8 @@ def test_a_token_from_a_clock_that_is_ahead_says_what_to_look_at(checker: Tokens
         UnauthenticatedError, match=r"compare this server's clock with that of http"
     ):
         checker.principal(token(iat=time.time() + 60))
+    with pytest.raises(UnauthenticatedError, match=r"a new one from http.*\. If .* this server's"):
+        checker.principal(token(exp=time.time() - 60))
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,11 @@ class Tokens:
             # A token's contents are private: only the kind of its fault is told.
             is_early = isinstance(error, jwt.ImmatureSignatureError)
             todo = "compare this server's clock with that of" if is_early else "get a new one from"
+            is_late = isinstance(error, jwt.ExpiredSignatureError)
+            more = ". If that is refused as well, compare this server's clock with its" * is_late
             raise UnauthenticatedError(
                 f"the bearer token is not valid ({type(error).__name__}); {todo} {issuer.issuer}"
+                f"{more}"
             ) from error
         name = claims.get(issuer.principal_claim)
         if not isinstance(name, str) or not name:
