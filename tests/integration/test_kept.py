@@ -33,7 +33,6 @@ GROWS = {
     "IdIndex._buckets": "ids of the horizon",
     "PackedIds._blocks": "ids of the horizon",
     "Checkpoints._saved": "one for 4,096 outcomes",
-    "Checkpoints._hints": "one for 4,096 outcomes",
     "OfKind.outcomes": "kinds of outcomes that were met, of tables that are counted",
     "Locations._places": "a location belongs to one incarnation for ever",
     "Locations._sorted": "a location belongs to one incarnation for ever",

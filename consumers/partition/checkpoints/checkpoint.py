@@ -45,8 +45,8 @@ from consumers.partition.checkpoints.checkpoint_heads import (
 )
 from consumers.partition.checkpoints.prepared_checkpoint import (
     NamedPiece,
-    PartEntry,
     PreparedCheckpoint,
+    SavedPart,
     encoded,
 )
 from consumers.partition.files.folders import SEAL, DiskFolder, Folder, break_seal, encode_sealed
@@ -139,8 +139,7 @@ class Checkpoints:
         self._forget()
 
     def _forget(self) -> None:
-        self._saved: dict[str, PartEntry] = {}
-        self._hints: dict[str, tuple[str, int]] = {}
+        self._saved: dict[str, SavedPart] = {}
         self._named: Mapping[Hashable, NamedPiece] = {}
         self._ahead: set[str] = set()
         """What was written ahead since the last one was saved."""
@@ -213,8 +212,9 @@ class Checkpoints:
         machine = Machine.from_parts(self._genesis, parts)
         if not only and machine.digest().hex() != head["state_digest"]:
             raise self._corrupt("the state's digest differs from the recorded one")
-        self._saved = {name: tuple(entry) for name, entry in head["parts"].items()}
-        self._hints = {name: tuple(entry) for name, entry in hints.items()}
+        for name, entry in head["parts"].items():
+            hint = tuple(hints[name]) if name in hints else None
+            self._saved[name] = SavedPart(tuple(entry), hint)
         self._ahead_to = machine.sequence
         return Checkpoint(
             machine=machine,
@@ -245,25 +245,22 @@ class Checkpoints:
             self._settled = machine.settled_parts(self._ahead_to, until)
             self._ahead_to = until
         files: dict[str, bytes] = {}
-        parts: dict[str, PartEntry] = {}
-        hints: dict[str, tuple[str, int]] = {}
+        parts: dict[str, SavedPart] = {}
         for looked_at, (name, part) in enumerate(self._settled, 1):
             if name not in self._ahead and not self._is_saved(name, part):
                 self._ahead.add(name)
-                parts[name], hint = encoded(part, files)
-                if hint is not None:
-                    hints[name] = hint
+                parts[name] = encoded(part, files)
             if looked_at >= AHEAD_PARTS or sum(map(len, files.values())) >= AHEAD_BYTES:
                 break
         else:
             self._settled = None
         if not parts:
             return None
-        return PreparedCheckpoint(term=self._term, parts=parts, hints=hints, files=files)
+        return PreparedCheckpoint(term=self._term, parts=parts, files=files)
 
     def _is_saved(self, name: str, part: Part) -> bool:
         saved = self._saved.get(name)
-        return saved is not None and part.is_as(saved[0], bytes.fromhex(saved[1]))
+        return saved is not None and part.is_as(saved.entry[0], bytes.fromhex(saved.entry[1]))
 
     def prepare(self, checkpoint: Checkpoint) -> PreparedCheckpoint:
         """Return what is to be written: what changed, and how it is all named."""
@@ -275,8 +272,7 @@ class Checkpoints:
             if named is None or named.changed_at != piece.changed_at or piece.key == MACHINE:
                 named = self._name(piece, files)
             pieces[piece.key] = named
-        parts = {name: entry for named in pieces.values() for name, entry in named.parts}
-        hints = {name: hint for named in pieces.values() for name, hint in named.hints}
+        parts = {name: part for named in pieces.values() for name, part in named.parts.items()}
         head = {
             "format": FORMATS[OWING if checkpoint.owed else HEAD],
             "identity": self._identity,
@@ -289,20 +285,15 @@ class Checkpoints:
         if checkpoint.owed:
             head["owed"] = [owed_to_json(one) for one in checkpoint.owed]
         return PreparedCheckpoint(
-            term=self._term, parts=parts, hints=hints, files=files, head=head, named=pieces
+            term=self._term, parts=parts, files=files, head=head, named=pieces
         )
 
     def _name(self, piece: Piece, files: dict[str, bytes]) -> NamedPiece:
         """Return how a head names a piece's parts; add the files that aren't there yet."""
-        named = NamedPiece(piece.changed_at, [], [])
+        named = NamedPiece(piece.changed_at, {})
         for name, part in piece.parts():
-            if name != MACHINE and self._is_saved(name, part):
-                entry, hint = self._saved[name], self._hints.get(name)
-            else:
-                entry, hint = encoded(part, files)
-            named.parts.append((name, entry))
-            if hint is not None:
-                named.hints.append((name, hint))
+            is_there = name != MACHINE and self._is_saved(name, part)
+            named.parts[name] = self._saved[name] if is_there else encoded(part, files)
         return named
 
     def write(self, prepared: PreparedCheckpoint) -> None:
@@ -313,8 +304,8 @@ class Checkpoints:
             self._folder.replace_all(prepared.files)
             if not prepared.head:
                 return
-            keep = {f"{entry[1]}.part" for entry in prepared.parts.values()}
-            keep.update(f"{prepared.parts[name][1]}.hint" for name in prepared.hints)
+            keep = {f"{part.entry[1]}.part" for part in prepared.parts.values()}
+            keep |= {f"{part.entry[1]}.hint" for part in prepared.parts.values() if part.hint}
             names = self._folder.names()
             if not keep.issubset(names):
                 # Somebody removed what was saved before: a head that names it would be damaged.
@@ -334,12 +325,9 @@ class Checkpoints:
         if prepared.term != self._term:
             return
         if prepared.head:
-            self._saved, self._hints, self._ahead = {}, {}, set()
+            self._saved, self._ahead = {}, set()
             self._named = prepared.named
-        for name in prepared.parts:
-            self._hints.pop(name, None)
         self._saved.update(prepared.parts)
-        self._hints.update(prepared.hints)
 
     def failed(self, error: OSError) -> None:
         """Note that what was prepared couldn't be written."""

@@ -11,16 +11,21 @@ from commitlog.core.log.parts import Part
 from commitlog.core.partition.snapshot import digest_of
 from consumers.partition.files.folders import encode_sealed
 
-PartEntry = tuple[int, str, int]
-"""A saved part: its counter, the SHA-256 that names its file, and its size in bytes."""
+
+class SavedPart(NamedTuple):
+    """How a head names a part."""
+
+    entry: tuple[int, str, int]
+    """Its counter, the SHA-256 that names its file, and its size in bytes."""
+    hint: tuple[str, int] | None
+    """The SHA-256 and the size of its hint's file, if it has one."""
 
 
 class NamedPiece(NamedTuple):
     """How a head names the parts of a piece, as of its change."""
 
     changed_at: int
-    parts: list[tuple[str, PartEntry]]
-    hints: list[tuple[str, tuple[str, int]]]
+    parts: dict[str, SavedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,7 @@ class PreparedCheckpoint:
     """A checkpoint, or a part ahead of it, as bytes that nothing changes any more."""
 
     term: int
-    parts: Mapping[str, PartEntry]
-    hints: Mapping[str, tuple[str, int]]
+    parts: Mapping[str, SavedPart]
     files: Mapping[str, bytes]
     """Those that are to be put."""
     head: Mapping[str, Any] = field(default_factory=dict)
@@ -44,17 +48,19 @@ class PreparedCheckpoint:
 
     def encoded_head(self) -> bytes:
         """Return the head; with thousands of tables it has megabytes."""
-        digests = {name: bytes.fromhex(digest) for name, (_, digest, _) in self.parts.items()}
-        named = {"parts": self.parts, "hints": self.hints}
+        parts = {name: part.entry for name, part in self.parts.items()}
+        hints = {name: part.hint for name, part in self.parts.items() if part.hint is not None}
+        digests = {name: bytes.fromhex(digest) for name, (_, digest, _) in parts.items()}
+        named = {"parts": parts, "hints": hints}
         return encode_sealed({**self.head, **named, "state_digest": digest_of(digests).hex()})
 
 
-def encoded(part: Part, files: dict[str, bytes]) -> tuple[PartEntry, tuple[str, int] | None]:
-    """Add a part's files; return how a head names the part, and its hint if it has one."""
+def encoded(part: Part, files: dict[str, bytes]) -> SavedPart:
+    """Add a part's files; return how a head names the part."""
     counter, data, digest, hint = part.saved()
     name = digest.hex()
     files[f"{name}.part"] = data
-    if hint is None:
-        return (counter, name, len(data)), None
-    files[f"{name}.hint"] = hint
-    return (counter, name, len(data)), (sha256_of(hint), len(hint))
+    if hint is not None:
+        files[f"{name}.hint"] = hint
+    named = None if hint is None else (sha256_of(hint), len(hint))
+    return SavedPart((counter, name, len(data)), named)
