@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from commitlog.client.leader.tickets import Ticket
+from commitlog.errors import OutcomeUnknown
+from commitlog.model.records import Outcome
 from tests.namespace_world import World
 
 lancedb: Any = pytest.importorskip("lancedb")
@@ -193,3 +196,24 @@ def test_an_index_may_be_made_before_there_are_rows_to_learn_it_from(
         ids.append(table.search(VECTOR).limit(3).to_arrow()["id"].to_pylist())
         found.append((before.num_indexed_rows, before.num_unindexed_rows, ids))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("way", ["append", "upsert"])
+def test_rows_of_which_it_is_not_known_whether_they_were_committed_come_once(
+    connections: tuple[Any, Any], name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a 500 the client sent them again as another request, without a word to its user."""
+    table, result = connections[0].create_table(name, rows(2)), Ticket.result
+    sent = rows(1).set_column(1, "a", pa.array(["y"]))
+    merge = table.merge_insert("a").when_not_matched_insert_all()
+    work = {"append": lambda: table.add(sent), "upsert": lambda: merge.execute(sent)}[way]
+
+    def lost(ticket: Ticket, *given: Any, **named: Any) -> Outcome:
+        outcome = result(ticket, *given, **named)
+        raise OutcomeUnknown("it has no answer", outcome.transaction_id)
+
+    monkeypatch.setattr(Ticket, "result", lost)
+    with pytest.raises(Exception, match="it has no answer"):
+        work()
+    monkeypatch.undo()
+    assert table.count_rows() == 3

@@ -54,6 +54,7 @@ async def _cancelled(path: str, method: str, pieces: list[bytes]) -> Told:
     [
         ("/v1/table/a$t/insert", "POST", [b"{"], 503, 17),
         ("/v1/table/a$t/insert", "POST", [b"{", b"}"], 500, 18),
+        ("/v1/table/a$t/insert/", "POST", [b"{", b"}"], 520, 18),
         ("/v1/table/a$t/exists", "GET", [b"{}"], 503, 17),
         ("/v1/transactions/commit", "POST", [b"{"], 503, "ServiceUnavailableException"),
         ("/v1/transactions/commit", "POST", [b"{}"], 500, "CommitStateUnknownException"),

@@ -26,6 +26,7 @@ from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.status import error_response
 from consumers.servers.namespace.time_travel import POSITION, as_of
+from consumers.servers.security.answers import unknown_status
 from consumers.servers.security.grants import Access
 
 _PANIC = "PanicException"
@@ -64,7 +65,10 @@ def failure(entry: Entry, call: Call, error: Exception) -> Response:
         error.args = (call.security.shown(call.principal, error),)
     if call.is_remote:
         error = error_out(entry.name, error, call.object_id or "")
-    return error_response(error, call.path)
+    response = error_response(error, call.path)
+    if response.status_code == 500:
+        response.status_code = unknown_status(call.path)
+    return response
 
 
 def _run(entry: Entry, service: Service, call: Call) -> Any:

@@ -38,6 +38,7 @@ _CODES = {
     404: ErrorCode.UNSUPPORTED,
     429: ErrorCode.THROTTLING,
     500: ErrorCode.INTERNAL,
+    520: ErrorCode.INTERNAL,
     503: ErrorCode.SERVICE_UNAVAILABLE,
 }
 
@@ -83,6 +84,16 @@ def refusal(
     return JSONResponse({"error": message, "code": code, "instance": path}, status, headers=headers)
 
 
+def unknown_status(path: str) -> int:
+    """Return by which status a client learns that a request may have been carried out.
+
+    LanceDB's remote client sends rows again after a 500, each time as another request (another
+    `x-request-id`), and so twice what was committed. A status that it doesn't know it tells its
+    user; to all others it is a 500 (RFC 9110, 15).
+    """
+    return 520 if path.endswith(("/insert/", "/merge_insert/")) else 500
+
+
 class OverLimit(BaseException):
     """A request exceeds a limit; no API takes this for a failure of its own."""
 
@@ -97,7 +108,7 @@ def at_the_end(scope: Scope, is_whole: bool) -> OverLimit:
     if not is_whole or scope["method"] in SAFE:
         return OverLimit(503, "the server ends; nothing was done, try again")
     return OverLimit(
-        500,
+        unknown_status(scope["path"]),
         "the server ended while it carried this out, so the result isn't known; repeat the request"
         " with its Idempotency-Key, or look at what it would change",
     )
