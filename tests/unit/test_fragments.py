@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from commitlog.core.manifest.encoded_fragments import EncodedFragments, changes
 from commitlog.core.manifest.feature_flags import FLAG_DELETION_FILES
 from commitlog.core.manifest.fragments import Fragments, joined
-from commitlog.core.manifest.wire import runs_of, split, varint
+from commitlog.core.manifest.wire import Splitter, split, varint
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from tests.unit.manifest_examples import fragment
@@ -104,13 +104,28 @@ def test_splitting_keeps_unknown_fields_and_the_bytes_of_values() -> None:
 def test_what_is_known_of_one_message_splits_another(
     ids: list[int], changed: list[tuple[int, int]], begin: int
 ) -> None:
-    runs = runs_of([encoded(i) for i in ids], 2)
+    splitter = Splitter(2)
+    for _ in range(2 + 70 // (len(ids) or 1)):  # then it knows runs
+        splitter.split(bytes(joined([encoded(i) for i in ids])))
     later = [encoded(i) for i in ids[begin:]]
     for position, deleted in changed:
         later.insert(position % (len(later) + 1), encoded(position, deleted))
     data = b"\x0a\x02\x12\x00" + bytes(joined(later)) + Manifest(version=7).SerializeToString()
-    assert split(data, 2, runs) == split(data, 2)
-    assert split(data, 2, runs)[1] == later
+    assert splitter.split(data) == split(data, 2)
+    assert split(data, 2)[1] == later
+
+
+def test_changes_here_and_there_leave_most_of_a_message_known() -> None:
+    values = [encoded(i) for i in range(1_000)]
+    splitter, before, fresh = Splitter(2), list[bytes](), 0
+    for changed in range(0, 1_000, 10):
+        values[changed] = encoded(changed, 7)
+        _, now = splitter.split(bytes(joined(values)))
+        assert now == values
+        known = set(map(id, before))
+        fresh += sum(id(one) not in known for one in now)
+        before = now
+    assert fresh < 100 * 1_000 / 3, "each of 100 messages had one new value of 1,000"
 
 
 def in_manifest(model: dict[int, bytes]) -> EncodedFragments:

@@ -25,6 +25,7 @@ from commitlog.client.rows.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.rows.key_predicates import comparison
 from commitlog.client.rows.row_groups import BaseScan, scan_base
 from commitlog.client.rows.rows import OFFSET_BITS, Prepared
+from commitlog.client.rows.rows.known_fragments import KnownFragments
 from commitlog.client.rows.rows_at import having, read_column, rows_at, scan_at
 from commitlog.client.rows.single_rows import single_value
 from commitlog.client.rows.version_files import ReadVersion, VersionFiles
@@ -183,7 +184,7 @@ class KnownKeys:
     def _make_room(self) -> None:
         """Forget the tables that were used longest ago."""
         with self._lock:
-            count = sum(one.count for one in self._tables.values())
+            count = sum([one.count for one in self._tables.values()])
             while count > self._rows_max or len(self._tables) > TABLES_MAX:
                 count -= self._tables.pop(next(iter(self._tables))).count
 
@@ -197,12 +198,11 @@ class _Keys:
         self._clear()
 
     def _clear(self) -> None:
-        self._there: dict[bytes, int] = {}
-        """The fragments of the version that was looked at last, with their ids."""
+        self._there = KnownFragments()
         self._fragment_rows = 0
         """How many rows take as much memory as these fragments."""
-        self._files: dict[int, tuple[bytes, int]] = {}
-        """What was read, and its rows, by fragment id: another file may hold new values."""
+        self._files: dict[int, bytes] = {}
+        """What was read, by fragment id: another file may hold new values."""
         self._changed: set[int] = set()
         """Fragments that were read again: what they held before is still remembered."""
         self._has_nulls = False
@@ -253,8 +253,8 @@ class _Keys:
         if self._newer:
             for position, one in enumerate(wanted.tolist()):
                 found += [(address, position) for address in self._newer.get(one, ())]
-        there = set(self._there.values())
-        living = sorted(one for one in found if one[0] >> OFFSET_BITS in there)
+        there = self._there.by_id
+        living = sorted([one for one in found if one[0] >> OFFSET_BITS in there])
         if exactly and self._changed and any(a >> OFFSET_BITS in self._changed for a, _ in living):
             return None
         return living if len(living) <= PLACES_MAX else None
@@ -280,35 +280,30 @@ class _Keys:
 
     def fragments_of(self, rows: Iterable[tuple[int, int]]) -> dict[int, bytes]:
         """Return the fragments of some rows of the version that was looked at last, encoded."""
-        wanted = {address >> OFFSET_BITS for address, _ in rows}
-        return {number: one for one, number in self._there.items() if number in wanted}
+        by_id = self._there.by_id
+        return {number: by_id[number] for number in {address >> OFFSET_BITS for address, _ in rows}}
 
     def _look(self, version: ReadVersion, key: _Column, rows_max: int) -> bool:
         """Read what a version has and the ones before didn't; False if that isn't possible."""
-        there: dict[bytes, int] = {}
+        changes = self._there.compared(version.fragments)
+        new, _, size, all_rows = changes
         unread: dict[int, DataFragment] = {}
         rows = 0
-        for encoded in version.fragments:
-            number = self._there.get(encoded)
-            if number is None:
-                fragment = DataFragment.FromString(encoded)
-                number = fragment.id
-                read = self._files.get(number)
-                if read is None or read[0] != _files_of(fragment):
-                    unread[number] = fragment
-                    rows += fragment.physical_rows
-            there[encoded] = number
-        fragment_rows = (FRAGMENT_BYTES * len(there) + sum(map(len, there))) // ROW_BYTES
+        for fragment in new.values():
+            if self._files.get(fragment.id) != _files_of(fragment):
+                unread[fragment.id] = fragment
+                rows += fragment.physical_rows
+        fragment_rows = (FRAGMENT_BYTES * len(version.fragments) + size) // ROW_BYTES
         if unread:
-            living = sum([self._files[one][1] for one in there.values() if one not in unread])
-            is_old = self._rows > 2 * (living + rows) + UNSORTED_MAX
+            is_old = self._rows > 2 * all_rows + UNSORTED_MAX
             is_full = self._rows + rows + fragment_rows > rows_max
             if self._files and (is_old or is_full):
                 self._clear()  # and begin again with what is there now
                 return self._look(version, key, rows_max)
             if is_full or not self._learn(version, key, unread):
                 return False
-        self._there, self._fragment_rows = there, fragment_rows
+        self._there.take(changes)
+        self._fragment_rows = fragment_rows
         return True
 
     def _learn(
@@ -351,7 +346,7 @@ class _Keys:
             self._newer_count += len(values)
         self._changed.update(number for number in unread if number in self._files)
         for number, fragment in unread.items():
-            self._files[number] = _files_of(fragment), fragment.physical_rows
+            self._files[number] = _files_of(fragment)
         return True
 
     def _sort_in(self, values: Numbers, addresses: Any) -> None:

@@ -23,7 +23,7 @@ from commitlog.core.manifest.feature_flags import (
     FLAG_STABLE_ROW_IDS,
     FLAG_TABLE_CONFIG,
 )
-from commitlog.core.manifest.wire import Runs, runs_of, split
+from commitlog.core.manifest.wire import Splitter
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import Manifest
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import lance
 
 _FRAGMENTS = Manifest.FRAGMENTS_FIELD_NUMBER
-_NEW_MAX = 128
-"""So many fragments come or go before what is known of the others is made anew."""
 _LOCATIONS_MAX = 8
 _PLAIN = FLAG_DELETION_FILES | FLAG_STABLE_ROW_IDS | FLAG_TABLE_CONFIG
 """What a version may need of its readers that changes nothing here."""
@@ -64,8 +62,8 @@ class VersionFiles:
     """Reads versions of tables, and takes apart only what the last one didn't have. Thread-safe."""
 
     def __init__(self) -> None:
-        self._runs: Newest[str, tuple[int, Runs]] = Newest(_LOCATIONS_MAX)
-        """What is known of the last manifests, by location, and of how many fragments."""
+        self._splitters: Newest[str, Splitter] = Newest(_LOCATIONS_MAX)
+        """What is known of the last manifests, by location."""
 
     def read(self, info: TableInfo, version: int) -> VersionFile | None:
         """Read a version that has the schema of `info`; None: leave it to Lance.
@@ -102,8 +100,7 @@ class VersionFiles:
         return ReadVersion(file.fragments, lambda: dataset)
 
     def _split(self, location: str, message: bytes) -> tuple[bytes, list[bytes]]:
-        count, runs = self._runs.get(location, (0, {}))
-        rest, fragments = split(message, _FRAGMENTS, runs)
-        if abs(len(fragments) - count) > _NEW_MAX:
-            self._runs[location] = len(fragments), runs_of(fragments, _FRAGMENTS)
-        return rest, fragments
+        splitter = self._splitters.get(location)
+        if splitter is None:
+            splitter = self._splitters[location] = Splitter(_FRAGMENTS)
+        return splitter.split(message)

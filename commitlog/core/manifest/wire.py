@@ -80,50 +80,71 @@ def field_at(data: bytes, position: int) -> bytes:
     return data[position : _end_of_value(data, value, key & 7)]
 
 
-def split(data: bytes, field_number: int, runs: Runs = _NO_RUNS) -> tuple[bytes, list[bytes]]:
+def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
     """Take a message's values of one repeated message field out of its bytes.
 
-    The first result is the message without that field; unknown fields stay where they are. What
-    `runs_of` knows of a similar message is compared with this one, and not taken apart again.
+    The first result is the message without that field; unknown fields stay where they are.
     """
-    wanted = field_number << 3 | _LENGTH_DELIMITED
-    rest: list[bytes] = []
-    values: list[bytes] = []
-    position = rest_start = 0
-    size = len(data)
-    while position < size:
-        start = position
-        key = data[position]
-        position += 1
-        if key > _ONE_BYTE_MAX:
-            key, position = read_varint(data, start)
-        if key == wanted:
-            rest.append(data[rest_start:start])
-            length, position = read_varint(data, position)
-            rest_start = position + length
-            value = data[position:rest_start]
-            run = runs.get(value)
-            if run is not None and data.startswith(run[0], start):
-                rest_start = start + len(run[0])
-                values += run[1]
-            else:
-                values.append(value)
-            position = rest_start
-        else:
-            # A short text, say, without the two calls that it would take.
-            kind, length = key & 7, data[position] if position < size else -1
-            if kind == _LENGTH_DELIMITED and 0 <= length <= _ONE_BYTE_MAX:
-                position += 1 + length
-            else:
-                position = _end_of_value(data, position, kind)
-        if position > size:
-            raise UnsupportedFormat("a protobuf message ends within a field")
-    rest.append(data[rest_start:])
-    return b"".join(rest), values
+    return Splitter(field_number).split(data)
 
 
-def runs_of(values: list[bytes], field_number: int) -> Runs:
-    """Return what spares `split` work on a message that has most of these values too."""
+class Splitter:
+    """Takes similar messages apart as `split` does, one after the other.
+
+    Runs of values that an earlier message had are compared with the next one as a whole. A value
+    that is another one now breaks its run: then all of the run is taken one by one.
+    """
+
+    def __init__(self, field_number: int) -> None:
+        """Know no message yet."""
+        self._field_number = field_number
+        self._known: tuple[Runs, int] = (_NO_RUNS, 0)
+        """Runs, and how many values were taken one by one since these were made."""
+
+    def split(self, data: bytes) -> tuple[bytes, list[bytes]]:
+        """Return the message without the field, and the field's values."""
+        runs, spent = self._known
+        wanted = self._field_number << 3 | _LENGTH_DELIMITED
+        rest: list[bytes] = []
+        values: list[bytes] = []
+        position = rest_start = 0
+        size = len(data)
+        while position < size:
+            start = position
+            key = data[position]
+            position += 1
+            if key > _ONE_BYTE_MAX:
+                key, position = read_varint(data, start)
+            if key == wanted:
+                rest.append(data[rest_start:start])
+                length, position = read_varint(data, position)
+                rest_start = position + length
+                value = data[position:rest_start]
+                run = runs.get(value)
+                if run is not None and data.startswith(run[0], start):
+                    rest_start = start + len(run[0])
+                    values += run[1]
+                else:
+                    values.append(value)
+                    spent += 1
+                position = rest_start
+            else:
+                # A short text, say, without the two calls that it would take.
+                kind, length = key & 7, data[position] if position < size else -1
+                if kind == _LENGTH_DELIMITED and 0 <= length <= _ONE_BYTE_MAX:
+                    position += 1 + length
+                else:
+                    position = _end_of_value(data, position, kind)
+            if position > size:
+                raise UnsupportedFormat("a protobuf message ends within a field")
+        rest.append(data[rest_start:])
+        if spent > len(values) + _RUN_VALUES:  # it has cost more than new runs do
+            runs, spent = _runs_of(values, self._field_number), 0
+        self._known = runs, spent
+        return b"".join(rest), values
+
+
+def _runs_of(values: list[bytes], field_number: int) -> Runs:
     key = varint(field_number << 3 | _LENGTH_DELIMITED)
     runs = {}
     for start in range(0, len(values), _RUN_VALUES):

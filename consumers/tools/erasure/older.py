@@ -18,7 +18,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
 )
 from commitlog.core.catalogue.version_deletion import without
-from commitlog.core.manifest.wire import Runs, runs_of, split
+from commitlog.core.manifest.wire import Splitter
 from commitlog.errors import InvalidTransaction, NoSuchVersion, UnsupportedFormat
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
@@ -26,10 +26,6 @@ from consumers.runtime.progress import OnProgress
 
 if TYPE_CHECKING:
     import lance
-
-
-_RUNS_AFTER = 128
-"""So many fragments come or go before the runs of a manifest are looked for again."""
 
 
 def version_with(client: CommitLog, info: TableInfo, where: str, on_progress: OnProgress) -> int:
@@ -68,7 +64,7 @@ class _Looking:
         self._client, self._info, self._where = client, info, where
         self._store = store_for(info.location)
         self._columns = _by_name(info.field_ids.values())
-        self._runs: tuple[int, Runs] = (0, {})
+        self._splitter = Splitter(Manifest.FRAGMENTS_FIELD_NUMBER)
         newest: Any = client.opened.newest(info)._ds
         self._last = self._version(newest.serialized_manifest())
         """What was looked at last."""
@@ -107,10 +103,7 @@ class _Looking:
         return None
 
     def _version(self, message: bytes) -> _Version:
-        rest, fragments = split(message, Manifest.FRAGMENTS_FIELD_NUMBER, self._runs[1])
-        if abs(len(fragments) - self._runs[0]) > _RUNS_AFTER:
-            made = runs_of(fragments, Manifest.FRAGMENTS_FIELD_NUMBER)
-            self._runs = len(fragments), made
+        rest, fragments = self._splitter.split(message)
         others = {
             (name, number)
             for name, number in _by_name(Manifest.FromString(rest).fields).items()
