@@ -46,8 +46,10 @@ CHECKED: list[Any] = [
     )
 ]
 NO_FAILURE: Any = CHECKS.get_one("not_a_server_error")
-SECONDS = float(os.environ.get("COMMITLOG_FUZZ_SECONDS", "20"))
+SECONDS = float(os.environ.get("COMMITLOG_FUZZ_SECONDS", "0"))
 """How long the whole document is asked about; five minutes by `make soak`."""
+ROUNDS = 40
+"""After so many kinds of questions it ends otherwise: a busy machine asks what an idle one does."""
 ASKED_AT_ONCE = 4
 """Questions are dear to make, ever more so the more of one kind are made in a row."""
 BESIDE = (("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"))
@@ -148,8 +150,10 @@ def test_whatever_is_asked_for_minutes_no_answer_is_a_server_s_failure(world: Wo
     paths = {one.path for one in operations}
     assert {"/v1/namespaces", "/v1/table/{id}/query", "/v1/log/transactions"} <= paths
     until = time.monotonic() + SECONDS
+    rounds = 0
     left: list[tuple[Any, GenerationMode]] = []
-    while time.monotonic() < until:
+    while time.monotonic() < until or (not SECONDS and rounds < ROUNDS):
+        rounds += 1
         if not left:
             # Each in both ways before one comes again: few are enough to reach all of them.
             left = list(itertools.product(operations, GenerationMode))
