@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from commitlog.client.rows.rows.known_fragments import KnownFragments
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.client.rows.known_fragments import KnownFragments
 from commitlog.lancepb.table_pb2 import DataFragment
 
 VERSIONS = st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 3), max_size=6), max_size=6)

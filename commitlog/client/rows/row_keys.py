@@ -23,9 +23,9 @@ from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.rows.key_predicates import comparison
+from commitlog.client.rows.known_fragments import KnownFragments
 from commitlog.client.rows.row_groups import BaseScan, scan_base
 from commitlog.client.rows.rows import OFFSET_BITS, Prepared
-from commitlog.client.rows.rows.known_fragments import KnownFragments
 from commitlog.client.rows.rows_at import having, read_column, rows_at, scan_at
 from commitlog.client.rows.single_rows import single_value
 from commitlog.client.rows.version_files import ReadVersion, VersionFiles

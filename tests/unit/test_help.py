@@ -1,0 +1,63 @@
+"""What do people see who ask a command for help?"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from consumers import cli
+from consumers.commands.app import app
+from consumers.commands.examples import EXAMPLES
+from consumers.commands.exit_codes import ExitCode
+
+HELP = Path(__file__).parents[1] / "golden" / "help"
+COMMANDS = sorted(
+    [name for name in app if not name.startswith("-")]
+    + ["bench against", "bench all", "bench commit", "bench conflicts", "bench growth"]
+    + ["bench iceberg", "bench index", "bench maintain", "bench merge"]
+    + ["bench rag", "bench replay", "bench report", "bench rows"]
+    + ["bench soak", "bench spark"]
+)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.chdir(tmp_path)
+    app.console = Console()  # each command keeps its own, as wide as when another test made it
+    yield
+    app.console = None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_reads_as_expected(
+    command: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    assert cli.main([*command.split(), "--help"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    expected = HELP / f"{command.replace(' ', '-') or 'commitlog'}.txt"
+    if request.config.getoption("--rewrite"):
+        expected.write_text(shown, encoding="utf-8")
+    assert shown == expected.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
+
+
+@pytest.mark.slow
+def test_each_command_shows_examples_that_are_its_own() -> None:
+    assert {name for name in app if not name.startswith("-")} - {"bench"} == set(EXAMPLES)
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            words = shlex.split(line)
+            assert words[:2] == ["commitlog", name]
+            app.parse_args(words[1:], exit_on_error=False, print_error=False)
+            assert len(f"  {line}") <= 80, line
+
+
+def test_there_is_no_help_of_a_command_that_is_gone() -> None:
+    assert {path.stem for path in HELP.iterdir()} == {
+        "commitlog",
+        *(command.replace(" ", "-") for command in COMMANDS),
+    }
