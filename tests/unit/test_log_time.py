@@ -12,6 +12,9 @@ from commitlog.model.limits import (
     BOUNDED_CLOCK_SINCE,
     CLOCK_STEP_MS,
     CONFIRMED_CLOCK_SINCE,
+    INT64_MAX,
+    PROTOCOL_SUPPORTED,
+    TIME_MS_MAX,
     Rules,
 )
 from commitlog.model.records import Outcome, ProtocolVersion
@@ -244,3 +247,17 @@ def test_days_of_one_hour_leave_no_debt(confirmed: World, claims: bool) -> None:
             ask(confirmed, f"{day}-{number}", submitted_at_ms=confirmed.now_ms * claims)
         confirmed.now_ms += DAY_MS - HOUR_MS // 2
     assert ids_kept(confirmed) <= 9 * 30
+
+
+@pytest.mark.parametrize("protocol", range(1, PROTOCOL_SUPPORTED + 1))
+@pytest.mark.parametrize("id_of", ["{}", "ffffffff-ffff-7fff-8fff-ffffffffff{}"])
+def test_no_writers_claim_makes_a_time_that_manifests_cannot_hold(
+    protocol: int, id_of: str
+) -> None:
+    """They have nanoseconds in 64 bits, so until 2554: only a broker's clock could go beyond."""
+    world = a_world(protocol)
+    for number, claim in enumerate((INT64_MAX, 2**48 - 1, TIME_MS_MAX, 0)):
+        ask(world, id_of.format(10 + number), submitted_at_ms=claim)
+    assert world.machine.time_ms <= world.now_ms
+    assert world.replayed().digest() == world.machine.digest()
+    assert replayed_from_parts(world.machine).digest() == world.machine.digest()
