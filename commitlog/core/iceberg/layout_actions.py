@@ -88,8 +88,9 @@ def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
         specs=table.specs.add({"spec-id": spec_id, "fields": numbered}),
         last_partition_id=max([table.last_partition_id, *ids]),
     )
-    for part in numbered if draft.field_ids is not None else ():
-        draft.field_ids.setdefault(_source(part), part["field-id"])
+    if draft.field_ids is not None:
+        for part in numbered:
+            draft.field_ids.setdefault(_source(part), part["field-id"])
     draft.last_added_spec = spec_id
 
 
