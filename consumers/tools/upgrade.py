@@ -84,7 +84,7 @@ def _kept(root: Path, partitions: int) -> Iterator[Check]:
 
 def _checkpoint(path: Path) -> Check | str:
     if not path.is_file():
-        return "none: a committer reads the log from its beginning"
+        return f"none in {path.parent}: a committer of this root reads the log from its beginning"
     try:
         has = json.loads(path.read_bytes())["format"]
     except (ValueError, LookupError, TypeError):
