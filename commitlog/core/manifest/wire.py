@@ -116,8 +116,14 @@ class Splitter:
             if key > _ONE_BYTE_MAX:
                 key, position = read_varint(data, start)
             if key == wanted:
-                rest.append(data[rest_start:start])
-                length, position = read_varint(data, position)
+                if start > rest_start:
+                    rest.append(data[rest_start:start])
+                # Most values are short, and their lengths need no call.
+                length = data[position] if position < size else _ONE_BYTE_MAX + 1
+                if length <= _ONE_BYTE_MAX:
+                    position += 1
+                else:
+                    length, position = read_varint(data, position)
                 rest_start = position + length
                 value = data[position:rest_start]
                 run = runs.get(value)
