@@ -206,7 +206,7 @@ def test_rows_of_which_it_is_not_known_whether_they_were_committed_come_once(
     table, result = connections[0].create_table(name, rows(2)), Ticket.result
     sent = rows(1).set_column(1, "a", pa.array(["y"]))
     merge = table.merge_insert("a").when_not_matched_insert_all()
-    work = {"append": lambda: table.add(sent), "upsert": lambda: merge.execute(sent)}[way]
+    work: Any = {"append": lambda: table.add(sent), "upsert": lambda: merge.execute(sent)}[way]
 
     def lost(ticket: Ticket, *given: Any, **named: Any) -> Outcome:
         outcome = result(ticket, *given, **named)

@@ -148,7 +148,7 @@ def test_a_wide_iceberg_table_gets_many_schemas_or_specs(adds: str) -> None:
         return {"action": "add-schema", "schema": {"type": "struct", "fields": fields}}
 
     wide = [schema("wide", 4_000), {"action": "set-current-schema", "schema-id": -1}]
-    many = {
+    many: dict[str, Any] = {
         "schemas": [schema(f"s{number}_", 20) for number in range(300)],
         "specs": [
             {"action": "add-spec", "spec": {"fields": [part, {**part, "name": f"p{number}"}]}}
