@@ -196,9 +196,12 @@ class LeaderConnection:
         except BaseException:
             self._forget_request(number)
             raise
-        return partial(self._answer, number, entry, method, timeout)
+        # A leader waits for files longer than some callers do.
+        check = "run `commitlog doctor`: the table's store may be slow or away"
+        check = check if params.get("readable") else "check that `commitlog committer` is running"
+        return partial(self._answer, number, entry, method, timeout, check)
 
-    def _answer(self, number: int, entry: _Request, method: str, timeout: float) -> Any:
+    def _answer(self, number: int, entry: _Request, method: str, timeout: float, check: str) -> Any:
         deadline = time.monotonic() + timeout
         is_known: Any = entry.answers.qsize
         try:
@@ -211,8 +214,7 @@ class LeaderConnection:
         except queue.Empty:
             raise Unavailable(
                 f"the leader of partition {self.partition} did not answer `{method}` within "
-                f"{timeout:.3g} s{self._why()}; make the same call again, or check that `commitlog "
-                "committer` is running"
+                f"{timeout:.3g} s{self._why()}; make the same call again, or {check}"
             ) from None
         finally:
             self._forget_request(number)
