@@ -83,6 +83,12 @@ def check_columns(
             raise _bad(table, field.name, "may not be null and is always null", "Give it values")
         if not found.equals(field.type):
             _check_type(found, field, table)
+            if _is_hollow(found, field.type):
+                raise _bad(
+                    table, field.name,
+                    f"is {field.type} and cannot hold {found}: a struct in it has no fields",
+                    "Name at least one field of it, or leave it out",
+                )  # fmt: skip
 
 
 def _check_type(given: pa.DataType, field: pa.Field, table: str) -> None:
@@ -157,6 +163,14 @@ def conform_column(
             advice="Correct the value or convert the column first",
         ) from None
     return aligned(converted)
+
+
+def _is_hollow(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True if nothing would be left of a struct by `present`: no file has such a column."""
+    if not (types.is_struct(given) and types.is_struct(wanted)) or not wanted.num_fields:
+        return False
+    inner = (_is_hollow(field.type, wanted.field(field.name).type) for field in given)
+    return not given.num_fields or any(inner)
 
 
 def _narrowed(field: pa.Field, given: pa.Field) -> pa.Field:

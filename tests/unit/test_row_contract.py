@@ -270,6 +270,17 @@ def test_columns_are_matched_by_name(given: pa.Schema, says: str) -> None:
         check_columns(given, table, "a$t")
 
 
+def test_a_struct_without_fields_is_no_value_of_one_with_fields() -> None:
+    """The log refused the file, and said that the table's columns had changed meanwhile."""
+    empty, one = pa.struct([]), pa.struct([("x", I32)])
+    for given, wanted in ((empty, one), (pa.struct([("p", empty)]), pa.struct([("p", one)]))):
+        with pytest.raises(InvalidTransaction, match="'a' of a.t .*: a struct in it has no fields"):
+            check_columns(pa.schema([("a", given)]), pa.schema([("a", wanted)]), "a$t")
+    # In a list, all of the item's fields are written, so they are null.
+    for given, wanted in ((empty, empty), (pa.list_(empty), pa.list_(one))):
+        check_columns(pa.schema([("a", given)]), pa.schema([("a", wanted)]), "a$t")
+
+
 @pytest.mark.parametrize("shape", ["plain", "list", "struct"])
 def test_wide_values_are_moved_to_where_lance_may_read_them(tmp_path: Path, shape: str) -> None:
     whole = pa.array([Decimal("1.00"), None, Decimal("-2.00")], pa.decimal128(10, 2))
