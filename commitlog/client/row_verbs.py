@@ -38,6 +38,10 @@ class WritesRows(Host):
 
         A refusal is returned, not raised; end the call with `.raise_for_conflict()` to raise it.
 
+        ```python
+        log.append("shop$orders", {"id": [1, 2], "amount": [9.5, 3.0]}).raise_for_conflict()
+        ```
+
         `append`, `delete`, `update` and `merge_insert` take these options: `timeout` (60 seconds),
         `attempts_max` (50), `wait` ("readable", or "committed"), `by_log` (True; False never writes
         rows into the log), `transaction_id`, `application`, `properties`, `expects`, and
@@ -65,6 +69,10 @@ class WritesRows(Host):
 
         If `said` is given, the log and the table's files record it in place of the predicate, which
         may contain values that must not be readable there.
+
+        ```python
+        log.delete("shop$orders", "id = 1")
+        ```
         """
         return self._execution(table_id, options).delete(predicate, said)
 
@@ -80,6 +88,10 @@ class WritesRows(Host):
         A string value is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
         anything else is the value itself. A refusal is returned, not raised, as by `append`,
         which has the same options.
+
+        ```python
+        log.update("shop$orders", {"amount": "amount * 2", "id": 7}, "id = 2")
+        ```
         """
         return self._execution(table_id, options).update(values, where)
 
@@ -94,6 +106,10 @@ class WritesRows(Host):
 
         `on` names the columns of the key, the table's own key if it is left out. Columns that
         `data` lacks keep their values, and are null in new rows.
+
+        ```python
+        log.merge_insert("shop$orders", [{"id": 7, "amount": 1.0}], on="id")
+        ```
 
         A refusal is returned, not raised, as by `append`. The options are those of `append` and, as
         in pylance, `when_matched_update_all`, `when_matched_update_all_filt`,
@@ -117,6 +133,10 @@ class WritesRows(Host):
         position: When = None,
     ) -> pa.Table:
         """Read rows; with `fresh` also those that are accepted but not applied yet.
+
+        ```python
+        log.scan("shop$orders", "amount < 5", columns=["id"]).to_pylist()
+        ```
 
         To repeat a fresh read, pass the `position` of a fresh view, or any other position in a form
         that `CommitLog.position` takes.

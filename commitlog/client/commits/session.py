@@ -33,7 +33,14 @@ from commitlog.model.table import parse_table_id
 
 @checks_arguments
 class TransactionBuilder:
-    """The value of `with CommitLog.transact()`: add operations, then leave the block."""
+    """The value of `with CommitLog.transact()`: add operations, then leave the block.
+
+    ```python
+    with log.transact() as t:
+        t.append("shop$orders", {"id": [4], "amount": [4.0]})
+        t.update("shop$orders", {"amount": 0.0}, "id = 7")
+    ```
+    """
 
     def __init__(
         self,
@@ -58,7 +65,9 @@ class TransactionBuilder:
         self._payloads: tuple[bytes, ...] = ()
         self._written: list[tuple[TableInfo, Prepared]] = []
         self.ticket: Ticket | None = None
+        """Of the transaction, once the block has ended."""
         self.outcome: Outcome | None = None
+        """What the transaction ended as; None before the end, and of a block that added nothing."""
         self._is_over = False
 
     def expect(self, expectation: Expect) -> None:

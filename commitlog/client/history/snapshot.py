@@ -222,6 +222,11 @@ class Reads(AsksSql, NamesPositions, KnowsHabits):
         ends when it is closed, or after `idle_seconds` without an event, counted once it has caught
         up with the log.
 
+        ```python
+        for event in log.subscribe("shop$*", "beginning", idle_seconds=1):
+            print(event.sequence, event.versions, event.token)
+        ```
+
         Raises NoSuchTable for a table or namespace that doesn't exist, unless `missing_ok` (because
         it will be created, or was dropped) or the position is a token.
         """
@@ -246,6 +251,11 @@ class Reads(AsksSql, NamesPositions, KnowsHabits):
 
         The client computes it from the log, the first time from its beginning, later from where it
         last stopped. With the path of an `index.duckdb` as `index`, it is available immediately.
+
+        ```python
+        then = log.snapshot("2026-01-31T12:00:00Z")  # or a sequence, or a tag of the log
+        then.open("shop$orders").to_table()
+        ```
         """
         runtime = self.runtime()
         deadline = time.monotonic() + timeout

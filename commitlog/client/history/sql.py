@@ -108,7 +108,12 @@ class AsksSql(Host):
         *,
         index: str | os.PathLike[str] | None = None,
     ) -> pa.Table:
-        """Query tables at any version and, with an index's path, their history: see `run_sql`."""
+        """Query tables at any version and, with an index's path, their history: see `run_sql`.
+
+        ```python
+        log.sql("SELECT sum(amount) FROM shop$orders AT (VERSION => 2) WHERE id < ?", [5])
+        ```
+        """
         self.runtime()  # which a closed client refuses
         return run_sql(query, self.open, index=index, parameters=parameters)
 
