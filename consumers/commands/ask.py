@@ -253,6 +253,7 @@ def log(
         position = records[-1].offset + 1 if records else 0
         with closing(connected.read_outcomes(partition, position)) as reader:
             while True:
+                output.check_reader()
                 for record in reader.poll(timeout_seconds=FOLLOW_POLL_SECONDS):
                     _print_line(_record_row(record), as_json)
 

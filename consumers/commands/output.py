@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -68,6 +70,21 @@ class Column:
     def of(self, row: Row) -> object:
         """Return what it shows of a row."""
         return self.show(row) if callable(self.show) else row[self.show or self.title]
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError if nobody reads what is printed any more, as after `| head -1`.
+
+    A command that waits for news would otherwise learn it at the next line, which may never come.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # it is in memory
+        return
+    reader = select.poll()
+    reader.register(descriptor, 0)
+    if any(seen & (select.POLLERR | select.POLLHUP) for _, seen in reader.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def print_json(value: object) -> None:

@@ -1,5 +1,6 @@
 """What comes of a command whose output is cut off, closed, full or of a narrow alphabet?"""
 
+import io
 import json
 import os
 import socket
@@ -193,3 +194,18 @@ def test_a_log_begins_with_its_rules_and_times_say_that_they_are_utc(
     assert "time, UTC" in heading
     assert all("rules of the log" in line for line in lines)
     assert "1970-01-01 00:00:00.000Z" in lines[1]
+
+
+def test_who_waits_for_news_notices_that_nobody_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `commitlog log --follow | head -1`, after whose line nothing may happen for hours."""
+    read, write = os.pipe()
+    with open(write, "w") as printed:
+        monkeypatch.setattr(sys, "stdout", printed)
+        output.check_reader()
+        os.close(read)
+        with pytest.raises(BrokenPipeError):
+            output.check_reader()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    output.check_reader()
