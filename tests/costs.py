@@ -4,6 +4,8 @@
     python -m tests.costs costs.jsonl
 
 Durations say little on a machine that others use too; seconds of CPU are nearly the same each day.
+A process is counted by its parent: what outlives that, as the JVM of a killed Spark driver may, is
+missing. A phase may be below zero, and the next above, where it may not read /proc meanwhile.
 """
 
 from __future__ import annotations
