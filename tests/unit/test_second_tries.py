@@ -83,11 +83,11 @@ def test_a_run_that_needs_too_many_fails(pytester: pytest.Pytester) -> None:
 def test_another_try_and_the_end_of_one_that_failed_have_timeouts(
     pytester: pytest.Pytester, teardown: bool
 ) -> None:
-    text = HANGS_AT.format(teardown=teardown, later=True, seconds=20)
+    text = HANGS_AT.format(teardown=teardown, later=True, seconds=600)
     done = run_text(pytester, text, "--reruns", "1", "--timeout", "1")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(["*Timeout (>1.0s)*"])
-    assert done.duration < 15
+    assert done.duration < 300
 
 
 def test_a_try_that_waited_for_long_takes_another_one_with_it(pytester: pytest.Pytester) -> None:
@@ -106,7 +106,7 @@ import time
 
 def test_it():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    time.sleep(60)
+    time.sleep(600)
 
 def test_another():
     pass
@@ -118,4 +118,4 @@ def test_a_worker_that_hears_no_signal_is_ended(pytester: pytest.Pytester) -> No
     done = run_text(pytester, DEAF, "-n", "1", "--timeout", "2")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(["*worker 'gw0' crashed while running*::test_it*", "*1 passed*"])
-    assert done.duration < 40
+    assert done.duration < 300
