@@ -378,7 +378,7 @@ def test_a_muted_leader_does_not_hold_a_caller_beyond_its_deadline(
         with pytest.raises(Unavailable, match="did not answer.*`commitlog committer` is running"):
             client.table("a$t")
         with pytest.raises(Unavailable, match="did not answer.*store may be slow or away"):
-            client.describe("a$t", fresh=True, readable=True)
+            client.describe(("a", "t"), fresh=True, readable=True)
     assert time.monotonic() - started < 20  # the default is 30
 
 
