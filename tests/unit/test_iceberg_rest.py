@@ -15,10 +15,13 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from lance_namespace.errors import PermissionDeniedError
+from lance_namespace import CreateNamespaceRequest
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 from starlette.requests import Request
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
+from commitlog.model.limits import NAME_PARTS_MAX
+from commitlog.model.operations import CreateNamespace
 from consumers.servers import name_pages
 from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
@@ -575,3 +578,15 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_failure_of_ours(
     assert left.wait(60)
     assert server.ask("GET", "/v1/namespaces").status == 200
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+def test_a_namespace_of_too_many_levels_is_refused_in_the_clients_words(
+    server: IcebergServer, world: World
+) -> None:
+    levels = ["n"] * (NAME_PARTS_MAX + 1)
+    world.log.submit(None, CreateNamespace(tuple(levels[:-1]))).result().raise_for_conflict()
+    reply = server.ask("POST", "/v1/namespaces", {"namespace": levels})
+    said = f"has {len(levels)} parts; a new name has {NAME_PARTS_MAX} at most"
+    assert (reply.status, said in reply.error["message"]) == (400, True), reply
+    with pytest.raises(InvalidInputError, match=said):
+        world.namespace.create_namespace(CreateNamespaceRequest(id=levels))
