@@ -97,7 +97,7 @@ def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
 ) -> None:
     with golden("protocol-3", tmp_path / "root") as opened:
         # Programs of before said nothing of themselves.
-        monkeypatch.setattr("commitlog.client.leader.connection.program", dict)
+        monkeypatch.setattr("commitlog.wire.program", dict)
         opened.start()
         assert opened.client.tables()
         head = opened.root / "checkpoints" / "0" / HEAD
