@@ -21,15 +21,12 @@ GENERATED = "commitlog/lancepb/"
 # A module imports its own layer or a lower one; the first prefix that fits counts.
 LAYERS = (
     ("commitlog.errors", 0),
-    ("commitlog.java", 1),
-    ("commitlog.model", 1),
-    ("commitlog.words", 1),
-    ("commitlog.lancepb", 1),
+    *((f"commitlog.{part}", 1) for part in ("java", "lancepb", "model", "newest", "words")),
     ("commitlog.core", 2),
     *((f"commitlog.{part}", 3) for part in ("messages", "wire", "protocol", "ports")),
     *(("commitlog.codecs.lanes", 1), ("commitlog.codecs._native", 1), ("commitlog.codecs", 3)),
     ("commitlog.adapters", 4),
-    *(("commitlog.client.leader", 5), ("commitlog.client.rows", 6)),
+    *(("commitlog.client.leader", 5), ("commitlog.client.rows.rows", 6)),
     *(("commitlog.client.accepted", 7), ("commitlog.client.commits", 8)),
     *(("commitlog.client.history", 9), ("commitlog.client", 10)),
     ("commitlog.spark", 11),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.commits import catalogue
+from commitlog.client.commits.caller import NOBODY, caller
 from commitlog.client.commits.names import check_names, checked_principal, pairs
 from commitlog.client.commits.properties import ChangesNames
 from commitlog.client.history.positions import When
@@ -19,7 +20,6 @@ from commitlog.client.history.roots import BindsPlaces
 from commitlog.client.history.snapshot import Reads
 from commitlog.client.history.undoing import UndoesChanges
 from commitlog.client.leader import arguments
-from commitlog.client.leader.caller import NOBODY, caller
 from commitlog.client.leader.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.leader.runtime import Runtime, RuntimeSettings
 from commitlog.client.leader.tables import TableInfo, Tables

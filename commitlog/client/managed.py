@@ -15,8 +15,8 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
+from commitlog.client.commits.caller import Caller, acting_for, caller
 from commitlog.client.leader.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
-from commitlog.client.leader.caller import Caller, acting_for, caller
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.client.commits.caller import caller
 from commitlog.client.leader.arguments import has_columns, refused
-from commitlog.client.leader.caller import caller
 from commitlog.client.leader.tickets import seconds_until
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.host import Host, TableName

@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 from commitlog.adapters.reading import end_of
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.repeats import Repeat, repeat_of
 from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import InvalidRequest
 from commitlog.model.records import Answered, Outcome
+from commitlog.newest import Newest
 from commitlog.ports import Reader
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect

@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from commitlog.client.rows.temporary_folders import TemporaryFolder, new_folder
+from commitlog.adapters.temporary_folders import TemporaryFolder, new_folder
 from commitlog.errors import Unavailable
 from commitlog.java import ENVIRONMENT, Java, find_java
 

@@ -20,7 +20,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from commitlog.client.leader.newest import Newest
+from commitlog.newest import Newest
 from consumers.partition.mailbox import Displaced, Reply
 
 WORKERS = 16

@@ -19,7 +19,6 @@ from commitlog.adapters.disk import expect_there
 from commitlog.adapters.places import bound, stays
 from commitlog.adapters.recordings import RECORDINGS
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -43,6 +42,7 @@ from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
+from commitlog.newest import Newest
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.manifest_lists import ManifestLists
 from consumers.partition.obstacles import Obstacle, put

@@ -15,8 +15,8 @@ import tests.service
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import AppendCall, Fate
+from commitlog.client.commits.caller import Caller, acting_for
 from commitlog.client.leader import runtime
-from commitlog.client.leader.caller import Caller, acting_for
 from commitlog.errors import Overloaded
 from commitlog.protocol import outcomes_topic
 from consumers.partition import leader_checks

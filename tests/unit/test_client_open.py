@@ -27,8 +27,8 @@ from commitlog import (
 from commitlog.adapters.lance_namespace import GivenNamespace, LogNamespace, relative_path
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.commits import native
+from commitlog.client.commits.caller import Caller, acting_for
 from commitlog.client.commits.native import LogVersions
-from commitlog.client.leader.caller import Caller, acting_for
 from commitlog.client.leader.runtime import Runtime
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.model.operations import CreateTableVersion

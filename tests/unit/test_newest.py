@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commitlog.client.leader.newest import Newest
+from commitlog.newest import Newest
 
 
 @pytest.fixture

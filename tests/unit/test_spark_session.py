@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from commitlog.client.rows import temporary_folders
+from commitlog.adapters import temporary_folders
 from commitlog.errors import Unavailable
 from commitlog.java import Java
 from commitlog.spark import local_session, session

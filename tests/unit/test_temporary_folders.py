@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.client.rows import temporary_folders
-from commitlog.client.rows.temporary_folders import TemporaryFolder, new_folder, use_folder
+from commitlog.adapters import temporary_folders
+from commitlog.adapters.temporary_folders import TemporaryFolder, new_folder, use_folder
 
 PREFIX = "commitlog-test-"
 LOCK = temporary_folders._LOCK

@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 import lance
 
 from commitlog.adapters.storage import store_for
+from commitlog.adapters.temporary_folders import new_folder, use_folder
 from commitlog.client.accepted.row_application import prepare_group
 from commitlog.client.accepted.row_reading import Given, read_writes
 from commitlog.client.accepted.row_tail import AcceptedWrite, Tail, Waiting, accepted
@@ -28,7 +29,6 @@ from commitlog.client.rows.host import Host
 from commitlog.client.rows.opening import materialize
 from commitlog.client.rows.read_only import ReadOnlyDataset
 from commitlog.client.rows.row_groups import RowsUnusable, Write, base_scan
-from commitlog.client.rows.temporary_folders import new_folder, use_folder
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.rows.deciding import dropped_columns
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable

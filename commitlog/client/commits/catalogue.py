@@ -14,7 +14,7 @@ from uuid import uuid4
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path
-from commitlog.client.leader.reach import check_leader_reaches, reach
+from commitlog.client.commits.reach import check_leader_reaches, reach
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.leader.tickets import Ticket, Wait

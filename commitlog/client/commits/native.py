@@ -15,7 +15,7 @@ from commitlog.adapters.lance_datasets import let_through
 from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
 from commitlog.adapters.lance_refs import guard_from_cleanup
 from commitlog.adapters.storage import store_for
-from commitlog.client.leader.caller import caller
+from commitlog.client.commits.caller import caller
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables, at_versions
 from commitlog.client.rows.lance_request import new_transaction_id, parse_message

@@ -23,7 +23,6 @@ from commitlog.adapters.storage import local_path
 from commitlog.client.commits.clones import clone, is_clone
 from commitlog.client.commits.iceberg_text import checked_change
 from commitlog.client.leader.arguments import refused
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.contents import complete, contents, summary
 from commitlog.client.rows.full_storage import storage_full
@@ -48,6 +47,7 @@ from commitlog.model.operations import (
     target,
 )
 from commitlog.model.table import format_table_id, parse_table_id
+from commitlog.newest import Newest
 
 AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
 _DATA_DIRECTORY = "data"

@@ -11,7 +11,6 @@ from typing import Any
 
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.client.history.feed_events import Selection, Start
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.runtime import Runtime
 from commitlog.core.log.chain import BEGINNING
 from commitlog.model.operations import (
@@ -27,6 +26,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Outcome, Status, Submitted, is_commit
 from commitlog.model.table import TableId, format_table_id
+from commitlog.newest import Newest
 
 _ENDING = ("DropTable", "DeregisterTable")
 _KEPT = 8

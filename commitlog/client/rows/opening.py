@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.version_files import VersionFile, VersionFiles
@@ -21,6 +20,7 @@ from commitlog.codecs.manifest_file import (
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Outcome
 from commitlog.model.table import Policy
+from commitlog.newest import Newest
 
 if TYPE_CHECKING:
     import lance

@@ -19,7 +19,6 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from commitlog.client.leader.arguments import heed_interrupt
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.key_numbers import Numbers, is_number, numbers_of
 from commitlog.client.rows.key_predicates import comparison
@@ -30,6 +29,7 @@ from commitlog.client.rows.rows_at import having, read_column, rows_at, scan_at
 from commitlog.client.rows.single_rows import single_value
 from commitlog.client.rows.version_files import ReadVersion, VersionFiles
 from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.newest import Newest
 
 SEARCHES_FIRST = 3
 """How many searches of a table Lance does before its keys are read: most tables get few."""

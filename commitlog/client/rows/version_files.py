@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_datasets import encoded_manifest, is_gated
 from commitlog.adapters.storage import is_local, store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_message, manifest_name
 from commitlog.core.manifest.feature_flags import (
@@ -26,6 +25,7 @@ from commitlog.core.manifest.feature_flags import (
 from commitlog.core.manifest.wire import Splitter
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.newest import Newest
 
 if TYPE_CHECKING:
     import lance

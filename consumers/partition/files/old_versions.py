@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from commitlog.adapters.lance_refs import versions_in
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.client.leader.valid_outcomes import Valid
 from commitlog.codecs.manifest_file import (
@@ -48,6 +47,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import OperationResult, Outcome, Submitted, Transaction, is_commit
 from commitlog.model.table import Policy, format_table_id
+from commitlog.newest import Newest
 from commitlog.ports import Log
 from consumers.partition.files.catalogue import Head
 from consumers.partition.files.events import Version, by_record

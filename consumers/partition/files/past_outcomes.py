@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.client.leader.valid_outcomes import Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING, ChainPlace
@@ -15,6 +14,7 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import Unavailable
 from commitlog.model.records import Outcome, Submitted, is_commit
+from commitlog.newest import Newest
 from commitlog.ports import Log
 from consumers.partition.files.catalogue import Head
 from consumers.partition.files.offset_index import EVERY

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import behind
 from commitlog.client.commits.iceberg_text import number_problem
-from commitlog.client.leader.newest import Newest
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
@@ -43,6 +42,7 @@ from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId
+from commitlog.newest import Newest
 from commitlog.words import say
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges

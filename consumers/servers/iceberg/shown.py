@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import zlib
 
-from commitlog.client.leader.newest import Newest
 from commitlog.core.iceberg.reading import dump_json
+from commitlog.newest import Newest
 
 ALL, REFS = "all", "refs"
 _WHOLE_MAX = 1_000

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from commitlog import CommitLog
 from commitlog.client.history.positions import sequences_text, text_sequences
-from commitlog.client.leader.newest import Newest
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
+from commitlog.newest import Newest
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.log import LogIcebergService, OnDemand
 from consumers.servers.iceberg.replies import Failure

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
-from commitlog.client.leader.caller import Caller
+from commitlog.client.commits.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id

@@ -46,7 +46,7 @@ from typing import Any
 from lance_namespace.errors import ErrorCode
 
 from commitlog.adapters.storage import store_for
-from commitlog.client.leader.newest import Newest
+from commitlog.newest import Newest
 from consumers.servers.namespace.status import HttpError
 from consumers.servers.server_heads import REQUESTS
 

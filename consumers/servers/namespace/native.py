@@ -15,8 +15,8 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
+from commitlog.client.commits.caller import acting_for
 from commitlog.client.leader.arguments import lances_words
-from commitlog.client.leader.caller import acting_for
 from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 
-from commitlog.client.leader.newest import Newest
+from commitlog.newest import Newest
 from consumers.servers.namespace.call import Call
 
 PEER = "namespace.peer"

@@ -20,7 +20,7 @@ from lance_namespace.errors import PermissionDeniedError
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import Gate
 from commitlog.adapters.storage import local_path
-from commitlog.client.leader.newest import Newest
+from commitlog.newest import Newest
 from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security

@@ -14,7 +14,7 @@ from lance_namespace import (
 from starlette.responses import JSONResponse, Response
 
 from commitlog.adapters.lance_datasets import behind
-from commitlog.client.leader.caller import acting_for
+from commitlog.client.commits.caller import acting_for
 from commitlog.errors import InvalidTransaction, NoSuchTable, OutcomeUnknown, Unavailable
 from consumers.servers.namespace import rows
 from consumers.servers.namespace.call import Call

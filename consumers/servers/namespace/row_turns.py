@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TypeVar
 
-from commitlog.client.leader.newest import Newest
 from commitlog.errors import Unavailable
+from commitlog.newest import Newest
 from consumers.servers.row_processes import WorkLost
 from consumers.servers.security.budgets import LARGE_BYTES
 

@@ -25,7 +25,6 @@ from lance_namespace import (
 from commitlog import CommitLog
 from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.lance_request import new_transaction_id, parse_message
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
@@ -37,6 +36,7 @@ from commitlog.messages import DecidedRecords, NamespaceDescription, TableHead
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
+from commitlog.newest import Newest
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call

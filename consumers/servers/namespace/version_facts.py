@@ -13,7 +13,6 @@ from typing import Any
 
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.client.leader.newest import Newest
 from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -24,6 +23,7 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.decisions import Noted
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.records import Outcome
+from commitlog.newest import Newest
 
 REMEMBERED_MAX = 100_000
 COUNTED_BYTES_MAX = 128 * 1024

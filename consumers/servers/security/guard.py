@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from commitlog.client.leader.caller import Caller, acting_for
+from commitlog.client.commits.caller import Caller, acting_for
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.security.answers import is_under, refusal, served_path

@@ -22,8 +22,8 @@ from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
-from commitlog.client.leader.newest import Newest
 from commitlog.model.table import TableId
+from commitlog.newest import Newest
 from consumers.runtime.config import ConfigurationError
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
