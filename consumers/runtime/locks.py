@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import logging
 import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
+
+from commitlog.errors import Unavailable
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -18,6 +26,22 @@ def taken(file: int | IO[str] | IO[bytes]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path, *, busy: str, unlocked: str) -> Iterator[None]:
+    """Hold a lock file, against other machines too where its file system has locks.
+
+    Raises Unavailable, which says `busy`, while another run holds it. Where there are no locks, a
+    warning says why, and `unlocked`.
+    """
+    with open(lock, "ab") as held:
+        try:
+            if not taken(held):
+                raise Unavailable(busy)
+        except OSError as error:
+            logger.warning("%s has no locks (%s): %s", lock.parent, error, unlocked)
+        yield
 
 
 def inherited(file: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from consumers.tools.orphans.exclusive import exclusive
+from consumers.runtime.locks import exclusive
 
 
 def alone(folder: Path) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from commitlog.adapters.reading import read_to, record_at
 from commitlog.adapters.storage import FileFound, local_path, sha256_of, store_for
 from commitlog.errors import CorruptLog
 from commitlog.ports import ArchivableLog, RawRecord
-from consumers.runtime.locks import taken
+from consumers.runtime.locks import exclusive, taken
 from consumers.runtime.places import is_in_place
 from consumers.runtime.progress import OnCount, untold
 from consumers.tools.archive.proof import PROOF
@@ -47,7 +47,6 @@ from consumers.tools.backup.saved import (
     write_chunk,
     write_list,
 )
-from consumers.tools.orphans.exclusive import exclusive
 
 CHUNK_RECORDS = 20_000
 CHUNK_BYTES = 64 * 1024 * 1024
