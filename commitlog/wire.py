@@ -51,13 +51,17 @@ def program() -> Mapping[str, Any]:
     return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}
 
 
-def hello(token: str, **others: Any) -> dict[str, Any]:
-    """Return what a program says first to a leader.
+def tokens_of(token: str) -> list[str]:
+    """Return the tokens of a setting, which has commas between several.
 
-    It shows the first of several tokens, which are separated by commas. A leader takes each of
-    them, so that one program after the other can be given another token.
+    A leader takes each of them, so that one program after the other can be given another token.
     """
-    shown = {"protocol": WIRE_VERSION, "token": token.split(",")[0]}
+    return [one for one in map(str.strip, token.split(",")) if one]
+
+
+def hello(token: str, **others: Any) -> dict[str, Any]:
+    """Return what a program says first to a leader; it shows the first of several tokens."""
+    shown = {"protocol": WIRE_VERSION, "token": next(iter(tokens_of(token)), "")}
     return {**shown, **program(), **others}
 
 

@@ -19,7 +19,7 @@ def check_hello(
     """Raise Unavailable if a writer means another log or this one doesn't lead, InvalidRequest if
     it may not connect.
 
-    Who is refused for its token knows by that that this one leads: a standby leaves it alone.
+    Whoever hears that its token is wrong knows that this one leads: a standby leaves it alone.
     """
     if hello.get("protocol") != wire.WIRE_VERSION:
         raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
@@ -30,8 +30,8 @@ def check_hello(
     if not leads:
         raise Unavailable("this committer is not the leader; read the log's last outcome again")
     given = str(hello.get("token", ""))
-    taken = [one for one in (token, *token.split(",")) if one]
-    if taken and not any(hmac.compare_digest(given.encode(), one.encode()) for one in taken):
+    taken = [token, *wire.tokens_of(token)]  # programs of before show all of it
+    if token and not any(hmac.compare_digest(given.encode(), one.encode()) for one in taken):
         raise InvalidRequest(
             f"the leader requires a token, and {'another' if given else 'none'} was given",
             field="token",

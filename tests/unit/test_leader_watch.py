@@ -157,6 +157,9 @@ def test_a_leader_with_another_token_is_left_alone(
         ("", "old,", False),
         ("", "", True),
         ("a,b", "a,b", True),
+        ("new", "old, new", True),
+        (" old , new", "old", True),
+        ("", "old, ", False),
     ],
 )
 def test_a_leader_takes_each_of_several_tokens(theirs: str, leaders: str, is_taken: bool) -> None:
