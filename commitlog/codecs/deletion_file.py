@@ -44,11 +44,14 @@ def _decode_arrow(data: bytes) -> BitMap:
     try:
         with pa.ipc.open_file(pa.BufferReader(data), options=_HERE) as reader:
             table = reader.read_all()
-    except pa.ArrowInvalid as error:
+        table.validate()
+        kinds = [field.type for field in table.schema]
+        if kinds not in ([pa.uint32()], [pa.int32()]) or table.column(0).null_count:
+            raise UnsupportedFormat(f"a deletion file has the columns {table.schema}")
+        rows = BitMap()
+        for chunk in table.column(0).chunks:
+            rows |= BitMap(chunk.cast(pa.uint32()).to_numpy())
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # The bytes are in memory, so an OSError says nothing about the store that they came from.
         raise UnsupportedFormat("a deletion file is not an Arrow IPC file") from error
-    if table.num_columns != 1 or table.schema.field(0).type not in (pa.uint32(), pa.int32()):
-        raise UnsupportedFormat(f"a deletion file has the columns {table.schema}")
-    rows = BitMap()
-    for chunk in table.column(0).chunks:
-        rows |= BitMap(chunk.cast(pa.uint32()).to_numpy())
     return rows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.deletion_file import decode_deletion_file, found_deletions
 from commitlog.core.manifest.deletion_vectors import deletion_file_id, merge_deletions, portable
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.errors import UnsupportedFormat
@@ -67,3 +68,26 @@ def test_bytes_follow_from_the_rows_alone(left: set[int], right: set[int]) -> No
 def test_a_damaged_file_is_refused(data: bytes, file_type: DeletionFile.DeletionFileType) -> None:
     with pytest.raises(UnsupportedFormat):
         decode_deletion_file(data, file_type)
+
+
+def arrow_file(rows: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"row_id": rows})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("rows", [[-1, 2], [None, 2]])
+def test_an_arrow_file_of_no_rows_offsets_is_unreadable(rows: list[int | None]) -> None:
+    found = found_deletions("_deletions/0-1-1.arrow", arrow_file(pa.array(rows, pa.int32())))
+    assert found.vector is None
+    assert "deletion file" in found.error
+
+
+@given(st.integers(0), st.integers(0, 255))
+def test_a_damaged_arrow_file_is_no_failure_of_its_store(at: int, byte: int) -> None:
+    data = bytearray(arrow_file(pa.array([1, 5], pa.uint32())))
+    data[at % len(data)] = byte
+    found = found_deletions("_deletions/0-1-1.arrow", bytes(data))
+    assert (found.vector is None) == bool(found.error)
