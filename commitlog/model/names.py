@@ -55,6 +55,7 @@ ROWS_EXPIRED_THROUGH = "commitlog.rows.expired-through"
 """A table's property: the position through which the rows of applied writes have left the log."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPED = re.compile(r"\\u00([2-7][0-9a-fA-F])")
 _RESERVED_COLUMNS = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
@@ -185,13 +186,20 @@ def problem_of(operation: Operation, protocol: int = PROTOCOL_SUPPORTED) -> Name
         )
     if isinstance(operation, AlterProperties):
         return properties_problem(operation.upserts)
-    if isinstance(operation, IcebergChange):
-        makes_view = '"assert-view-create"' in operation.requirements
-        if "assert-create" in operation.requirements or (
-            makes_view and protocol >= NAME_PARTS_SINCE
-        ):
-            return path_problem("table", operation.table, protocol)
+    if isinstance(operation, IcebergChange) and _makes_name(operation.requirements, protocol):
+        return path_problem("table", operation.table, protocol)
     return None
+
+
+def _makes_name(requirements: str, protocol: int) -> bool:
+    """Return True if a change with these requirements, which are JSON, makes a table or a view.
+
+    Types are spelled in any case, and JSON may spell each letter as an escape.
+    """
+    if protocol < NAME_PARTS_SINCE:
+        return "assert-create" in requirements
+    spelled = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), requirements).lower()
+    return "assert-create" in spelled or '"assert-view-create"' in spelled
 
 
 def properties_problem(properties: Properties) -> NameProblem | None:

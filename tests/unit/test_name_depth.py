@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from commitlog import words
@@ -95,6 +97,19 @@ def test_what_has_a_longer_name_stays_and_can_be_used() -> None:
     assert not world.machine.catalogue.namespaces
     for again in (world.replayed(), replayed_from_parts(world.machine)):
         assert again.digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize(
+    "required",
+    ["Assert-Create", r"assert\u002dcreate", "assert-view-create", r"assert-view-\u0063reate"],
+)
+def test_however_a_requirement_is_spelled_its_new_name_is_checked(required: str) -> None:
+    world = a_world(NAME_PARTS_SINCE)
+    made = f'[{{"type":"{required}"}}]'
+    deep = IcebergChange(path(NAME_PARTS_MAX + 1), made, dump_json(create_updates(f"{ROOT}/i")))
+    assert too_deep(world, "deep", deep)
+    outcome = world.ask("nul", replace(deep, table=("a\0b",)))
+    assert "holds a control character" in words.worded(outcome).message
 
 
 @pytest.mark.timeout(20)
