@@ -172,7 +172,8 @@ class Appending:
         if isinstance(problem, Overloaded) and not problem.table:
             # A client gives up soon what it sends to a table whose files are behind.
             decided = self._replica.transactions_position - len(self._replica.undecided)
-            delay = self._returning.delay(sent.session, decided, self._clock())
+            principal = content.principal if isinstance(content, Transaction) else ""
+            delay = self._returning.delay(sent.session, principal, decided, self._clock())
             problem.retry_after_seconds = delay
         if self._writer is None or content is None or problem is not None:
             sent.refuse(problem or Unavailable("records are not appended for others"), False)

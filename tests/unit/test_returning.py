@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,13 @@ from commitlog.client.leader.sending import _RESEND_DELAYS
 from commitlog.errors import CommitLogError, Overloaded
 from consumers.partition import appending
 from consumers.partition.files.events import RecordSent
-from consumers.partition.returning import RETURN_SECONDS_MAX, RETURN_SECONDS_MIN, Returning
+from consumers.partition.returning import (
+    RETURN_SECONDS_MAX,
+    RETURN_SECONDS_MIN,
+    RETURNS_MIN,
+    SHARES_PER_SESSION,
+    Returning,
+)
 from tests.contract.worlds import transaction
 from tests.unit.test_appending import World
 
@@ -84,15 +91,57 @@ def test_a_leader_refuses_no_more_than_it_decides(monkeypatch: pytest.MonkeyPatc
 
 def test_a_session_waits_for_its_own_records_and_not_for_those_of_others() -> None:
     returning = Returning()
-    greedy = [returning.delay("a", 0, 100.0) for _ in range(1_000)]
+    greedy = [returning.delay("a", "", 0, 100.0) for _ in range(1_000)]
     assert greedy == sorted(greedy)
     assert greedy[-1] > 5 * RETURN_SECONDS_MIN
-    assert returning.delay("b", 0, 100.0) == RETURN_SECONDS_MIN
+    assert returning.delay("b", "", 0, 100.0) == RETURN_SECONDS_MIN
+
+
+def test_a_servers_callers_wait_for_their_own_records_and_not_for_those_of_others() -> None:
+    """All of them had the share of one session."""
+    returning = Returning()
+    greedy = [returning.delay("server", "greedy", 0, 100.0) for _ in range(1_000)]
+    assert greedy[-1] > 5 * RETURN_SECONDS_MIN
+    assert returning.delay("server", "modest", 0, 100.0) == RETURN_SECONDS_MIN
+
+
+def test_a_session_that_names_many_principals_gets_few_shares() -> None:
+    returning = Returning()
+    for number in range(1_000):
+        returning.delay("a", f"principal {number}", 0, 100.0)
+    alone = [returning.delay("b", "", 0, 100.0) for _ in range(100)]
+    assert alone[-1] < alone[0] + 100 * (SHARES_PER_SESSION + 1) / RETURNS_MIN
+
+
+def test_an_appender_tells_the_principals_of_a_session_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(appending, "UNDECIDED_MAX", 20)
+    world = World()
+
+    def delay(principal: str) -> float:
+        """Send a principal's record; return after how many seconds it may be sent again."""
+        asked, told = replace(transaction(b"x"), principal=principal), [0.0]
+
+        def refuse(error: CommitLogError, appended: bool | None) -> None:
+            assert isinstance(error, Overloaded)
+            told.append(error.retry_after_seconds)
+
+        record = encode_to_append(asked)
+        world.appending.append(RecordSent(asked.transaction_id, record, "5e", refuse), 0)
+        return told[-1]
+
+    taken = [delay("greedy") for _ in range(20)]
+    assert taken == [0.0] * 20
+    world.now += 1.0  # shares of tables are counted now and then
+    greedy = [delay("greedy") for _ in range(1_000)]
+    assert greedy[-1] > 5 * RETURN_SECONDS_MIN
+    assert delay("modest") == RETURN_SECONDS_MIN
 
 
 def test_no_delay_is_longer_than_the_longest_and_none_is_crowded() -> None:
     returning = Returning()
-    delays = [returning.delay("a", 0, 100.0) for _ in range(30_000)]
+    delays = [returning.delay("a", "", 0, 100.0) for _ in range(30_000)]
     assert min(delays) >= RETURN_SECONDS_MIN
     assert max(delays) <= RETURN_SECONDS_MAX
     seconds = [int(one) for one in delays]
