@@ -50,6 +50,7 @@ from commitlog.spark.merge_files import (
     ROW_ID,
     MergePart,
     MergeTask,
+    count_rows,
     joined_keys,
     match,
     merge_rows,
@@ -242,18 +243,18 @@ def prepare(
     )
     fragments = [int(fragment.fragment_id) for fragment in dataset.get_fragments()]
     if source.local is not None:
-        parts = [_merge_here(source.local, task, fragments)]
+        parts = _merge_here(source.local, task, fragments)
     else:
         parts = _merge_on_executors(source.frame, task, fragments)
     return update_of(info, task, parts)
 
 
-def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> MergePart:
+def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> list[MergePart]:
     fitted = list(with_table_types(rows.to_batches(), task))
     if not fitted:
-        return MergePart()
+        return []
     matched = match(pa.Table.from_batches(fitted), task, fragments)
-    return merge_rows(matched.combine_chunks().to_batches(), task)
+    return [count_rows(fitted), merge_rows(matched.combine_chunks().to_batches(), task)]
 
 
 def _merge_on_executors(
@@ -275,6 +276,8 @@ def _merge_on_executors(
     home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*keys.names))
     placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
     parts = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
+    # Before the join: a row that matches several fragments goes to several tasks.
+    parts += map_arrow(source, partial(_count, task=task), PART_SCHEMA).collect()
     return [pickle.loads(bytes(row.part)) for row in parts]
 
 
@@ -305,8 +308,16 @@ def _sparks(columns: pa.Schema, task: MergeTask) -> pa.Schema:
 
 def _merge(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
     """Do one task's part; runs on an executor."""
-    part = merge_rows(batches, task)
-    yield pa.RecordBatch.from_pydict({"part": [pickle.dumps(part)]})
+    yield _pickled(merge_rows(batches, task))
+
+
+def _count(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
+    """Count one task's rows of the source; runs on an executor."""
+    yield _pickled(count_rows(with_table_types(batches, task)))
+
+
+def _pickled(part: MergePart) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"part": [pickle.dumps(part)]})
 
 
 def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> Prepared:
@@ -354,11 +365,13 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> pa.Schema:
     unknown = [name for name in wanted.on if name not in info.schema.names]
     absent = [name for name in wanted.on if name not in frame.columns]
     if unknown or absent or not wanted.on:
-        whose = info.name if unknown else "the source"
+        in_source = bool(absent) and not unknown
+        whose = "the source" if in_source else info.name
         problem = f"{whose} has no key column {next(iter(unknown or absent), None)!r}"
+        names = ", ".join(frame.columns if in_source else info.schema.names)
         raise InvalidTransaction(
             problem if wanted.on else "no key column is given", field="on", value=wanted.on,
-            advice=f"The table's columns are {', '.join(info.schema.names)}",
+            advice=f"The {'source' if in_source else 'table'}'s columns are {names}",
         )  # fmt: skip
     check_key_types(info.name, info.schema, wanted.on)
     own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)

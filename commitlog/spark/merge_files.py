@@ -99,7 +99,7 @@ class MergePart:
     updated: int = 0
     deleted: int = 0
     rows: int = 0
-    """Of the source."""
+    """Of the source: each counts once, however many rows of the table it matches."""
     digest: int = 0
     duplicates: tuple[str, ...] = ()
     """Keys that the source has more than once: nothing may be committed."""
@@ -116,15 +116,13 @@ class _Rows:
         self.keys: set[bytes] = set()
         self.addresses: list[pa.ChunkedArray | pa.Array] = []
         self.row_ids: list[int] = []
-        self.inserted = self.updated = self.deleted = self.count = self.digest = 0
+        self.inserted = self.updated = self.deleted = 0
         self.duplicates: dict[str, None] = {}
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to be written, without the columns that are not the table's."""
         for batch in with_table_types(batches, self._task):
             self._look_for_duplicates(batch)
-            self.count += batch.num_rows
-            self.digest += rows_digest(batch.drop_columns([ADDRESS, ROW_ID]))
             if self.duplicates:
                 continue
             yield from self._taken(batch)
@@ -179,8 +177,6 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
             files,
             keys=keys,
             inserted=rows.inserted,
-            rows=rows.count,
-            digest=rows.digest,
         )
     images, removed, affected = delete_rows(task.dataset(), addresses)
     return MergePart(
@@ -192,9 +188,16 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,
-        rows=rows.count,
-        digest=rows.digest,
     )
+
+
+def count_rows(fitted: Iterable[pa.RecordBatch]) -> MergePart:
+    """Count the source's rows, which have the table's types."""
+    rows = digest = 0
+    for batch in fitted:
+        rows += batch.num_rows
+        digest += rows_digest(batch)
+    return MergePart(rows=rows, digest=digest)
 
 
 def with_table_types(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import Batch, batches, each_batch, merge, upsert
 from commitlog.spark.files import write_files
 from commitlog.spark.merge import COUNTED, _Execution
+from commitlog.spark.merge_files import DELETE
 from commitlog.spark.options import parse_batches
 from tests.service import SCHEMA, ids_of, rows, service
 
@@ -178,6 +180,44 @@ def test_a_batch_puts_no_rows_of_a_dropped_column_into_a_new_one(
         assert len(calls) == 2
         assert row["name"] == rows(1)["name"][0].as_py()
         assert row["tag"] is None
+
+
+def test_a_key_column_that_is_missing_is_looked_for_where_it_is_missing(tmp_path: Path) -> None:
+    """The error named the table's columns, which the source's had to be compared with by eye."""
+    with service(tmp_path) as world:
+        world.client.create_table("t", pa.schema([("A b", pa.int64()), ("name", pa.string())]))
+        frame = MagicMock(columns=["a B", "name", "op"])
+        for on, said in (
+            ("A b", r"the source has no key column 'A b'.* The source's columns are a B, name, op"),
+            ("op", r"t has no key column 'op'.* The table's columns are A b, name\."),
+        ):
+            with pytest.raises(InvalidTransaction, match=said):
+                merge(frame, "t", on, options=OPTIONS, connect=lambda _: world.client)
+
+
+def test_a_merge_notes_the_rows_of_its_source_however_many_they_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that the table has twice counted twice, until the first commit had deleted its rows."""
+    given = rows(1, 7).append_column(DELETE, pa.array([True, False]))
+    source = SimpleNamespace(local=given, columns=SCHEMA)
+    monkeypatch.setattr(batches, "Source", lambda *_: nullcontext(source))
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table("t", SCHEMA)
+        log.append("t", rows(1, 2))
+        log.append("t", rows(1, 3))
+        found: list[Any] = []
+        for _ in range(2):
+            batch = Batch(log, parse_batches({**OPTIONS, "strictRepeats": "true"}))
+            batch.merge("t", MagicMock(), "id", delete_where="name = 'a'")
+            batch.commit(Application("job", 0), timeout=30)
+            found.append(batch.repeat)
+        first, repeat = found
+        assert first is None
+        assert repeat.rows == (2, 2)
+        assert not repeat.is_other
+        assert ids_of(log.open("t")) == [2, 3, 7]
 
 
 def test_files_of_a_record_stay_if_only_its_rows_are_refused(
