@@ -26,7 +26,7 @@ LAYERS = (
     *((f"commitlog.{part}", 3) for part in ("messages", "wire", "protocol", "ports")),
     *(("commitlog.codecs.lanes", 1), ("commitlog.codecs._native", 1), ("commitlog.codecs", 3)),
     ("commitlog.adapters", 4),
-    *(("commitlog.client.leader", 5), ("commitlog.client.rows.rows", 6)),
+    *(("commitlog.client.leader", 5), ("commitlog.client.rows", 6)),
     *(("commitlog.client.accepted", 7), ("commitlog.client.commits", 8)),
     *(("commitlog.client.history", 9), ("commitlog.client", 10)),
     ("commitlog.spark", 11),
