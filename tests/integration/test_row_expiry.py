@@ -15,7 +15,11 @@ from commitlog.client.accepted.row_rebuild import content_of
 from commitlog.codecs.payloads import inline_rows
 from commitlog.errors import InvalidSettings, TransactionRejected
 from commitlog.model.names import ROWS_EXPIRED_THROUGH
-from commitlog.model.operations import AlterProperties
+from commitlog.model.operations import (
+    AlterProperties,
+    DropNamespace,
+    RenameTable,
+)
 from commitlog.protocol import transactions_topic
 from consumers.tools.archive import row_notes
 from consumers.tools.archive import writer as archive_writer
@@ -201,6 +205,21 @@ def test_what_waits_stays_and_a_wrong_policy_is_named(world: Service) -> None:
     world.client.submit(None, wrong).result(60).raise_for_conflict()
     with pytest.raises(InvalidSettings, match="expire-rows-days"):
         archived(world, days=31)
+
+
+def test_what_waits_for_a_table_whose_namespace_ended_waits_no_more(world: Service) -> None:
+    """A namespace's end names no table, so all that came later stayed in the topic for good."""
+    waits = world.client.write_rows(EXPIRES, row(7, "waits-here"), mode="upsert")
+    waits.result(60, "accepted")
+    renamed = RenameTable(("shop", "expires"), ("shop", "new"))
+    world.client.submit(None, renamed).result(60).raise_for_conflict()
+    end = DropNamespace(("shop",), cascade=True)
+    world.client.submit(None, end).result(60).raise_for_conflict()
+    folder, log = world.root / FOLDER, open_log(world)
+    run = archive(log, 0, folder)
+    give_up(log, 0, folder, run)
+    assert run.given_up
+    assert not run.waiting
 
 
 def test_rows_that_no_record_lets_expire_are_a_problem(world: Service) -> None:

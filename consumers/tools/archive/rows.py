@@ -13,8 +13,15 @@ from typing import NamedTuple
 
 from commitlog.adapters.log_records import to_submitted
 from commitlog.codecs.payloads import inline_rows, without_rows
-from commitlog.model.operations import ApplyRows, WriteRows
+from commitlog.model.operations import (
+    ApplyRows,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    WriteRows,
+)
 from commitlog.model.records import Outcome, Transaction, is_commit
+from commitlog.model.table import TableId
 from commitlog.ports import RawRecord
 from consumers.tools.archive.files import (
     check_segment,
@@ -25,7 +32,7 @@ from consumers.tools.archive.files import (
 )
 from consumers.tools.archive.proof import Archive, DecidedSegment
 
-_ENDS = frozenset({"DropTable", "DeregisterTable", "DropNamespace"})
+_ENDS = frozenset({DropTable.__name__, DeregisterTable.__name__})
 
 Erased = Mapping[int, Collection[int]]
 """Positions of transactions, each with the operations whose rows were erased."""
@@ -47,6 +54,7 @@ def applied_segments(
     if not pending:
         return ()
     through: dict[str, int] = {}
+    names: dict[str, TableId] = {}
     waiting: list[_Write] = []
     for number, segment in enumerate(archive.segments[archive.segments.index(pending[0]) :]):
         for outcome, transaction in decided(archive, segment):
@@ -58,8 +66,13 @@ def applied_segments(
                 elif isinstance(operation, ApplyRows):
                     through[result.incarnation] = operation.through
             for result in outcome.results:
+                names[result.incarnation] = result.table
                 if result.operation in _ENDS:
                     through[result.incarnation] = outcome.sequence
+                elif result.operation == DropNamespace.__name__:  # its result names no table
+                    depth = len(result.table)
+                    inside = (i for i, name in names.items() if name[:depth] == result.table)
+                    through.update(dict.fromkeys(inside, outcome.sequence))
     late = [w.segment for w in waiting if through.get(w.incarnation, 0) < w.sequence]
     first = archive.segments.index(pending[0]) + min(late, default=len(archive.segments))
     return [one for one in pending if archive.segments.index(one) < first]
