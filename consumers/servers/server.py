@@ -71,7 +71,7 @@ class ServerSettings:
     metrics: Metrics = field(default_factory=Metrics)
     tls: Tls | None = None
     drain_seconds: float = 0.0
-    """How long it serves on when it is to end, with `/readyz` red: so a balancer learns of it."""
+    """How long it serves on when it is to end, with `/healthz` red: so balancers learn of it."""
 
 
 def make_app(

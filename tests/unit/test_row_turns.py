@@ -181,7 +181,8 @@ def test_who_waits_too_long_or_goes_away_takes_no_place() -> None:
             problem=lambda: "leader: it did not answer",
         )
         async with turns.turn("a"):
-            with pytest.raises(Unavailable, match=r"on rows: leader: it did not answer\. Try"):
+            why = r"on rows, which waits \(leader: it did not answer\); try"
+            with pytest.raises(Unavailable, match=why):
                 async with turns.turn("b"):
                     raise AssertionError("there is no place")
         turns = RowTurns(1, tells_clients_apart=True, wait_seconds=0.01)

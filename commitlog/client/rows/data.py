@@ -148,17 +148,17 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     given = source.schema
     if b"pandas" not in (given.metadata or {}):
         return source
-    others = set(schema.names)
-    kept = [
+    columns = set(schema.names)
+    taken = [
         position
         for position, name in enumerate(given.names)
-        if name in others or not _UNNAMED_INDEX.fullmatch(name)
+        if name in columns or not _UNNAMED_INDEX.fullmatch(name)
     ]
-    if len(kept) == len(given.names):
+    if len(taken) == len(given.names):
         return source
-    columns = pa.schema([given.field(position) for position in kept])
-    batches = (batch.select(kept).replace_schema_metadata(None) for batch in source)
-    return pa.RecordBatchReader.from_batches(columns, batches)
+    fields = pa.schema([given.field(position) for position in taken])
+    batches = (batch.select(taken).replace_schema_metadata(None) for batch in source)
+    return pa.RecordBatchReader.from_batches(fields, batches)
 
 
 def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:

@@ -12,7 +12,7 @@ from commitlog.core.tables.branch_names import FOLDER
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError
 from commitlog.model.operations import DeregisterTable, DropTable, target
-from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId
 
 
@@ -51,15 +51,12 @@ class Event:
         if self.outcome.status is not Status.COMMITTED:
             return False
         if self.outcome.answers is not None:
-            return bool(versions_of(self.outcome)) or any(map(_may_end, self.outcome.results))
+            ends = any(result.operation in _ENDS for result in self.outcome.results)
+            return ends or bool(versions_of(self.outcome))
         for change in self.changes:  # noqa: SIM110 - a generator's frames cost more than this
             if change.delta is not None or change.deleted or leaves_files(change):
                 return True
         return False
-
-
-def _may_end(result: OperationResult) -> bool:
-    return result.operation in _ENDS
 
 
 def leaves_files(change: Change) -> bool:

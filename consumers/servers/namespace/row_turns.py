@@ -98,10 +98,9 @@ class RowTurns:
                 self._waiting.remove((client, came))
             if not isinstance(error, TimeoutError):
                 raise
-            why = f": {problem}. T" if (problem := self._problem()) else "; t"
-            raise Unavailable(
-                f"the server is busy with other work on rows{why}ry again in a while"
-            ) from error
+            busy, problem = "the server is busy with other work on rows", self._problem()
+            why = f"{busy}, which waits ({problem})" if problem else busy
+            raise Unavailable(f"{why}; try again in a while") from error
 
     def _end(self, client: str) -> None:
         self._running[client] -= 1

@@ -91,13 +91,13 @@ class Tokens:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             # A token's contents are private: only the kind of its fault is told.
-            is_early = isinstance(error, jwt.ImmatureSignatureError)
-            todo = "compare this server's clock with that of" if is_early else "get a new one from"
-            is_late = isinstance(error, jwt.ExpiredSignatureError)
-            more = ". If that is refused as well, compare this server's clock with its" * is_late
+            todo = f"get a new one from {issuer.issuer}"
+            if isinstance(error, jwt.ImmatureSignatureError):
+                todo = f"compare this server's clock with that of {issuer.issuer}"
+            elif isinstance(error, jwt.ExpiredSignatureError):
+                todo += ". If that is refused as well, compare this server's clock with its"
             raise UnauthenticatedError(
-                f"the bearer token is not valid ({type(error).__name__}); {todo} {issuer.issuer}"
-                f"{more}"
+                f"the bearer token is not valid ({type(error).__name__}); {todo}"
             ) from error
         name = claims.get(issuer.principal_claim)
         if not isinstance(name, str) or not name:
