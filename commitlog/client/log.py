@@ -15,6 +15,7 @@ from commitlog.client.commits import catalogue
 from commitlog.client.commits.caller import NOBODY, caller
 from commitlog.client.commits.names import check_names, checked_principal, pairs
 from commitlog.client.commits.properties import ChangesNames
+from commitlog.client.habits import KnowsHabits
 from commitlog.client.history.positions import When
 from commitlog.client.history.roots import BindsPlaces
 from commitlog.client.history.snapshot import Reads
@@ -48,7 +49,9 @@ TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
 @arguments.checks_arguments
-class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames):
+class CommitLog(
+    Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, ChangesNames, KnowsHabits
+):
     """A connection to a log, and to the tables whose commits it orders.
 
     Threads may share it. Its methods block: in an event loop, call them by `asyncio.to_thread`, or
@@ -66,9 +69,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     ) -> None:
         """Use `connect`; this takes how to open a log, which happens once in each process."""
         if not callable(open_log):
-            raise arguments.refusal(
-                "open_log", open_log, "Call CommitLog.connect(HOST:PORT) instead"
-            )
+            raise arguments.refusal("open_log", open_log, "Call CommitLog.connect(HOST:PORT)")
         self._open_log = open_log
         self._principal = checked_principal(principal)
         self._settings = settings or RuntimeSettings()
@@ -389,8 +390,7 @@ class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces, C
     def _after_fork(self) -> None:
         """Drop references to the parent's threads and sockets without closing them."""
         self._runtime, self._pid = None, os.getpid()
-        self._tables = Tables()
-        self.opened = Opened(self.runtime)
+        self._tables, self.opened = Tables(), Opened(self.runtime)
 
 
 def _new_locks(log: CommitLog | None) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog, CommitLogError, InvalidRequest
-from commitlog.client.leader.habits import INSTEAD
+from commitlog.client.habits import INSTEAD
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 4))])
 ROW = [{"id": 1, "v": [1.0, 2.0, 3.0, 4.0]}]

@@ -24,7 +24,6 @@ from commitlog.client.history.index_file import SETTINGS, attach
 from commitlog.client.history.positions import NamesPositions, When, sequences_text
 from commitlog.client.history.sql import AsksSql
 from commitlog.client.leader.arguments import checks_arguments
-from commitlog.client.leader.habits import KnowsHabits
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.rows.host import Host, TableName
 from commitlog.client.rows.opening import is_there
@@ -195,7 +194,7 @@ _HEADS = """
 """
 
 
-class Reads(AsksSql, NamesPositions, KnowsHabits):
+class Reads(AsksSql, NamesPositions):
     """Adds to `CommitLog` more ways to read: `subscribe`, `snapshot` and `sql`."""
 
     def __reduce__(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What people try first who know Lance, LanceDB, Delta or Iceberg, and what does it here."""
+"""Methods that users of Lance, LanceDB, Delta and Iceberg try first, and what to call here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INSTEAD = {
 
 
 class KnowsHabits:
-    """Adds to an AttributeError what does it here."""
+    """Adds to an AttributeError what to call instead."""
 
     if not TYPE_CHECKING:  # a checker would take any name for a method
 
