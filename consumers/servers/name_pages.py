@@ -8,7 +8,7 @@ from typing import TypeVar
 from commitlog.model.table import TableId
 
 ASKED_LEAST = 100
-"""So many names a leader is asked for at once: not everybody may see each of them."""
+"""A leader is asked for so many names at least, since a reader may not see all of them."""
 
 Names = TypeVar("Names", bound=Iterable[TableId])
 
@@ -20,12 +20,15 @@ def names_in(
     ask: Callable[..., Names],
     is_shown: Callable[[TableId, Names], bool],
 ) -> list[str]:
-    """Return the names directly in a namespace, in order; of a page, one more than it shows."""
+    """Return the names directly in a namespace, in order.
+
+    With a `limit`, more than that come if there is another page.
+    """
     asked = None if limit is None else max(limit + 1, ASKED_LEAST)
     names: list[str] = []
     while True:
         found = ask() if asked is None else ask(after=after, limit=asked)
-        # Each partition told of so many, and a leader of an earlier release of all.
+        # Each partition names so many, and a leader of an earlier release all.
         told = sorted(n for n in found if n and n[:-1] == parent and n[-1] > after)[:asked]
         names += [name[-1] for name in told if is_shown(name, found)]
         if limit is None or asked is None or len(told) < asked or len(names) > limit:

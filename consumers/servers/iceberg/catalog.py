@@ -114,7 +114,7 @@ class IcebergCatalog:
     def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
         """Return the catalogue as of the log's end; its lists, of one namespace if it is named.
 
-        Or a part of these: `limit` names `after` a name, at least.
+        With a `limit`, lists of a namespace have at least so many names that follow `after`.
         """
         seconds = self.settings.timeout_seconds
         return self.service.view(within=within, timeout_seconds=seconds, **part)

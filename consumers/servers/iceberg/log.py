@@ -88,7 +88,7 @@ class LogIcebergService:
     ) -> CatalogView:
         """Return the catalogue as of the log's end; each thing is asked for when it is looked at.
 
-        `part` says of which names in a namespace: `limit` of them `after` a name, at least.
+        With a `limit`, lists of a namespace have at least so many names that follow `after`.
         """
         names, namespaces = partial(self._names, within, **part), self._lance.namespaces
         alone = partial(namespaces, alone=True)
