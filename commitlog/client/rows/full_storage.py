@@ -35,7 +35,7 @@ _REFUSED = re.compile(
     "<Code>(AccessDenied|ExpiredToken|InvalidAccessKeyId|InvalidToken|RequestTimeTooSkewed|"
     "SignatureDoesNotMatch)</Code>"
 )
-"""What S3 calls keys that it doesn't take, and a clock: in Lance's error, among its retries."""
+"""By these codes S3 refuses keys, or a clock. Lance's error has them among its retries."""
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")

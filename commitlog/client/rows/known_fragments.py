@@ -1,4 +1,4 @@
-"""Which fragments a version has that the one before it hadn't.
+"""Which fragments a version has that the one before it lacked.
 
 Two versions have most of their fragments in common. So calls that walk through them in machine
 code compare all of them, and Python looks only at what came and went.
@@ -12,8 +12,8 @@ from itertools import filterfalse
 from commitlog.lancepb.table_pb2 import DataFragment
 
 FragmentChanges = tuple[Mapping[bytes, DataFragment], Mapping[bytes, DataFragment], int, int]
-"""What a version has and the one before hadn't, and what it hasn't any more; then how many bytes
-its fragments take, encoded, and how many rows they have, deleted ones included."""
+"""What came and what went since the version before; then how many bytes the fragments take when
+encoded, and how many rows they have, deleted ones included."""
 
 
 class KnownFragments:

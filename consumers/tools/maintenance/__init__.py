@@ -1,1 +1,1 @@
-"""Tables kept fast by their policies."""
+"""Keeps tables fast and their histories short, by the policies of their properties."""

@@ -1,1 +1,1 @@
-"""What a log makes, made again from it."""
+"""Rebuilds manifests, Iceberg's metadata files and the index from the log alone."""

@@ -1,1 +1,1 @@
-"""Row writers: accepted writes of rows are applied, and expire."""
+"""Row writers apply accepted writes of rows, whose rows leave the archive in the end."""
