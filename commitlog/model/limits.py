@@ -106,6 +106,10 @@ NESTING_MAX = 63
 """Levels of a schema, lists of fixed size among them: Arrow hands no more over from Lance to
 Python, and Lance's native code ends its process at thousands."""
 
+SHARED_FILES_SINCE = 10
+"""The protocol under which an Overwrite or a Restore that keeps files may give an id to a field of
+another type, if no file that stays has a column of that id. Before, it might do so to none."""
+
 NAME_PARTS_SINCE = 10
 """The protocol under which a new name has `NAME_PARTS_MAX` parts at most."""
 

@@ -14,7 +14,12 @@ from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
-from commitlog.core.manifest.data_files import check_fragment, is_blob, is_packed, place_in
+from commitlog.core.lance.shared_files import (
+    changed_columns,
+    columns_that_stay,
+    fields_of_other_type,
+)
+from commitlog.core.manifest.data_files import check_fragment, place_in
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
@@ -37,7 +42,12 @@ from commitlog.core.schema_check.schema import (
 )
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
-from commitlog.model.limits import NAMES_CHECKED_SINCE, NESTING_SINCE, PROTOCOL_SUPPORTED
+from commitlog.model.limits import (
+    NAMES_CHECKED_SINCE,
+    NESTING_SINCE,
+    PROTOCOL_SUPPORTED,
+    SHARED_FILES_SINCE,
+)
 from commitlog.model.names import NameProblem, first_problem, key_problem
 from commitlog.model.operations import Operation, target
 from commitlog.model.reasons import Phrase
@@ -78,13 +88,17 @@ def check_version(
     header = state.header
     if delta.header is not None:
         header = ManifestHeader(delta.header)
+        by_file = draft.rules.protocol >= SHARED_FILES_SINCE
         check_header(
             state.header,
             header,
             format_table_id(view.table.table_id),
-            renumbers_fields=of_kind.renumbers_fields and not _keeps_files(state, delta),
+            renumbers_fields=of_kind.renumbers_fields
+            and (by_file or not _keeps_files(state, delta)),
             protocol=draft.rules.protocol,
         )
+        if of_kind.renumbers_fields and by_file:
+            _check_shared_files(view, state, header, delta)
     if not of_kind.only_adds or built_by is not Builder.HERE:
         _check_fragments(state, delta, of_kind, header)
     section = state.index_section if delta.index_section is None else delta.index_section
@@ -122,8 +136,9 @@ def check_header(
         raise problem_refused(problem, name)
     if has_other_fields:
         verify_primary_key(new, after.fields)
-    if not renumbers_fields:
-        _check_same_fields(before, after, name)
+    others = [] if renumbers_fields else fields_of_other_type(before, after)
+    if others:
+        raise _of_another_type(others[0], name)
     lowest = max((field.id for field in new.fields), default=-1)
     mark = new.max_allocated_field_id if new.HasField("max_allocated_field_id") else lowest
     if not lowest <= mark < FIELD_ID_END:
@@ -163,19 +178,18 @@ def _new_keys(old: Manifest, new: Manifest) -> NameProblem | None:
     return first_problem("base path", (base.path for base in new.base_paths), key_problem)
 
 
-def _check_same_fields(before: ManifestHeader, after: ManifestHeader, name: str) -> None:
-    for field_id, old in before.fields.items():
-        new = after.fields.get(field_id)
-        if new is None:
-            continue
-        is_same = (
-            old.logical_type == new.logical_type
-            and old.parent_id == new.parent_id
-            and is_blob(old) == is_blob(new)
-            and is_packed(old) == is_packed(new)
-        )
-        if not is_same:
-            raise rejected(Code.WRONG_SCHEMA, "field_of_another_type", table=name, field=field_id)
+def _check_shared_files(
+    view: View, state: ManifestState, header: ManifestHeader, delta: ManifestDelta
+) -> None:
+    """Refuse another type for a field of which a file that stays has a column."""
+    changed = changed_columns(state.header, header)
+    held = changed and columns_that_stay(view.table.location, state, header, delta, changed)
+    if held:
+        raise _of_another_type(min(held), format_table_id(view.table.table_id))
+
+
+def _of_another_type(field_id: int, name: str) -> Refused:
+    return rejected(Code.WRONG_SCHEMA, "field_of_another_type", table=name, field=field_id)
 
 
 def problem_refused(problem: NameProblem, name: str) -> Refused:
@@ -194,7 +208,7 @@ def _check_indices(
     new = [i for i in indices if i.SerializeToString(deterministic=True) not in known]
     for index in new:
         problem = index_problem(index)
-        if not problem and index.HasField("base_id") and index.base_id not in header.base_ids:
+        if not problem and index.HasField("base_id") and index.base_id not in header.bases:
             problem = Phrase("index_base_unknown", {"base": index.base_id})
         if problem:
             raise problem_refused(NameProblem("index", index.name, problem), name)

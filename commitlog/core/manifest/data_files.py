@@ -67,7 +67,7 @@ def check_address(header: ManifestHeader, data_file: DataFile) -> None:
     """Refuse a data file whose path leads out of the table and its base paths."""
     if leads_out(data_file.path):
         raise DeltaRefused("path_escapes", field="files.path", value=data_file.path)
-    if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
+    if data_file.HasField("base_id") and data_file.base_id not in header.bases:
         raise DeltaRefused(
             "unknown_base_path", field=place_in(data_file, ".base_id"), value=data_file.base_id
         )

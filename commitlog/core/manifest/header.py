@@ -17,7 +17,7 @@ from commitlog.core.manifest.feature_flags import (
     MANAGED_BLOBS_KEY,
 )
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.table_pb2 import BasePath, Manifest
 
 WRITER = "lance"
 _SCALARS = (
@@ -69,9 +69,9 @@ class ManifestHeader:
         return any(field.unenforced_primary_key for field in self.message.fields)
 
     @cached_property
-    def base_ids(self) -> frozenset[int]:
-        """The ids of the base paths."""
-        return frozenset(base.id for base in self.message.base_paths)
+    def bases(self) -> Mapping[int, BasePath]:
+        """The base paths by id."""
+        return {base.id: base for base in self.message.base_paths}
 
     def by(self, release: str) -> ManifestHeader:
         """Return the same header, written by a release of Lance."""

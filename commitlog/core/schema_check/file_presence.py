@@ -10,6 +10,7 @@ from pyroaring import BitMap
 
 from commitlog.core.decisions import BytesWanted, FileWanted, Refused, VectorWanted, rejected
 from commitlog.core.draft import Draft, View
+from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
@@ -83,20 +84,16 @@ def check_brought_files(
     draft: Draft, view: View, state: ManifestState, header: ManifestHeader, delta: ManifestDelta
 ) -> None:
     """Refuse a version whose new data files aren't there, or not all of them."""
-    places = {base.id: base for base in header.message.base_paths}
     wanted: dict[FileWanted, int] = {}
     for fragment_id, encoded in delta.fragments:
         known = state.fragments.get(fragment_id)
-        before = _data_files(DataFragment.FromString(known)) if known is not None else ()
+        before = data_files(DataFragment.FromString(known)) if known is not None else ()
         seen = {(file.path, file.base_id) for file in before}
-        for file in _data_files(DataFragment.FromString(encoded)):
+        for file in data_files(DataFragment.FromString(encoded)):
             if (file.path, file.base_id) in seen:
                 continue
-            root, path = view.table.location, f"data/{file.path}"
-            if file.HasField("base_id"):
-                base = places[file.base_id]
-                root, path = base.path, path if base.is_dataset_root else file.path
-            wanted[FileWanted(root, path)] = file.file_size_bytes
+            place = FileWanted(*place_of(view.table.location, header, file))
+            wanted[place] = file.file_size_bytes
     for (place, size), one in zip(wanted.items(), draft.want_all(wanted), strict=True):
         observed = one.observation.size
         if observed < 0 or (size and size != observed):
@@ -105,8 +102,13 @@ def check_brought_files(
             raise _missing("data_file_cut", place, size=observed, expected=size)
 
 
-def _data_files(fragment: DataFragment) -> list[DataFile]:
-    return [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
+def place_of(location: str, header: ManifestHeader, file: DataFile) -> tuple[str, str]:
+    """Return a data file's root, of those that the header names or the table's, and its path."""
+    path = f"data/{file.path}"
+    base = header.bases.get(file.base_id) if file.HasField("base_id") else None
+    if base is None:
+        return location, path
+    return base.path, path if base.is_dataset_root else file.path
 
 
 def _deletion_files(before: Mapping[int, bytes], delta: ManifestDelta) -> dict[int, DataFragment]:

@@ -142,7 +142,7 @@ def _counted(location: str, path: str) -> int | None:
     if store.size(path) > COUNTED_BYTES_MAX:
         return None
     state, _ = decode_manifest(store.read(path))
-    if state.header.base_ids:
+    if state.header.bases:
         return None  # not every caller may read what is there
     rows = 0
     for fragment in map(DataFragment.FromString, state.fragments.values()):

@@ -1,0 +1,82 @@
+"""Columns of files that a version shares with the one before it.
+
+An Overwrite or a Restore may give a field's id to another field. A file that stays still has the
+columns that it was written with, so their fields keep their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from itertools import chain
+
+from commitlog.core.manifest.data_files import data_files, is_blob, is_packed
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
+from commitlog.core.schema_check.file_presence import place_of
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+
+
+def fields_of_other_type(before: ManifestHeader, after: ManifestHeader) -> list[int]:
+    """Return the ids that both schemas have, for fields of other types, parents or encodings."""
+    return [
+        field_id
+        for field_id, old in before.fields.items()
+        if (new := after.fields.get(field_id)) is not None and _shape(old) != _shape(new)
+    ]
+
+
+def _shape(field: Field) -> tuple[str, int, bool, bool]:
+    return field.logical_type, field.parent_id, is_blob(field), is_packed(field)
+
+
+def changed_columns(before: ManifestHeader, after: ManifestHeader) -> set[int]:
+    """Return the fields whose columns would be read as something else.
+
+    A column is read by the types of what it is inside of, and, where all of a struct is one column,
+    by those of the struct's parts.
+    """
+    others = set(fields_of_other_type(before, after))
+    columns: set[int] = set()
+    for field_id in after.fields if others else ():
+        above = list(_upward(after, field_id))
+        if not others.isdisjoint(field.id for field in above):
+            columns.add(field_id)
+            columns.update(field.id for field in above if is_packed(field) or is_blob(field))
+    return columns
+
+
+def _upward(header: ManifestHeader, field_id: int) -> Iterator[Field]:
+    field = header.fields.get(field_id)
+    while field is not None:
+        yield field
+        field = header.fields.get(field.parent_id)
+
+
+def columns_that_stay(
+    location: str,
+    state: ManifestState,
+    header: ManifestHeader,
+    delta: ManifestDelta,
+    wanted: Set[int],
+) -> set[int]:
+    """Return those of the wanted fields of which both versions name one column of one file."""
+    layouts: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+    for file in _files(state.fragments.values()):
+        if not wanted.isdisjoint(file.fields):
+            place = place_of(location, state.header, file)
+            layouts.setdefault(place, set()).add(tuple(file.fields))
+    replaced = {*delta.removed, *(fragment_id for fragment_id, _ in delta.fragments)}
+    kept = (encoded for i, encoded in state.fragments.items() if i not in replaced)
+    new = (encoded for _, encoded in delta.fragments)
+    held: set[int] = set()
+    for file in _files(chain(kept, new)):
+        for layout in layouts.get(place_of(location, header, file), ()):
+            pairs = zip(layout, file.fields, strict=False)
+            held.update(old for old, now in pairs if old == now)
+    return held & wanted
+
+
+def _files(fragments: Iterable[bytes]) -> Iterator[DataFile]:
+    for encoded in fragments:
+        yield from data_files(DataFragment.FromString(encoded))
