@@ -7,11 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
-from commitlog.core.decisions import ChangeKind
+from commitlog.core.decisions import ChangeKind, Found
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import HOLDS_SINCE, INCARNATIONS_SINCE, Rules
-from commitlog.model.operations import INCARNATION, AlterProperties, DeleteTableVersions
-from commitlog.model.records import Code, Transaction
+from commitlog.model.operations import (
+    INCARNATION,
+    AlterProperties,
+    DeleteTableVersions,
+    DeregisterTable,
+    RegisterTable,
+)
+from commitlog.model.records import Code, Observation, Transaction
+from consumers.partition.files.table_files import Deletions
 from tests.core_world import World, append, commit, replayed_from_parts
 
 RANGES = st.lists(
@@ -147,3 +154,22 @@ def test_any_order_of_deletions_leaves_the_same(world: World, seed: int) -> None
     for version in left:
         assert world.ask(f"d{version}", delete((version, version))).status == "committed"
     assert world.machine.tables["t",].deleted == ((1, 4),)
+
+
+def test_versions_deleted_again_after_their_table_came_back_stay_announced(world: World) -> None:
+    table = world.machine.tables[("t",)]
+    path = f"_versions/{table.version}.manifest"
+    seen = Observation(path, 1, bytes(32))
+    world.manifests[table.location, path] = Found(seen, state=world.state().copy())
+    back = RegisterTable(("t",), table.incarnation, table.location, table.version, path)
+    for number, one in enumerate((delete((1, 4)), DeregisterTable(("t",)), back, delete((2, 3)))):
+        assert world.ask(f"{number}", one).status == "committed"
+    first, second = [change for change in world.changes if change.deleted]
+    deletions = Deletions()
+    deletions.announce([first, second])
+    made = {change.version: change for change in world.changes if change.version}
+    assert [v for v, change in made.items() if deletions.include(change)] == [1, 2, 3, 4]
+    deletions.forget(first)
+    assert [v for v, change in made.items() if deletions.include(change)] == [2, 3]
+    deletions.forget(second)
+    assert not any(map(deletions.include, made.values()))

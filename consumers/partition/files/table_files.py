@@ -28,6 +28,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
+from commitlog.core.catalogue.version_deletion import extended, merged
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
@@ -165,28 +166,34 @@ class Deletions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ranges: dict[str, VersionRanges] = {}
+        self._ranges: dict[str, list[VersionRanges]] = {}
+        """By incarnation, of each change: a table that came back may lose a version twice."""
+        self._deleted: dict[str, VersionRanges] = {}
+        """By incarnation, all of them together."""
 
     def announce(self, changes: Iterable[Change]) -> None:
         """Note what changes that come later delete."""
         for change in changes:
             if change.deleted:
                 with self._lock:
-                    known = self._ranges.get(change.incarnation, ())
-                    self._ranges[change.incarnation] = tuple(sorted((*known, *change.deleted)))
+                    known = self._deleted.get(change.incarnation, ())
+                    self._ranges.setdefault(change.incarnation, []).append(change.deleted)
+                    self._deleted[change.incarnation] = extended(known, change.deleted)
 
     def include(self, change: Change) -> bool:
         """Return True if a later change deletes the version that this one makes."""
-        return is_in(change.version, self._ranges.get(change.incarnation, ()))
+        return is_in(change.version, self._deleted.get(change.incarnation, ()))
 
     def forget(self, change: Change) -> None:
         """Forget what a change deletes, which was carried out."""
-        if change.deleted:
-            with self._lock:
-                known, done = self._ranges.pop(change.incarnation, ()), set(change.deleted)
-                left = tuple(one for one in known if one not in done)
-                if left:
-                    self._ranges[change.incarnation] = left
+        with self._lock:
+            left = self._ranges.get(change.incarnation, [])
+            if change.deleted in left:
+                left.remove(change.deleted)
+                self._deleted[change.incarnation] = merged(*left)
+            if not left:
+                self._ranges.pop(change.incarnation, None)
+                self._deleted.pop(change.incarnation, None)
 
 
 def delete_versions(files: TableFiles, change: Change) -> None:
