@@ -11,7 +11,6 @@ deep in a library that doesn't return to Python for seconds.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import logging
 import logging.handlers
@@ -20,10 +19,10 @@ import queue
 import resource
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from commitlog.adapters.disk import advice, with_advice
@@ -31,13 +30,11 @@ from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.config import ConfigurationError
 from consumers.runtime.forking import die_with_parent
 from consumers.runtime.log_lines import VARIABLE, JsonLines
+from consumers.runtime.memory import keep_memory_small
 from consumers.runtime.steady_clock import stop_when_set_back
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
-ARENAS, TRIM_SECONDS = 2, 10.0
-"""What the allocator may spread its memory over, and how often it gives back what is free. A
-millisecond gives back two megabytes, so that is asked for before much has gathered."""
 NICENESS, NICENESS_FIXED = 10, 3
 _OWN_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
 """What this process began with, since somebody may have started it by `nice`."""
@@ -52,7 +49,6 @@ END_SECONDS, SUPERVISED_END_SECONDS = 9.0, 3.8
 """How long it may take to end when it is to; a supervisor waits a little longer."""
 _PENDING_LINES_MAX = 10_000
 _FLUSH_SECONDS = 0.5
-_M_ARENA_MAX = -8
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +60,10 @@ class Stopped(BaseException):
 
 
 _may_leave, _is_signalled = threading.Event(), threading.Event()
+hurried = threading.Event()
+"""A second signal came: what may still take a while is to end at once."""
+AGAIN_SECONDS = 0.5
+"""From a first signal to what counts as a second: a wrapper may pass on what its child got, too."""
 
 
 @contextlib.contextmanager
@@ -120,8 +120,8 @@ def run_part(
         ).start()
     stop_on_signals(stop, on_signal=_leave)
     has_ended, set_back = threading.Event(), stop_when_set_back(stop) if is_client else []
-    seconds = drain_seconds + (END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS)
-    ending = (name, stop, has_ended, seconds, set_back)
+    seconds = END_SECONDS if lifeline is None else SUPERVISED_END_SECONDS
+    ending = (name, stop, has_ended, drain_seconds, seconds, set_back)
     threading.Thread(target=_end_by_force, args=ending, name="end", daemon=True).start()
 
     def on_ready(address: str) -> None:
@@ -212,26 +212,6 @@ def _work_patiently(
         pause = min(2 * pause, WAIT_SECONDS_MAX)
 
 
-def keep_memory_small(stop: threading.Event) -> None:
-    """Have the system's allocator keep little of what was freed, until `stop`.
-
-    Each thread has glibc take memory from another arena, and what Lance and protobuf free in them
-    stays with the process: half of its memory after ten minutes of small commits.
-    """
-    if sys.platform != "linux":
-        return
-    library = ctypes.CDLL(None)
-    if not (hasattr(library, "malloc_trim") and hasattr(library, "mallopt")):
-        return  # not glibc
-    library.mallopt(_M_ARENA_MAX, ARENAS)
-
-    def trim() -> None:
-        while not stop.wait(TRIM_SECONDS):
-            library.malloc_trim(0)
-
-    threading.Thread(target=trim, name="memory", daemon=True).start()
-
-
 def stop_on_signals(
     stop: threading.Event,
     *,
@@ -240,7 +220,7 @@ def stop_on_signals(
 ) -> None:
     """Set `stop` at SIGTERM and SIGINT; `on_signal` runs on the main thread and may raise.
 
-    `stirred` is set then, too, and when a child process has ended.
+    `stirred` is set then, too, and when a child process has ended; `hurried` at a second signal.
     """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -256,9 +236,13 @@ def stop_on_signals(
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def watch() -> None:
+        again_from = inf
         while True:
             received = os.read(woken, 64)
             if {signal.SIGTERM, signal.SIGINT} & set(received):
+                if time.monotonic() > again_from:
+                    hurried.set()
+                again_from = min(again_from, time.monotonic() + AGAIN_SECONDS)
                 stop.set()
             if stirred is not None:
                 stirred.set()
@@ -359,11 +343,13 @@ def _end_by_force(
     name: str,
     stop: threading.Event,
     has_ended: threading.Event,
+    drain_seconds: float,
     seconds: float,
     set_back: Sequence[str],
 ) -> None:
     """End a part that may be killed at any time, if its work waits for a silent Kafka or disk."""
     stop.wait()
+    hurried.wait(drain_seconds)
     if has_ended.wait(seconds):
         return
     why = set_back[0] if set_back else "it waited for something that didn't answer"

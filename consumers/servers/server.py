@@ -13,6 +13,7 @@ import resource
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from commitlog.errors import CommitLogError, Unavailable
+from consumers.runtime.process import hurried
 from consumers.runtime.roots import host_in_url
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
 from consumers.servers.namespace.status import error_response
@@ -198,7 +200,7 @@ def serve(
         while not stop.wait(LOOK_SECONDS):
             if not thread.is_alive():
                 raise server.why("ended")
-        drain(app, settings.drain_seconds, thread)
+        drain(app, settings.drain_seconds, thread.is_alive, hurried)
     finally:
         app.state.is_ending = True  # else it would wait for feeds, which go on for an hour
         server.end()
@@ -208,13 +210,19 @@ def serve(
             listener.close()
 
 
-def drain(app: Starlette, seconds: float, server: threading.Thread) -> None:
-    """Let a server's thread serve on, but tell balancers and clients to go elsewhere."""
+def drain(
+    app: Starlette, seconds: float, is_serving: Callable[[], bool], hurried: threading.Event
+) -> None:
+    """Let a server serve on until `hurried`, but tell balancers and clients to go elsewhere."""
     if not seconds:
         return
     logger.info("serves for %g s more, so that balancers send requests elsewhere", seconds)
     app.state.is_draining = LimitedHeads.is_draining = True
-    server.join(seconds)
+    ends = time.monotonic() + seconds
+    while is_serving() and (left := ends - time.monotonic()) > 0:
+        if hurried.wait(min(left, LOOK_SECONDS)):
+            logger.info("was told again to end")
+            return
 
 
 class _Server(uvicorn.Server):

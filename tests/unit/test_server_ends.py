@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import sys
 import threading
 from typing import Any
 
@@ -14,6 +15,7 @@ from consumers.servers.security.limits import Limits
 from consumers.servers.server import drain, make_app
 from consumers.servers.server_heads import LimitedHeads
 from consumers.views.health import Check, Level
+from tests.child import ended
 from tests.page_server import NoHealth, serving_app
 
 Told = tuple[int, Any, dict[Any, Any]]
@@ -90,21 +92,46 @@ def test_while_it_drains_balancers_and_clients_are_told_to_go_elsewhere(
             answer = connection.getresponse()
             return answer.status, answer.headers.get("connection", ""), json.loads(answer.read())
 
-        class Serving(threading.Thread):
-            """In place of the server's thread: what others see while it is waited for."""
+        def is_serving() -> bool:
+            """Look as others do while it drains; once is enough."""
+            asked.append("")
+            for connection in (known, http.client.HTTPConnection("127.0.0.1", port)):
+                assert ask(connection, "/healthz") == (503, "close", {"status": "ending"})
+            status, _, body = ask(known, "/readyz")
+            assert (status, body["status"]) == (503, "not ready")
+            assert body["checks"][-1]["message"] == "it was told to end"
+            return False
 
-            def join(self, timeout: float | None = None) -> None:
-                asked.append(timeout)
-                for connection in (known, http.client.HTTPConnection("127.0.0.1", port)):
-                    assert ask(connection, "/healthz") == (503, "close", {"status": "ending"})
-                status, _, body = ask(known, "/readyz")
-                assert (status, body["status"]) == (503, "not ready")
-                assert body["checks"][-1]["message"] == "it was told to end"
-
-        asked: list[float | None] = []
+        asked: list[str] = []
         assert ask(known, "/readyz")[:2] == (200, "")
-        drain(app, 0, Serving())
+        drain(app, 0, is_serving, threading.Event())
         assert not asked, "nobody waits unless the operator said so"
-        drain(app, 5, Serving())
-        assert asked == [5]
+        drain(app, 5, is_serving, threading.Event())
+        assert asked
         known.close()
+
+
+DRAINS = """
+import os, signal, sys, threading, time
+from consumers.runtime import process
+from consumers.servers.server import drain
+from starlette.applications import Starlette
+stop = threading.Event()
+process.stop_on_signals(stop)
+os.kill(os.getpid(), signal.SIGTERM)
+assert stop.wait(60)
+os.kill(os.getpid(), signal.SIGTERM)  # a wrapper passes on what its child got, too
+assert not process.hurried.wait(0.1)
+time.sleep(process.AGAIN_SECONDS)
+began = time.monotonic()
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+drain(Starlette(), 300, lambda: True, process.hurried)
+print(time.monotonic() - began)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_a_drain() -> None:
+    """It had no effect: who had set an hour waited for an hour, or killed the server."""
+    done = ended([sys.executable, "-c", DRAINS], check=True, timeout=60)
+    assert float(done.stdout) < 30
