@@ -144,6 +144,28 @@ def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
     assert security.identify(Credentials("the-newest-key-in-the-file")).name == "job"
 
 
+def test_a_principal_whose_key_file_is_gone_can_be_taken_out_of_the_access_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The access file was read no more once a file was gone that it had named: grants stayed."""
+    monkeypatch.setattr(access_file_module, "LOOK_SECONDS", -1.0)
+    access, keys = tmp_path / "access.toml", tmp_path / "key"
+    keys.write_text("the-key-in-the-file")
+    grant = '[[grants]]\nto = "{}"\non = "$"\ncan = "admin"\n'
+    alice = f'[keys]\nalice = "{hashed(KEY)}"\n'
+    access.write_text(f'{alice}job = {{ file = "{keys}" }}\n' + grant.format("job"))
+    security = Security(AccessFile(access))
+    job = security.identify(Credentials("the-key-in-the-file"))
+    assert security.may(job, ADMIN, ())
+    keys.unlink()
+    assert security.identify(Credentials("the-key-in-the-file")) == job, "it may come back"
+    access.write_text(alice + grant.format("alice"))
+    assert not security.may(job, READ, ())
+    assert security.may(security.identify(Credentials(KEY)), ADMIN, ())
+    with pytest.raises(UnauthenticatedError):
+        security.identify(Credentials("the-key-in-the-file"))
+
+
 @pytest.mark.slow
 def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ KEY_CHARACTERS_MIN = 16
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 _FileState = tuple[int, int, int]
+_GONE: _FileState = (0, 0, 0)
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +108,8 @@ class AccessFile:
 def _state(path: Path) -> _FileState:
     try:
         stat = os.stat(path)
-    except OSError as error:
-        raise ConfigurationError(f"access_file: {path} cannot be read: {error}") from error
+    except OSError:
+        return _GONE  # who needs it says so when it is read
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
