@@ -21,7 +21,7 @@ from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.spark.excerpts import Excerpt, head_of
+from commitlog.spark.excerpts import Excerpt, head_of, while_files_stay
 from commitlog.spark.source import batch_bytes, grouped
 from commitlog.spark.versions import CLONE, TableVersions, Version
 
@@ -55,6 +55,7 @@ PARTS_PER_TASK, ROWS_PER_TASK = 64, 64 * 1024
 class VersionChanges:
     """What one task reads: changes of one version, in terms of fragments."""
 
+    table: str
     location: str
     version: int
     time_us: int
@@ -168,7 +169,7 @@ def _part(
 ) -> VersionChanges:
     info = versions.info
     return VersionChanges(
-        location=info.location, version=after.state.version, time_us=after.time_us,
+        table=info.name, location=info.location, version=after.state.version, time_us=after.time_us,
         stable_row_ids=info.stable_row_ids,
         added=added, removed=removed, thinned=thinned, patched=patched, rows=rows,
         new=Excerpt(after.state.version, head, tuple(fragments)), old=old,
@@ -197,7 +198,10 @@ def read_part(part: VersionChanges, columns: Iterable[str]) -> Iterator[pa.Recor
 
     What went comes before what came.
     """
-    wanted = list(columns)
+    return while_files_stay(_read(part, list(columns)), part.table, part.version)
+
+
+def _read(part: VersionChanges, wanted: list[str]) -> Iterator[pa.RecordBatch]:
     new = part.new.open(part.location)
     if part.old is None:
         for batch in _scan(new, part.added, wanted):

@@ -22,7 +22,7 @@ from commitlog.client.leader.arguments import lances_words
 from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidRequest, shown_text
 from commitlog.spark.arrow import spark_schema, to_spark
-from commitlog.spark.excerpts import Excerpt, taken_apart
+from commitlog.spark.excerpts import Excerpt, taken_apart, while_files_stay
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import arrow_schema_of
@@ -85,6 +85,7 @@ class TableReader(DataSourceReader):
                 advice=f"Its columns are {', '.join(dataset.schema.names)}; a table that SQL made"
                 " before they changed is made again by DROP TABLE and CREATE TABLE",
             )  # fmt: skip
+        self.table = options.table
         self.location = str(dataset.uri)
         self.schema = schema
         self.batch_rows = options.batch_rows
@@ -110,6 +111,9 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield some fragments' rows, without deleted ones; runs on an executor."""
         assert isinstance(partition, FragmentsPartition)
+        return while_files_stay(self._rows(partition), self.table, partition.excerpt.version)
+
+    def _rows(self, partition: FragmentsPartition) -> Iterator[pa.RecordBatch]:
         if not partition.fragment_ids:
             return
         schema = arrow_schema_of(self.schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
+from commitlog.errors import NoSuchVersion
 from commitlog.spark import excerpts
 from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.compaction import _rewrite
@@ -123,6 +125,35 @@ def test_changes_of_all_tables_are_read_so_too(late: tuple[Service, Callable[[],
     assert [row["row"] for row in found if row["_change_type"] == "delete"] == [
         '{"id": 2, "name": "a"}'
     ]
+
+
+@pytest.mark.parametrize("kind", ["data", "_deletions"])
+def test_files_that_are_gone_are_no_riddle(tmp_path: Path, kind: str) -> None:
+    """Lance's error named a file and the places in its sources: no table, no version, no advice."""
+    with service(tmp_path) as world:
+        world.client.create_table(T, SCHEMA)
+        world.client.append(T, rows(1, 2))
+        world.client.delete(T, "id = 2")
+
+        def remove() -> None:
+            shutil.rmtree(world.location(T) / kind)
+            excerpts.opened.cache_clear()
+
+        known: Any = parse_read({**BASE, "table": T})
+        changes = parse_changes({**BASE, "table": T, "read": "changes", "startingVersion": "3"})
+        here = Here(world)
+        readers = (
+            TableReader(known, table_schema(known, here), here),
+            ChangeReader(changes, change_schema(changes, here), here),
+            LogReader(parse_log({**BASE, "read": "changes"}), here),
+        )
+        planned: Any = [pickle.loads(pickle.dumps((one, one.partitions()))) for one in readers]
+        remove()
+        told = rf"version [23] of ns\$t is gone: .*ot found: .*{kind}/.*hold"
+        for reader, parts in planned:
+            with pytest.raises(NoSuchVersion, match=told) as caught:
+                list(reader.read(parts[-1]))
+            assert ".rs" not in str(caught.value)
 
 
 def test_a_reader_is_sent_without_what_only_its_tasks_need(
