@@ -56,6 +56,7 @@ from commitlog.spark.files import (
     fields_digest,
     in_fragments,
     joined,
+    no_keys,
     small_enough,
     target_for,
     write_files,
@@ -89,6 +90,8 @@ class Batch:
         self._log = log
         self._options = options
         self._parts: list[Part] = []
+        self._idle: list[TableInfo] = []
+        """Tables in which a merge had rows and found nothing to do."""
         self._wrote: list[Wrote] = []
         self._brought: dict[str, int] = {}
         """How many rows for which table, and their digests."""
@@ -144,6 +147,8 @@ class Batch:
                 part = prepare(self._log, info, rows, wanted, self._options)
             except NothingToDo as nothing:
                 self._brings(nothing.source)
+                if any(nothing.source.values()):
+                    self._idle.append(info)
                 return
         self._brings({n: count for n, count in part.counts.items() if n not in COUNTED})
         self._parts.append((info, part))
@@ -161,12 +166,13 @@ class Batch:
         """
         if not self._parts:
             return None
+        parts = [*self._parts, *self._marks()]
         try:
             try:
-                ticket, outcome = self._submit(self._parts, application, timeout)
+                ticket, outcome = self._submit(parts, application, timeout)
             except TransactionRejected as error:
                 # An attempt of this batch found nothing to do in a table where there is work now.
-                answered = _committed_to(error.outcome, self._parts)
+                answered = _committed_to(error.outcome, parts)
                 if not answered:
                     raise
                 ticket, outcome = self._submit(answered, application, timeout)
@@ -182,6 +188,17 @@ class Batch:
             self._log.runtime(), ticket.transaction, outcome, strict=self._options.strict_repeats
         )
         return outcome
+
+    def _marks(self) -> list[Part]:
+        """Return appends of no rows to tables in which there is nothing to do.
+
+        If this batch is a repeat, its first attempt may have worked in just these tables. Without
+        them in the record, the log would take the rest for a batch that it hasn't yet.
+        """
+        named = {info.table_id for info, _ in self._parts}
+        idle = {info.table_id: info for info in self._idle if info.table_id not in named}
+        nothing = lance.LanceOperation.Append([])
+        return [(info, Prepared(nothing, 0, keys=no_keys(info))) for info in idle.values()]
 
     def _submit(
         self, parts: Sequence[Part], application: Application, timeout: float

@@ -124,6 +124,12 @@ def named_keys(field_ids: Sequence[int], hashes: bytes) -> KeyHashes:
     return KeyHashes(tuple(field_ids), packed(hashes[at : at + HASH_BYTES] for at in starts))
 
 
+def no_keys(info: Any) -> KeyHashes | None:
+    """Return what a transaction names that inserts no key; None if the table has no key."""
+    ids = sorted(info.top_level_ids(info.primary_key))
+    return named_keys(ids, b"") if ids else None
+
+
 def named_by_task(most: int) -> int:
     """Return how many keys a task may name to its driver, if all tasks may name so many."""
     context = TaskContext.get()

@@ -220,6 +220,37 @@ def test_a_merge_notes_the_rows_of_its_source_however_many_they_match(
         assert ids_of(log.open("t")) == [2, 3, 7]
 
 
+@pytest.mark.parametrize("key", [None, "id"])
+def test_a_batch_run_again_does_nothing_to_a_table_to_which_it_did_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """The repeat named only that table, so it was a second commit, which took a newer row away."""
+    given = rows(1, 7).append_column(DELETE, pa.array([True, True]))
+    source = SimpleNamespace(local=given, columns=SCHEMA)
+    monkeypatch.setattr(batches, "Source", lambda *_: nullcontext(source))
+    with service(tmp_path) as world:
+        log = world.client
+        for table in ("a", "b"):
+            log.create_table(table, SCHEMA, primary_key=key)
+            log.append(table, rows(2))
+        log.append("a", rows(1))
+
+        def run() -> Outcome | None:
+            batch = Batch(log, parse_batches({**OPTIONS, "strictRepeats": "true"}))
+            for table in ("a", "b"):
+                batch.merge(table, MagicMock(), "id")
+            return batch.commit(Application("job", 0), timeout=30)
+
+        first = run()
+        assert first is not None
+        log.append("b", rows(7))
+        again = run()
+        assert again is not None
+        assert again.answers == first.sequence
+        assert ids_of(log.open("a")) == [2]
+        assert ids_of(log.open("b")) == [2, 7]
+
+
 def test_files_of_a_record_stay_if_only_its_rows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
