@@ -15,6 +15,7 @@ from commitlog.model.operations import (
     AlterProperties,
     DeleteTableVersions,
     DeregisterTable,
+    Operation,
     RegisterTable,
 )
 from commitlog.model.records import Code, Observation, Transaction
@@ -162,7 +163,9 @@ def test_versions_deleted_again_after_their_table_came_back_stay_announced(world
     seen = Observation(path, 1, bytes(32))
     world.manifests[table.location, path] = Found(seen, state=world.state().copy())
     back = RegisterTable(("t",), table.incarnation, table.location, table.version, path)
-    for number, one in enumerate((delete((1, 4)), DeregisterTable(("t",)), back, delete((2, 3)))):
+    gone = DeregisterTable(("t",))
+    steps: tuple[Operation, ...] = (delete((1, 4)), gone, back, delete((2, 3)))
+    for number, one in enumerate(steps):
         assert world.ask(f"{number}", one).status == "committed"
     first, second = [change for change in world.changes if change.deleted]
     deletions = Deletions()
