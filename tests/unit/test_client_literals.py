@@ -179,6 +179,21 @@ def test_iterators_and_lists_of_tables_batches_and_rows_are_read() -> None:
             rows_table(data, schema, "a$t")
 
 
+def test_a_stream_of_another_library_is_read_as_arrow_though_it_is_an_iterator() -> None:
+    class Reader(Iterator[object]):
+        """As that of arro3, which delta-rs returns: its batches are no pyarrow's."""
+
+        def __next__(self) -> object:
+            return object()
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return pa.table({"c": [1, 2]}).__arrow_c_stream__(requested_schema)
+
+    schema = pa.schema([("c", pa.int64())])
+    assert rows_table(Reader(), schema, "a$t").to_pydict() == {"c": [1, 2]}
+    assert rows_table(kept(Reader()), schema, "a$t").to_pydict() == {"c": [1, 2]}
+
+
 def test_what_an_iterator_raises_is_raised() -> None:
     def failing() -> Iterator[pa.Table]:
         yield pa.table({"c": [1]})

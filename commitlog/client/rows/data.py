@@ -77,7 +77,8 @@ def as_arrow(data: Any) -> Any:
     if isinstance(data, Sequence):
         is_pieces = bool(data) and all(isinstance(one, _PIECE) for one in data)
         return _table_of(data) if is_pieces else data
-    if isinstance(data, Iterator):
+    # Another library's reader of Arrow streams is an iterator, too: of its own batches.
+    if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
         return _stream_of_pieces(data)
     # Whoever has one of these has imported its module.
     if (lance := sys.modules.get("lance")) and isinstance(data, lance.LanceDataset):
