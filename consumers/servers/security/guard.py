@@ -107,9 +107,14 @@ class Guard:
         """Refuse what is not allowed; return what gives the body to the next layer."""
         needs = _needs_of_body(path, scope["method"])
         if needs is None:
-            for access, what in _needs_of_path(path, scope["method"]):
-                self._security.check(principal, access, what)
-            return receive
+            of_path = tuple(_needs_of_path(path, scope["method"]))
+
+            def check() -> None:
+                for access, what in of_path:
+                    self._security.check(principal, access, what)
+
+            check()
+            return _checked_whole(receive, check)
         body = await _read(receive)
         for access, what in needs(await run_in_threadpool(_decoded, body)):
             self._security.check(principal, access, what)
@@ -225,6 +230,18 @@ async def _read(receive: Receive) -> bytes:
         pieces.append(piece)
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+def _checked_whole(receive: Receive, check: Callable[[], None]) -> Receive:
+    """Check again when a body is whole, which may take minutes."""
+
+    async def checked() -> Message:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            check()
+        return message
+
+    return checked
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
