@@ -138,7 +138,9 @@ def merge(
             if found is not None:
                 return found
         execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
-        return execution.merge(lambda info: prepare(log, info, rows, wanted, parsed))
+        return execution.merge(
+            lambda info: prepare(log, info, rows, wanted, parsed, is_noted=False)
+        )
 
 
 def _write_rows(log: Any, info: TableInfo, small: SmallMerge, timeout: float) -> Merged | None:
@@ -216,10 +218,12 @@ class Source:
 
 
 def prepare(
-    log: Any, info: TableInfo, source: Source, wanted: Merge, options: WriteOptions
-) -> Prepared:
+    log: Any, info: TableInfo, source: Source, wanted: Merge, options: WriteOptions,
+    *, is_noted: bool = True,
+) -> Prepared:  # fmt: skip
     """Join with a table's head and write what the merge adds and takes away.
 
+    What the source brings is counted to be noted: only a batch can be a repeat.
     Raises NothingToDo if it changes no row.
     """
     check_columns(source.columns, info.schema, info.name, partial=not wanted.insert)
@@ -245,7 +249,7 @@ def prepare(
     if source.local is not None:
         parts = _merge_here(source.local, task, fragments)
     else:
-        parts = _merge_on_executors(source.frame, task, fragments)
+        parts = _merge_on_executors(source.frame, task, fragments, is_noted)
     return update_of(info, task, parts)
 
 
@@ -258,7 +262,7 @@ def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> li
 
 
 def _merge_on_executors(
-    source: DataFrame, task: MergeTask, fragments: Sequence[int]
+    source: DataFrame, task: MergeTask, fragments: Sequence[int], is_noted: bool
 ) -> list[MergePart]:
     spark = source.sparkSession
     columns = spark_schema(task.columns(), task.target.table)
@@ -276,8 +280,8 @@ def _merge_on_executors(
     home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*keys.names))
     placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
     parts = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
-    # Before the join: a row that matches several fragments goes to several tasks.
-    parts += map_arrow(source, partial(_count, task=task), PART_SCHEMA).collect()
+    if is_noted:  # apart, since a row that matches several fragments goes to several tasks
+        parts += map_arrow(source, partial(_count, task=task), PART_SCHEMA).collect()
     return [pickle.loads(bytes(row.part)) for row in parts]
 
 
