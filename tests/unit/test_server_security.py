@@ -26,7 +26,7 @@ from commitlog.model.operations import RenameTable
 from consumers.servers import server
 from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
-from consumers.servers.security import access_file, certificates
+from consumers.servers.security import certificates
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.certificates import Tls
 from consumers.servers.security.grants import Access
@@ -378,36 +378,6 @@ def test_a_writer_is_led_to_its_commit_with_its_key(
     answers = {name: world.send("GET", where, headers=key(name))[0] for name in KEYS}
     assert answers == {"owner": 400, "writer": 400, "reader": 403, "stranger": 403}
     assert world.send("GET", where)[0] == 401
-
-
-def test_a_grant_that_ends_while_a_body_comes_is_none_any_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A body may take minutes, and a commit to one table looked at the grants before it came."""
-    monkeypatch.setattr(access_file, "LOOK_SECONDS", -1.0)
-    made = {"name": "late", "schema": {"type": "struct", "schema-id": 0, "fields": []}}
-    tables = f"/v1/namespaces/{HOME}/tables"
-    assert world.post(tables, made, headers=key("owner"))[0] == 200
-    update = {"action": "set-properties", "updates": {"a": "b"}}
-    body = json.dumps({"requirements": [], "updates": [update]}).encode()
-    host, port = world.uri.removeprefix("http://").split(":")
-    rules = world.root / "access.toml"
-    before = rules.read_text()
-    with socket.create_connection((host, int(port)), timeout=60) as slow:
-        head = [f"POST {tables}/late HTTP/1.1", "Host: x", f"x-api-key: {KEYS['writer']}"]
-        head += [f"Content-Length: {len(body)}", "Expect: 100-continue", "", ""]
-        slow.sendall("\r\n".join(head).encode())
-        told = slow.makefile("rb")
-        assert told.readline().split()[1] == b"100", "the request was admitted"
-        assert told.readline() == b"\r\n"
-        try:
-            rules.write_text(before.replace('can = "write"', 'can = "read"'))
-            slow.sendall(body)
-            assert told.readline().split()[1] == b"403"
-        finally:
-            rules.write_text(before)
-    found = world.send("GET", f"{tables}/late", headers=key("reader"))[1]
-    assert "a" not in found["metadata"]["properties"]
 
 
 def limited(root: Path, **limits: Any) -> World:
