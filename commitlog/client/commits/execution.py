@@ -102,6 +102,8 @@ class Execution:
         self._wait: Wait = wait
         self._is_append = False
         self._first_attempt = 0
+        self._may_be_first = False
+        """Another program's record under this id was refused, so this one's may be committed."""
         self._by_log = by_log
         self._notes_counts = notes_counts or application is not None
         self.counts: Mapping[str, int] = {}
@@ -136,7 +138,9 @@ class Execution:
             dataset = self._log.opened.for_writing(info)
             source = rows
             if written:
-                remove_files(*written.pop())
+                earlier = written.pop()
+                if not self._may_be_first:
+                    remove_files(*earlier)
                 source = rows_reader(data, info.schema, info.name)
             elif info.fields != cast_for.fields:
                 # A stream that was cast is cast again: it wasn't read yet.
@@ -275,7 +279,9 @@ class Execution:
             if outcome.status is Status.COMMITTED:
                 return outcome
             again = self._is_worth_it(outcome) and len(reasons) + 1 < self._attempts_max
-            remove_files(described, prepared, keep_data=keeps_files and again)
+            self._may_be_first |= outcome.code is Code.ID_REUSED
+            if not self._may_be_first:
+                remove_files(described, prepared, keep_data=keeps_files and again)
             if not again or time.monotonic() > self._deadline:
                 return outcome
             reasons.append(_reason(outcome))

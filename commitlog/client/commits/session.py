@@ -27,7 +27,7 @@ from commitlog.client.rows.rows import NOTHING_APPENDED, Prepared, prepare_appen
 from commitlog.client.rows.updating import prepare_update
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.operations import KeyHashes, Operation
-from commitlog.model.records import Application, Expect, Outcome, Status
+from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id
 
 
@@ -198,7 +198,8 @@ class TransactionBuilder:
         except NOTHING_APPENDED:
             self._remove_files()
             raise
-        if outcome.status is not Status.COMMITTED:
+        if outcome.status is not Status.COMMITTED and outcome.code is not Code.ID_REUSED:
+            # Else another program's record was refused, and this one's may be the first.
             self._remove_files()
         self._check_tables(outcome)
         # Rows that are refused later leave the record's commits as they are.

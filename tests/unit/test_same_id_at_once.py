@@ -1,0 +1,54 @@
+"""Two programs that write under one id at the same moment: the files of the first one stay."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.client.commits import execution
+from commitlog.client.commits.execution import Execution
+from commitlog.errors import CommitLogError
+from tests.namespace_world import World, numbers
+
+TRIES = 6
+"""Who hears of which outcome is a race: most tries lost a file, not all."""
+
+
+def test_the_files_of_what_was_committed_first_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both heard of the second record's refusal, and both removed what they had written."""
+    both = threading.Barrier(2)
+    plain = execution.prepare_append
+
+    def prepared(*given: Any) -> Any:
+        done = plain(*given)
+        both.wait(60)
+        return done
+
+    monkeypatch.setattr(execution, "prepare_append", prepared)
+    world = World(tmp_path)
+    other = world.client()
+
+    def append(log: CommitLog, transaction_id: str) -> None:
+        options = {"transaction_id": transaction_id, "attempts_max": 2, "by_log": False}
+        with contextlib.suppress(CommitLogError):  # who is refused asks for the first outcome
+            Execution(log, ("t",), **options).append(numbers(0, 3))  # type: ignore[arg-type]
+
+    try:
+        world.log.create_table("t", numbers(0, 1).schema)
+        for number in range(1, TRIES + 1):
+            again = threading.Thread(target=append, args=(other, given := str(uuid.uuid4())))
+            again.start()
+            append(world.log, given)
+            again.join(60)
+            assert world.log.open("t").to_table().num_rows == 3 * number
+    finally:
+        other.close()
+        world.close()
