@@ -13,6 +13,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.client.commits import execution
 from commitlog.client.commits.execution import Execution
+from commitlog.client.rows.rows import prepare_append
 from commitlog.errors import CommitLogError
 from tests.namespace_world import World, numbers
 
@@ -25,10 +26,9 @@ def test_the_files_of_what_was_committed_first_stay(
 ) -> None:
     """Both heard of the second record's refusal, and both removed what they had written."""
     both = threading.Barrier(2)
-    plain = execution.prepare_append
 
     def prepared(*given: Any) -> Any:
-        done = plain(*given)
+        done = prepare_append(*given)
         both.wait(60)
         return done
 

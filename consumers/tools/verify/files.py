@@ -265,7 +265,8 @@ class PartitionFiles:
         text = f"{what} {where} of {name}, version {missing.version}, is missing"
         hurts = in_words(missing.hurts(life))
         if missing.fragment >= 0:
-            text = f"{text}: versions {hurts} can't be read without it"
+            noun = "version" if hurts.isdecimal() else "versions"
+            text = f"{text}: {noun} {hurts} can't be read without it"
         elif kind is ProblemKind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):
             text = f"{text}; a leader makes it again from the log"
         version = missing.version
