@@ -113,7 +113,11 @@ class RowProcesses:
 
     async def _start_again(self, child: _Child) -> None:
         try:
-            await asyncio.to_thread(child.start)
+            started = asyncio.get_running_loop().run_in_executor(None, child.start)
+        except RuntimeError:
+            return  # the loop is ending, and has no threads any more
+        try:
+            await started
         except Unavailable as error:
             logger.warning("%s", error)
         finally:

@@ -40,6 +40,7 @@ GROWS = {
     "Locations._of": "an incarnation has one location for ever",
     "Catalogue.ended_rows": "how far rows of a dropped table were applied",
     "OffsetIndex._places": "one for 1,000 outcomes",
+    "Lanes._quick": "lanes whose last job was quick, QUICK_MAX at most; fewer on a slow disk",
     "Appending._busy": "who wrote within 200 ms, until the next record",
     "Appending._heard": "who wrote within 200 ms, until the next record",
 }

@@ -383,7 +383,7 @@ def test_a_deregistered_table_and_a_dropped_branch_are_told_of_once_the_files_sa
     away.come_back()
     assert asked.result(WAIT_SECONDS).status == "committed"
     assert ids_of(lance.dataset(str(home))) == [2], "whoever has it now goes on from there"
-    assert not lance.dataset(str(home)).branches.list()
+    wait_until(lambda: not lance.dataset(str(home)).branches.list(), "the dropped branch's end")
 
 
 def test_a_table_is_dropped_while_its_store_is_away_and_comes_back_with_it(
