@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from commitlog import CommitLog
 from commitlog.client.commits import execution
 from commitlog.client.commits.execution import Execution
 from commitlog.client.rows.rows import prepare_append
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, Unavailable
+from commitlog.model.records import Code, Outcome, Status
 from tests.namespace_world import World, numbers
 
 TRIES = 6
@@ -51,4 +53,32 @@ def test_the_files_of_what_was_committed_first_stay(
             assert world.log.open("t").to_table().num_rows == 3 * number
     finally:
         other.close()
+        world.close()
+
+
+def test_what_a_later_attempt_could_not_append_stays_if_an_earlier_one_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append is tried again with the same files, and then they are an earlier attempt's too."""
+    submit, outcomes = Execution._submit, list[Outcome]()
+
+    def submitted(self: Execution, *given: Any) -> Any:
+        if outcomes:
+            raise Unavailable("the leader is away")
+        transaction, outcome = submit(self, *given)
+        outcomes.append(outcome)
+        return transaction, replace(outcome, status=Status.REJECTED, code=Code.ID_REUSED)
+
+    monkeypatch.setattr(Execution, "_submit", submitted)
+    world = World(tmp_path)
+    try:
+        world.log.create_table("t", numbers(0, 1).schema)
+        again = Execution(
+            world.log, ("t",), transaction_id=str(uuid.uuid4()), attempts_max=2, by_log=False
+        )
+        with pytest.raises(Unavailable, match="the leader is away"):
+            again.append(numbers(0, 3))
+        assert [one.status for one in outcomes] == [Status.COMMITTED]
+        assert world.log.open("t").to_table().num_rows == 3
+    finally:
         world.close()

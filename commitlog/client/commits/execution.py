@@ -138,9 +138,7 @@ class Execution:
             dataset = self._log.opened.for_writing(info)
             source = rows
             if written:
-                earlier = written.pop()
-                if not self._may_be_first:
-                    remove_files(*earlier)
+                self._remove(*written.pop())
                 source = rows_reader(data, info.schema, info.name)
             elif info.fields != cast_for.fields:
                 # A stream that was cast is cast again: it wasn't read yet.
@@ -273,15 +271,14 @@ class Execution:
             try:
                 transaction, outcome = self._submit(described, prepared, attempt, reasons)
             except NOTHING_APPENDED:
-                remove_files(described, prepared)
+                self._remove(described, prepared)
                 raise
             tell_repeat(self._log.runtime(), transaction, outcome)
             if outcome.status is Status.COMMITTED:
                 return outcome
             again = self._is_worth_it(outcome) and len(reasons) + 1 < self._attempts_max
             self._may_be_first |= outcome.code is Code.ID_REUSED
-            if not self._may_be_first:
-                remove_files(described, prepared, keep_data=keeps_files and again)
+            self._remove(described, prepared, keep_data=keeps_files and again)
             if not again or time.monotonic() > self._deadline:
                 return outcome
             reasons.append(_reason(outcome))
@@ -321,6 +318,11 @@ class Execution:
             transaction, id_is_new=self._id_is_new, any_content=True
         )
         return transaction, ticket.result(max(left, 1.0), self._wait)
+
+    def _remove(self, info: TableInfo, prepared: Prepared, *, keep_data: bool = False) -> None:
+        """Remove what an attempt wrote, unless what the log committed first may name it."""
+        if not self._may_be_first:
+            remove_files(info, prepared, keep_data=keep_data)
 
     def _is_worth_it(self, outcome: Outcome) -> bool:
         if outcome.code is Code.EXPECTATION_FAILED:
