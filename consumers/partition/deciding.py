@@ -15,15 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
-from commitlog.core.decisions import (
-    BuildWanted,
-    BytesWanted,
-    Decision,
-    Found,
-    Need,
-    VectorWanted,
-    Wanted,
-)
+from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import normalize_location
@@ -130,9 +122,7 @@ class Deciding:
             if self._queues.is_first(item):
                 self._attempt(item)
             else:
-                wanted = self._machine.prefetch(submitted)
-                # One before it may delete rows of the same fragments: then it brings files in vain.
-                self._look(item, [w for w in wanted if not isinstance(w, VectorWanted)])
+                self._look(item, self._machine.prefetch(submitted, is_next=False))
             while self._ready and self._has_room():
                 self._attempt(self._ready.popitem(last=False)[0])
 

@@ -63,7 +63,7 @@ class Glances:
         wanted = [
             (submitted.offset, one, lane)
             for submitted in together
-            for one in self._machine.prefetch(submitted)
+            for one in self._machine.prefetch(submitted, is_next=False)
             if isinstance(one, FileWanted)
             and self._lanes.is_quick(lane := self._lane_of(submitted, one.location))
         ]

@@ -82,8 +82,12 @@ class Machine(PartitionState):
         """Return the tables and ids that no other record may touch while this one waits."""
         return locks_of(submitted.record, self.tables, self.iceberg.tables)
 
-    def prefetch(self, submitted: Submitted) -> tuple[Wanted, ...]:
-        """Name what a decision will certainly read; it may ask for more."""
+    def prefetch(self, submitted: Submitted, *, is_next: bool = True) -> tuple[Wanted, ...]:
+        """Name what a decision will certainly read; it may ask for more.
+
+        Of one that isn't next, deletion files are left out: one before it may delete rows of the
+        same fragments, and then it brings files in vain.
+        """
         record = submitted.record
         if not isinstance(record, Transaction) or self._is_decided(record):
             return ()
@@ -104,7 +108,7 @@ class Machine(PartitionState):
             if table.manifest and (is_checked or isinstance(operation, LanceCommit)):
                 files, _ = files_wanted(table.location, table.manifest.header, message)
                 wanted.update(dict.fromkeys(files))
-                if is_checked and message.plain is None:
+                if is_next and is_checked and message.plain is None:
                     wanted.update(dict.fromkeys(vectors_wanted(table, operation, message)))
         return tuple(wanted)
 
