@@ -82,16 +82,13 @@ def make_app(
     """Return the application: APIs, what tells of its health, and metrics."""
     settings = settings or ServerSettings()
 
-    def is_draining(request: Request) -> bool:
-        return getattr(request.app.state, "is_draining", False)
-
     async def healthz(request: Request) -> JSONResponse:
-        ends = is_draining(request)
+        ends = LimitedHeads.is_draining
         return JSONResponse({"status": "ending" if ends else "ok"}, 503 if ends else 200)
 
     async def readyz(request: Request) -> JSONResponse:
         checks = await health.fresh() if health is not None else ()
-        if is_draining(request):
+        if LimitedHeads.is_draining:
             checks = (*checks, _ENDS_SOON)
         whole = is_whole(checks)
         body = {
@@ -200,7 +197,7 @@ def serve(
         while not stop.wait(LOOK_SECONDS):
             if not thread.is_alive():
                 raise server.why("ended")
-        drain(app, settings.drain_seconds, thread.is_alive, hurried)
+        drain(settings.drain_seconds, thread.is_alive, hurried)
     finally:
         app.state.is_ending = True  # else it would wait for feeds, which go on for an hour
         server.end()
@@ -210,14 +207,12 @@ def serve(
             listener.close()
 
 
-def drain(
-    app: Starlette, seconds: float, is_serving: Callable[[], bool], hurried: threading.Event
-) -> None:
+def drain(seconds: float, is_serving: Callable[[], bool], hurried: threading.Event) -> None:
     """Let a server serve on until `hurried`, but tell balancers and clients to go elsewhere."""
     if not seconds:
         return
     logger.info("serves for %g s more, so that balancers send requests elsewhere", seconds)
-    app.state.is_draining = LimitedHeads.is_draining = True
+    LimitedHeads.is_draining = True
     ends = time.monotonic() + seconds
     while is_serving() and (left := ends - time.monotonic()) > 0:
         if hurried.wait(min(left, LOOK_SECONDS)):

@@ -104,9 +104,9 @@ def test_while_it_drains_balancers_and_clients_are_told_to_go_elsewhere(
 
         asked: list[str] = []
         assert ask(known, "/readyz")[:2] == (200, "")
-        drain(app, 0, is_serving, threading.Event())
+        drain(0, is_serving, threading.Event())
         assert not asked, "nobody waits unless the operator said so"
-        drain(app, 5, is_serving, threading.Event())
+        drain(5, is_serving, threading.Event())
         assert asked
         known.close()
 
@@ -115,7 +115,6 @@ DRAINS = """
 import os, signal, sys, threading, time
 from consumers.runtime import process
 from consumers.servers.server import drain
-from starlette.applications import Starlette
 stop = threading.Event()
 process.stop_on_signals(stop)
 os.kill(os.getpid(), signal.SIGTERM)
@@ -125,7 +124,7 @@ assert not process.hurried.wait(0.1)
 time.sleep(process.AGAIN_SECONDS)
 began = time.monotonic()
 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-drain(Starlette(), 300, lambda: True, process.hurried)
+drain(300, lambda: True, process.hurried)
 print(time.monotonic() - began)
 """
 
