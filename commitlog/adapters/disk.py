@@ -224,20 +224,19 @@ def keep(path: str) -> None:
 
 def keep_if_there(path: str) -> None:
     """Sync a file and its name, if there is one that this process can sync."""
-    try:
+    with _if_it_can():
         keep(path)
-    except OSError as error:
-        if error.errno not in _NOT_KEPT:
-            raise
 
 
 def keep_name(path: str) -> None:
     """Sync the names that lead to a file, as far as this process can."""
     folder = os.path.dirname(path)
-    _sync_folder(folder)
+    with _if_it_can():
+        sync(folder)
     made = []
     while folder not in _kept_folders and (above := os.path.dirname(folder)) != folder:
-        _sync_folder(above)
+        with _if_it_can():
+            sync(above)
         made.append(folder)
         folder = above
     if made:
@@ -245,10 +244,11 @@ def keep_name(path: str) -> None:
             _kept_folders.update(made)
 
 
-def _sync_folder(folder: str) -> None:
-    """Sync a folder; one above may be closed to this process, or its file system syncs none."""
+@contextlib.contextmanager
+def _if_it_can() -> Iterator[None]:
+    """Pass over what isn't there, is closed to this process, or can't be synced at all."""
     try:
-        sync(folder)
+        yield
     except OSError as error:
         if error.errno not in _NOT_KEPT:
             raise

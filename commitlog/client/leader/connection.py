@@ -197,8 +197,9 @@ class LeaderConnection:
             self._forget_request(number)
             raise
         # A leader waits for files longer than some callers do.
-        check = "run `commitlog doctor`: the table's store may be slow or away"
-        check = check if params.get("readable") else "check that `commitlog committer` is running"
+        check = "check that `commitlog committer` is running"
+        if params.get("readable"):
+            check = "run `commitlog doctor`: the table's store may be slow or away"
         return partial(self._answer, number, entry, method, timeout, check)
 
     def _answer(self, number: int, entry: _Request, method: str, timeout: float, check: str) -> Any:
