@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from commitlog.codecs.deletion_file import decode_deletion_file, found_deletions
-from commitlog.core.manifest.deletion_vectors import deletion_file_id, merge_deletions, portable
+from commitlog.core.manifest.deletion_vectors import (
+    deletion_file_id,
+    from_portable,
+    merge_deletions,
+    portable,
+)
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
@@ -54,13 +59,59 @@ def test_an_id_tells_transactions_and_fragments_apart() -> None:
     assert all(0 <= i < 2**63 for i in ids)
 
 
-@given(ROWS, ROWS)
-def test_bytes_follow_from_the_rows_alone(left: set[int], right: set[int]) -> None:
+RANGES = st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from([1, 2, 3, 4, 900, 70_000])))
+
+
+@given(ROWS, ROWS, RANGES)
+def test_bytes_follow_from_the_rows_alone(
+    left: set[int], right: set[int], ranges: list[tuple[int, int]]
+) -> None:
     by_union = BitMap(left) | BitMap(right)
+    for start, rows in ranges:
+        by_union.add_range(start, start + rows)
     by_runs = BitMap(by_union)
     by_runs.run_optimize()
-    assert portable(by_union) == portable(by_runs)
+    by_rows = BitMap(by_union.to_array())
+    assert portable(by_union) == portable(by_runs) == by_rows.serialize()
     assert decode_deletion_file(portable(by_union), DeletionFile.BITMAP) == by_union
+
+
+@given(RANGES, st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2))
+def test_what_is_out_of_order_is_refused(
+    ranges: list[tuple[int, int]], damages: list[tuple[int, int]]
+) -> None:
+    made = BitMap([1, 3, 70_000, 70_001, 140_000])
+    for start, rows in ranges:
+        made.add_range(start, start + rows)
+    made.run_optimize()
+    data = bytearray(made.serialize())
+    for at, byte in damages:
+        data[at % min(len(data), 60)] = byte
+    try:
+        rows = BitMap.deserialize(bytes(data))
+        by_rows = BitMap(rows.to_array())
+        is_sound = len(by_rows) == len(rows) and by_rows == rows
+    except (ValueError, IndexError):
+        is_sound = False
+    if is_sound:
+        assert from_portable(bytes(data)) == rows
+        assert portable(rows) == by_rows.serialize()
+    else:
+        with pytest.raises(UnsupportedFormat):
+            from_portable(bytes(data))
+
+
+def test_a_file_of_runs_costs_its_bytes_and_not_the_rows_that_it_claims() -> None:
+    claimed = BitMap()
+    claimed.add_range(1, 2**30)
+    claimed.run_optimize()
+    data = claimed.serialize()
+    assert len(data) < 2**18  # and an array of these rows takes 4 GiB
+    assert len(decode_deletion_file(data, DeletionFile.BITMAP)) == 2**30 - 1
+    image, _, joined = merged(2**30 + 1, claimed, BitMap([0]))
+    assert image is not None
+    assert image.deletion_file.num_deleted_rows == 2**30
+    assert len(joined) < 2**18
 
 
 @pytest.mark.parametrize("file_type", [DeletionFile.BITMAP, DeletionFile.ARROW_ARRAY])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.core.manifest.roaring import canonical, is_in_order
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 
@@ -49,26 +50,18 @@ def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
 
 def portable(rows: BitMap) -> bytes:
     """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
-    return _made_again(rows).serialize()
-
-
-def _made_again(rows: BitMap) -> BitMap:
-    # How a set is stored depends on how it came to be. Made again from its rows it has no runs,
-    # only arrays and bitmaps chosen by their size, which is also what Lance writes.
-    return BitMap(rows.to_array())
+    return canonical(rows)
 
 
 def from_portable(data: bytes) -> BitMap:
     """Decode a portable Roaring bitmap that somebody else encoded."""
     try:
         rows = BitMap.deserialize(data)
-        sound = _made_again(rows)
     except (ValueError, IndexError) as error:
         raise UnsupportedFormat("not a portable Roaring bitmap") from error
-    # A set out of order can be read, and answers wrongly.
-    if len(sound) != len(rows) or sound != rows:
+    if not is_in_order(data):
         raise UnsupportedFormat("a portable Roaring bitmap is out of order")
-    return sound
+    return rows
 
 
 def merge_deletions(
@@ -96,12 +89,11 @@ def merge_deletions(
         num_deleted_rows=len(union),
     )
     image.deletion_file.CopyFrom(deletion_file)
-    rows = _made_again(union)
     return MergedDeletions(
         image.SerializeToString(deterministic=True),
         deletion_file_path(image.id, deletion_file),
-        rows.serialize(),
-        rows,
+        portable(union),
+        union,
     )
 
 
