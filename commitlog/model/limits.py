@@ -110,6 +110,10 @@ SHARED_FILES_SINCE = 10
 """The protocol under which an Overwrite or a Restore that keeps files may give an id to a field of
 another type, if no file that stays has a column of that id. Before, it might do so to none."""
 
+BASES_KEPT_SINCE = 10
+"""The protocol under which no version is without a base path of files that stay. Before, only the
+fragments that changed were looked at."""
+
 NAME_PARTS_SINCE = 10
 """The protocol under which a new name has `NAME_PARTS_MAX` parts at most."""
 

@@ -7,12 +7,18 @@ up once, and its outcome holds the answer.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from commitlog.core.decisions import PlaceWanted, Refused, rejected
 from commitlog.core.draft import Draft
+from commitlog.core.manifest.data_files import check_address, data_files
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
+from commitlog.core.schema_check.file_presence import indices_in
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexMetadata
 from commitlog.model.limits import BASES_CHECKED_SINCE
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, format_table_id
 
@@ -42,6 +48,29 @@ def check_bases(
                 path=place_wanted.path,
                 table=name,
             )
+
+
+def check_bases_kept(state: ManifestState, header: ManifestHeader, delta: ManifestDelta) -> None:
+    """Refuse a version that is without a base path that the head had and its files need."""
+    if state.header.bases.keys() <= header.bases.keys():
+        return
+    replaced = {*delta.removed, *(fragment_id for fragment_id, _ in delta.fragments)}
+    kept = (encoded for i, encoded in state.fragments.items() if i not in replaced)
+    for encoded in chain(kept, (encoded for _, encoded in delta.fragments)):
+        fragment = DataFragment.FromString(encoded)
+        for file in data_files(fragment):
+            check_address(header, file)
+        _check_known(header, f"fragments[{fragment.id}].deletion_file", fragment.deletion_file)
+    section = state.index_section if delta.index_section is None else delta.index_section
+    for index in indices_in(section):
+        _check_known(header, Phrase("the_index", {"name": index.name}), index)
+
+
+def _check_known(
+    header: ManifestHeader, what: str | Phrase, holder: DeletionFile | IndexMetadata
+) -> None:
+    if holder.HasField("base_id") and holder.base_id not in header.bases:
+        raise DeltaRefused("unknown_base_path", field=what, value=holder.base_id)
 
 
 def _is_inside(place: str, location: str) -> bool:

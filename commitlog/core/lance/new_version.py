@@ -12,6 +12,7 @@ from typing import Any
 
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.bases import check_bases_kept
 from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.lance.shared_files import (
@@ -43,6 +44,7 @@ from commitlog.core.schema_check.schema import (
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.model.limits import (
+    BASES_KEPT_SINCE,
     NAMES_CHECKED_SINCE,
     NESTING_SINCE,
     PROTOCOL_SUPPORTED,
@@ -97,6 +99,8 @@ def check_version(
             and (by_file or not _keeps_files(state, delta)),
             protocol=draft.rules.protocol,
         )
+        if draft.rules.protocol >= BASES_KEPT_SINCE:
+            check_bases_kept(state, header, delta)
         if of_kind.renumbers_fields and by_file:
             _check_shared_files(view, state, header, delta)
     if not of_kind.only_adds or built_by is not Builder.HERE:
