@@ -114,6 +114,10 @@ BASES_KEPT_SINCE = 10
 """The protocol under which no version is without a base path of files that stay. Before, only the
 fragments that changed were looked at."""
 
+BLOBS_RENEWED_SINCE = 10
+"""The protocol under which a version may make a column of blobs one of the second kind, as Lance
+does when the first file of format 2.2 comes, if no file that stays has a column of it."""
+
 NAME_PARTS_SINCE = 10
 """The protocol under which a new name has `NAME_PARTS_MAX` parts at most."""
 

@@ -150,6 +150,29 @@ def test_blobs_are_what_plain_pylance_leaves(
     assert len(contents(open_ours())) == 12
 
 
+@pytest.mark.parametrize("path", ["client", "native", "http"])
+def test_a_column_of_nulls_becomes_one_of_blobs_as_in_pylance(
+    world: World, tmp_path: Path, path: str
+) -> None:
+    table, plain = f"{world.fresh_name()}$t", str(tmp_path / "plain")
+    ours = str(world.tables_root / f"of {table}")
+    for place in (ours, plain):
+        numbers = pa.table({"id": pa.array([1], pa.int64())})
+        lance.write_dataset(numbers, place, data_storage_version="2.2").add_columns(LEGACY)
+    world.log.register_table(table, ours).raise_for_conflict()
+
+    def open_ours() -> lance.LanceDataset:
+        return world.log.open(table)
+
+    by_path = {"client": by_client(world, table), "native": by_pylance(open_ours)}
+    writes = by_path.get(path) or by_http(world, table)
+    for writer in (writes, by_pylance(lambda: lance.dataset(plain))):
+        writer.append(rows_of([2, 4], 1, legacy=True).drop_columns(["n"]))
+        writer.merge(rows_of([1, 5], 2, legacy=True).drop_columns(["n"]))
+    assert open_ours().schema.equals(lance.dataset(plain).schema, check_metadata=True)
+    assert contents(open_ours()) == contents(lance.dataset(plain))
+
+
 @pytest.mark.parametrize("legacy", [True, False], ids=["legacy", "v2"])
 def test_tables_of_our_own_store_blobs_as_pylance_does(
     world: World, tmp_path: Path, legacy: bool

@@ -128,6 +128,39 @@ CASES = {
 }
 
 
+LEGACY = field("b", 3, "large_binary")
+LEGACY.metadata["lance-encoding:blob"] = b"true"
+BLOB = field("b", 3, "struct")
+BLOB.metadata["ARROW:extension:name"] = b"lance.blob.v2"
+DATA = field("data", 4, "large_binary", 3)
+BLOBS = {
+    "a column of nulls": ((BLOB, DATA), (A, OTHER._replace(fragment=2)), True),
+    "its file stays": ((BLOB, DATA), (A_W, OTHER._replace(fragment=2)), False),
+    "another name": ((field("c", 3, "struct"), DATA), (A, OTHER._replace(fragment=2)), False),
+    "another column comes": ((BLOB, DATA, field("x", 5, "int64")), (A,), False),
+    "another column changes": ((BLOB, field("data", 4, "string", 2)), (A,), False),
+}
+
+
+@pytest.mark.parametrize("rules", [BEFORE, SINCE], ids=["before", "since"])
+@pytest.mark.parametrize("name", BLOBS)
+def test_any_version_may_make_nulls_blobs_of_the_second_kind(name: str, rules: Rules) -> None:
+    fields, files, may_follow = BLOBS[name]
+    world = World(rules=rules)
+    world.create(data_storage_version="2.2")
+    first = version(world, (LEGACY,), files[:1], None, "")
+    assert world.ask("0", stage(world, overwriting(world), first)).status == "committed"
+    transaction = LanceTransaction(read_version=2, uuid="a")
+    transaction.append.fragments.append(new_fragment("b.lance"))
+    second = version(world, fields, files, None, "")
+    second.max_fragment_id = 2
+    outcome = world.ask("1", stage(world, transaction, second))
+    said = words.worded(outcome).message
+    assert (outcome.status == "committed") is (may_follow and rules is SINCE), said
+    for again in (world.replayed(), replayed_from_parts(world.machine)):
+        assert again.digest() == world.machine.digest()
+
+
 def restoring(world: World) -> LanceTransaction:
     """Return a Restore of the first version."""
     transaction = LanceTransaction(read_version=world.state().version, uuid="r")

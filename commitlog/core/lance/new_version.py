@@ -7,6 +7,7 @@ as far as it is.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum
 from typing import Any
 
@@ -19,6 +20,7 @@ from commitlog.core.lance.shared_files import (
     changed_columns,
     columns_that_stay,
     fields_of_other_type,
+    renewed_blobs,
 )
 from commitlog.core.manifest.data_files import check_fragment, place_in
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
@@ -45,6 +47,7 @@ from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.model.limits import (
     BASES_KEPT_SINCE,
+    BLOBS_RENEWED_SINCE,
     NAMES_CHECKED_SINCE,
     NESTING_SINCE,
     PROTOCOL_SUPPORTED,
@@ -91,17 +94,21 @@ def check_version(
     if delta.header is not None:
         header = ManifestHeader(delta.header)
         by_file = draft.rules.protocol >= SHARED_FILES_SINCE
+        renewed = draft.rules.protocol >= BLOBS_RENEWED_SINCE and renewed_blobs(
+            state.header, header
+        )
         check_header(
             state.header,
             header,
             format_table_id(view.table.table_id),
             renumbers_fields=of_kind.renumbers_fields
             and (by_file or not _keeps_files(state, delta)),
+            renewed=renewed or (),
             protocol=draft.rules.protocol,
         )
         if draft.rules.protocol >= BASES_KEPT_SINCE:
             check_bases_kept(state, header, delta)
-        if of_kind.renumbers_fields and by_file:
+        if renewed or (of_kind.renumbers_fields and by_file):
             _check_shared_files(view, state, header, delta)
     if not of_kind.only_adds or built_by is not Builder.HERE:
         _check_fragments(state, delta, of_kind, header)
@@ -123,6 +130,7 @@ def check_header(
     name: str,
     *,
     renumbers_fields: bool,
+    renewed: Container[int] = (),
     protocol: int = PROTOCOL_SUPPORTED,
 ) -> None:
     """Refuse a schema, metadata or format that Lance can't open."""
@@ -141,6 +149,7 @@ def check_header(
     if has_other_fields:
         verify_primary_key(new, after.fields)
     others = [] if renumbers_fields else fields_of_other_type(before, after)
+    others = [field_id for field_id in others if field_id not in renewed]
     if others:
         raise _of_another_type(others[0], name)
     lowest = max((field.id for field in new.fields), default=-1)

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from itertools import chain
 
-from commitlog.core.manifest.data_files import data_files, is_blob, is_packed
+from commitlog.core.manifest.data_files import (
+    data_files,
+    is_blob,
+    is_blob_v2,
+    is_legacy_blob,
+    is_packed,
+)
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.core.schema_check.file_presence import place_of
@@ -24,6 +30,34 @@ def fields_of_other_type(before: ManifestHeader, after: ManifestHeader) -> list[
         for field_id, old in before.fields.items()
         if (new := after.fields.get(field_id)) is not None and _shape(old) != _shape(new)
     ]
+
+
+def renewed_blobs(before: ManifestHeader, after: ManifestHeader) -> set[int]:
+    """Return the columns of blobs that a new schema has as blobs of the second kind."""
+    return {
+        field_id
+        for field_id, old in before.fields.items()
+        if is_legacy_blob(old)
+        and (new := after.fields.get(field_id)) is not None
+        and is_blob_v2(new)
+        and (new.name, new.parent_id, new.nullable) == (old.name, old.parent_id, old.nullable)
+    }
+
+
+def only_renews_blobs(before: ManifestHeader, after: ManifestHeader) -> bool:
+    """Return True if two schemas are the same but for blobs that became those of the second kind.
+
+    What such a column then has inside is new.
+    """
+    renewed = renewed_blobs(before, after)
+    old = [field for field in before.message.fields if field.id not in renewed]
+    new = [
+        field
+        for field in after.message.fields
+        if field.id not in renewed
+        and not (field.parent_id in renewed and field.id not in before.fields)
+    ]
+    return old == new
 
 
 def _shape(field: Field) -> tuple[str, int, bool, bool]:

@@ -15,17 +15,19 @@ from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.commits import first_new_fragment
 from commitlog.core.lance.new_version import Builder, check_version
+from commitlog.core.lance.shared_files import only_renews_blobs
 from commitlog.core.lance.staged_conflicts import check_staged
 from commitlog.core.lance.versions import add_version, record_delta, same_operation
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, diff
 from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import REMOVED_BY
 from commitlog.core.operations.registry import OPERATION_NAMED
 from commitlog.core.refusals import winner_of
 from commitlog.core.tables.creation import empty_state
-from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
+from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import DIGITS_MAX
+from commitlog.model.limits import BLOBS_RENEWED_SINCE, DIGITS_MAX, PROTOCOL_SUPPORTED
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import Code, OperationResult, Status
@@ -72,7 +74,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     before = view.state if view.state is not None else empty_state()
     delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
     if view.state is not None:
-        check_effect(before, staged, delta, transaction)
+        check_effect(before, staged, delta, transaction, draft.rules.protocol)
         _check_reserved(view, transaction, of_kind)
     result = OperationResult(
         table=view.table.table_id,
@@ -136,7 +138,11 @@ def _branch(state: ManifestState | None) -> str | None:
 
 
 def check_effect(
-    head: ManifestState, staged: ManifestState, delta: ManifestDelta, transaction: Transaction
+    head: ManifestState,
+    staged: ManifestState,
+    delta: ManifestDelta,
+    transaction: Transaction,
+    protocol: int = PROTOCOL_SUPPORTED,
 ) -> None:
     """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
     of_kind = OPERATION_NAMED[kind_of(transaction)]
@@ -147,7 +153,7 @@ def check_effect(
         raise _not_its_effect(kind, "next_row_id", "row_ids_go_back")
     if not of_kind.replaces_fragments:
         _check_fragments(head, delta, transaction, of_kind, maximum)
-    _check_header(head.header.message, staged.header.message, of_kind)
+    _check_header(head.header, staged.header, of_kind, protocol)
     if of_kind.keeps_indices and _index_ids(head) != _index_ids(staged):
         raise _not_its_effect(kind, "indices", "they_differ_from_head")
 
@@ -185,9 +191,14 @@ def _check_reserved(view: View, transaction: Transaction, of_kind: LanceOperatio
             )
 
 
-def _check_header(head: Manifest, staged: Manifest, of_kind: LanceOperation[Any]) -> None:
+def _check_header(
+    head: ManifestHeader, staged: ManifestHeader, of_kind: LanceOperation[Any], protocol: int
+) -> None:
     for name in _HEADER_PARTS:
-        is_same = name in of_kind.header_parts or getattr(head, name) == getattr(staged, name)
+        is_same = name in of_kind.header_parts
+        is_same = is_same or getattr(head.message, name) == getattr(staged.message, name)
+        if not is_same and name == "fields" and protocol >= BLOBS_RENEWED_SINCE:
+            is_same = only_renews_blobs(head, staged)
         if not is_same:
             raise _not_its_effect(of_kind.name, name, "differs_from_head")
 

@@ -141,7 +141,7 @@ def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current:
             raise DeltaRefused("unknown_field", field=where, value=unknown, known=known)
         _check_columns(header, data_file, fields)
     _check_required_fields(header, seen)
-    if formats & {"2.2", "2.3"} and any(_is_legacy_blob(f) for f in header.fields.values()):
+    if formats & {"2.2", "2.3"} and any(is_legacy_blob(f) for f in header.fields.values()):
         raise NotDirect("files of format 2.2 change the schema of blob columns")
     return formats != {table_format}
 
@@ -205,12 +205,14 @@ def is_packed(field: Field) -> bool:
 
 def is_blob(field: Field) -> bool:
     """Return True if a column's values lie apart from its rows."""
-    return _BLOB_KEY in field.metadata or _is_blob_v2(field)
+    return _BLOB_KEY in field.metadata or is_blob_v2(field)
 
 
-def _is_blob_v2(field: Field) -> bool:
+def is_blob_v2(field: Field) -> bool:
+    """Return True if a column of blobs is one of the second kind, a struct."""
     return field.metadata.get(_EXTENSION_KEY, b"") == _BLOB_V2_EXTENSION
 
 
-def _is_legacy_blob(field: Field) -> bool:
-    return _BLOB_KEY in field.metadata and not _is_blob_v2(field)
+def is_legacy_blob(field: Field) -> bool:
+    """Return True if a column of blobs is one of the first kind, which format 2.2 ended."""
+    return _BLOB_KEY in field.metadata and not is_blob_v2(field)
