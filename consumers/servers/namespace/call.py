@@ -252,9 +252,10 @@ class Call:
                 )
 
     def _from_query(self, model: type[BaseModel]) -> dict[str, Any]:
-        fields = model.model_fields.items()
-        kinds = {name: str(one.annotation) for name, one in fields if name not in _ALWAYS}
-        given = [one for one in self.query if one[0] in kinds]
+        # Only of what is given: the text of an annotation takes long to make.
+        fields = model.model_fields.keys() - _ALWAYS
+        given = [one for one in self.query if one[0] in fields]
+        kinds = {name: str(model.model_fields[name].annotation) for name, _ in given}
         found: dict[str, Any] = {}
         for name, value in given:
             if "List" in kinds[name]:
