@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +67,7 @@ def check_http(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
+    from consumers.runtime.certificate import check_files
     from consumers.runtime.config import ConfigurationError
 
     base = config.base_path
@@ -82,31 +82,8 @@ def _check(config: Config) -> None:
         if path and not Path(path).is_file():
             raise ConfigurationError(f"{name}: the file {path} does not exist")
     if config.tls_certificate:
-        _check_tls(config)
+        check_files(config)
     _storage(config)
-
-
-def _check_tls(config: Config) -> None:
-    """Load the certificates once: the server would fail at them each time that it starts."""
-    from consumers.runtime.config import ConfigurationError
-
-    certificate, key, ca = config.tls_certificate, config.tls_key, config.tls_client_ca
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # A key with a password would have OpenSSL ask for it on the terminal.
-        context.load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_certificate {certificate} and tls_key {key} cannot be used: {error}. Give a"
-            " certificate chain and its private key without a password, both in PEM"
-        ) from None
-    try:
-        if ca:
-            context.load_verify_locations(ca)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_client_ca {ca} cannot be used: {error}. Give certificates in PEM"
-        ) from None
 
 
 def _security(config: Config) -> Security:

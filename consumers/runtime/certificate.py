@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from consumers.runtime.config import ConfigurationError
+from consumers.runtime.config import Config, ConfigurationError
 
 _DAY_SECONDS = 24 * 3600.0
 SOON_SECONDS, SOON_SHARE = 14 * _DAY_SECONDS, 1 / 5
@@ -55,6 +56,31 @@ def validity_of(path: str) -> Validity:
             f"tls_certificate {path} cannot be read: {error}. Give a certificate chain in PEM"
         ) from None
     return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+
+
+def check_files(config: Config) -> None:
+    """Load the certificates as a server does, which would fail at them each time that it starts.
+
+    Raises:
+        ConfigurationError: They can't be used; it names the setting and the file.
+    """
+    certificate, key, ca = config.tls_certificate, config.tls_key, config.tls_client_ca
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A key with a password would have OpenSSL ask for it on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"tls_certificate {certificate} and tls_key {key} cannot be used: {error}. Give a"
+            " certificate chain and its private key without a password, both in PEM"
+        ) from None
+    try:
+        if ca:
+            context.load_verify_locations(ca)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"tls_client_ca {ca} cannot be used: {error}. Give certificates in PEM"
+        ) from None
 
 
 def _shown(seconds: float) -> str:

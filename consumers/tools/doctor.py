@@ -27,7 +27,7 @@ from consumers.broker.jars import cache_root
 from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.checkpoints.table_places import check_tables, find_roots
-from consumers.runtime.certificate import validity_of
+from consumers.runtime.certificate import check_files, validity_of
 from consumers.runtime.config import Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
@@ -65,7 +65,7 @@ def doctor(config: Config, say: Callable[[str], None] = lambda text: None) -> It
     if config.root is not None:
         yield finding("disk", partial(_disk, "disk", config.root), RIGHTS_ADVICE)
     if config.tls_certificate:
-        yield finding("certificate", partial(_certificate, config.tls_certificate), TLS_ADVICE)
+        yield finding("certificate", partial(_certificate, config), TLS_ADVICE)
     yield from _stores(config)
     yield from _cluster(config, say)
 
@@ -132,8 +132,10 @@ def _disk(name: str, path: Path) -> Check:
     return Check(name, Level.OK, found)
 
 
-def _certificate(path: str) -> Check:
-    validity = validity_of(path)
+def _certificate(config: Config) -> Check:
+    validity = validity_of(path := config.tls_certificate)
+    if config.tls_key:
+        check_files(config)  # one that doesn't fit its key is never shown
     level = Level.OK if validity.is_renewed() else Level.WARN
     if not validity.is_valid():
         level = Level.FAIL

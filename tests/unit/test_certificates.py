@@ -1,6 +1,7 @@
 """Who gets in with TLS when the files of the server's certificate and authorities change?"""
 
 import logging
+import re
 import shutil
 import ssl
 import time
@@ -126,9 +127,8 @@ def test_files_that_are_swapped_by_a_link_are_read_again(
     assert shown() == ssl.PEM_cert_to_DER_cert(second.read_text())
 
 
-def diagnosis(certificate: Path) -> Check:
-    found = doctor(load({"tls_certificate": certificate}))
-    return next(one for one in found if one.name == "certificate")
+def diagnosis(**settings: Path) -> Check:
+    return next(one for one in doctor(load(dict(settings))) if one.name == "certificate")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,7 @@ def test_a_certificate_that_nobody_renews_is_told(
     found = [(one.levelno, one.getMessage()) for one in caplog.records]
     assert [one for one, _ in found] == ([] if level is None else [level])
     assert all(str(certificate) in text and said in text for _, text in found)
-    (check,) = [
-        c for c in doctor(load({"tls_certificate": certificate})) if c.name == "certificate"
-    ]
+    check = diagnosis(tls_certificate=certificate)
     levels = {logging.ERROR: Level.FAIL, logging.WARNING: Level.WARN, None: Level.OK}
     assert check.level is levels[level]
     assert str(certificate) in check.message
@@ -188,10 +186,23 @@ def test_a_renewed_certificate_is_told_anew_and_measured(
     assert [one.levelno for one in caplog.records] == [logging.INFO]
 
 
+def test_doctor_names_a_certificate_that_no_server_can_show(
+    tmp_path: Path, make: Callable[[str], Made]
+) -> None:
+    """A server goes on with the one before, so without this only its log tells."""
+    (certificate, key), (other, _) = make("server"), make("other")
+    given = {"tls_certificate": certificate, "tls_key": key}
+    assert diagnosis(**given).level is Level.OK
+    for wrong in ({"tls_certificate": other}, {"tls_client_ca": key}):
+        check = diagnosis(**{**given, **wrong})
+        assert check.level is Level.FAIL
+        assert re.search(f"{next(iter(wrong))} .*cannot be used", check.message)
+
+
 def test_doctor_names_a_certificate_that_it_cannot_read(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     path = tmp_path / "no.pem"
     path.write_text("rubbish")
-    check = diagnosis(path)
+    check = diagnosis(tls_certificate=path)
     assert check.level is Level.FAIL
     assert f"tls_certificate {path} cannot be read" in check.message
