@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from lance_namespace.errors import ServiceUnavailableError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -414,6 +415,19 @@ def test_rows_that_arrive_leave_no_file_if_the_server_is_killed(
         assert list(tmp_path.iterdir()) == []
         read = subprocess.run(["cat", path_of(rows)], capture_output=True, check=True, timeout=60)
         assert read.stdout == body
+
+
+def test_rows_that_cannot_be_kept_until_they_are_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has begun by then, so a client needn't ask what became of it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": bytes(SPOOL_BYTES + 1), "more_body": False}
+
+    with pytest.raises(ServiceUnavailableError, match=f"{tmp_path}/gone.*nothing was done"):
+        asyncio.run(_spooled(Request({"type": "http", "headers": []}, receive), 2**30))
 
 
 @pytest.mark.slow

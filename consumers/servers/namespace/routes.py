@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import io
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, cast
 
-from lance_namespace.errors import ErrorCode, InvalidInputError
+from lance_namespace.errors import ErrorCode, InvalidInputError, ServiceUnavailableError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -275,16 +275,31 @@ async def _spooled(request: Request, bytes_max: int) -> IO[bytes]:
     spool: IO[bytes] = io.BytesIO()
     try:
         async for piece in _pieces(request, bytes_max):
-            if isinstance(spool, io.BytesIO) and spool.tell() + len(piece) > SPOOL_BYTES:
-                # Without a name, where another process can open it so: no crash leaves it behind.
-                made = tempfile.TemporaryFile if HAS_PROC else tempfile.NamedTemporaryFile
-                file = cast(IO[bytes], made(prefix="rows-"))
-                file.write(spool.getvalue())
-                spool = file
-            spool.write(piece)
-        spool.flush()
+            with _in_temporary_files():
+                if isinstance(spool, io.BytesIO) and spool.tell() + len(piece) > SPOOL_BYTES:
+                    # Without a name, where another process can open it so: no crash leaves it
+                    # behind.
+                    made = tempfile.TemporaryFile if HAS_PROC else tempfile.NamedTemporaryFile
+                    file = cast(IO[bytes], made(prefix="rows-"))
+                    file.write(spool.getvalue())
+                    spool = file
+                spool.write(piece)
+        with _in_temporary_files():
+            spool.flush()
         spool.seek(0)
     except BaseException:
-        spool.close()
+        with suppress(OSError):  # what a full disk didn't take is written once more
+            spool.close()
         raise
     return spool
+
+
+@contextmanager
+def _in_temporary_files() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # full, of a user with a quota, mounted again for reading only
+        raise ServiceUnavailableError(
+            f"arriving rows cannot be kept in {tempfile.gettempdir()}: {error.strerror}; nothing "
+            "was done, try again once the server's temporary folder takes files"
+        ) from error
