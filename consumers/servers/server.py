@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 import socket
@@ -57,6 +58,8 @@ SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the event loop, which needs it again
 after each of a request's calls to the system: a tenth of what is usual."""
 
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TOLD_SECONDS = 60.0
 _ENDS_SOON = Check("server", Level.FAIL, "it was told to end", "send requests to another one")
 
 logger = logging.getLogger(__name__)
@@ -228,6 +231,7 @@ class _Server(uvicorn.Server):
         self._ended = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Exception | None = None
+        self._told_until = 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `end`."""
@@ -238,11 +242,26 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
-        if self.config.is_ssl:
-            loop = asyncio.get_running_loop()  # uvicorn leaves its minute as it is
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed)
+        if self.config.is_ssl:  # uvicorn leaves its minute as it is
             limited = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE_SECONDS)
             loop.create_server = limited  # type: ignore[method-assign]
         await super().startup(sockets)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # A connection that can't be accepted: asyncio then tries as often as the queue is long,
+        # each second, and would log each try with its traceback.
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NONE_LEFT:
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._told_until:
+            self._told_until = time.monotonic() + _TOLD_SECONDS
+            logger.error(
+                "no more connections are accepted for a moment: %s; allow this process more open "
+                "files (ulimit -n, LimitNOFILE), or find who keeps connections open",
+                error.strerror,
+            )
 
     def why(self, what: str) -> Exception:
         """Return why it doesn't run."""

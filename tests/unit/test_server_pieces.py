@@ -1,9 +1,13 @@
 """Do answers leave in one piece, and not wait for ever for clients that don't take them?"""
 
 import asyncio
+import asyncio.constants
 import contextlib
+import errno
 import http.client
 import json
+import logging
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -20,6 +24,7 @@ from consumers.servers import server_answers, server_heads
 from consumers.servers.server_answers import PIECE_BYTES_MAX, Outgoing
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
+from tests.page_server import serving_app
 from tests.waiting import WAIT_SECONDS
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -240,3 +245,26 @@ def test_the_rest_of_a_body_that_nobody_reads_does_not_keep_a_connection(
         return found
 
     assert asyncio.run(work()) is is_closed
+
+
+def test_that_no_more_files_may_be_open_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio tries two thousand times a second, and would log as many tracebacks."""
+    monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
+    accept, refused = socket.socket.accept, threading.Event()
+
+    def full(listening: socket.socket) -> Any:
+        refused.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with serving_app(Response("here")) as port:
+        monkeypatch.setattr(socket.socket, "accept", full)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)
+        with contextlib.closing(client):
+            client.request("GET", "/")
+            assert refused.wait(WAIT_SECONDS)
+            monkeypatch.setattr(socket.socket, "accept", accept)
+            assert client.getresponse().read() == b"here"
+    (told,) = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert "allow this process more open files" in told.getMessage()
