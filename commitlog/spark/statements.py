@@ -4,8 +4,9 @@ A Python data source does not hear of ALTER TABLE, COMMENT ON, nor of CREATE TAB
 Spark changes its own catalog and answers OK. It refuses UPDATE, DELETE, MERGE INTO, TRUNCATE and
 VERSION AS OF, and cannot know what does the same here. So `SparkSession.sql` looks at such
 statements, with Spark's own parser: at the first three before they run, at the others once Spark
-has refused them. An INSERT for which Spark hands over no options of its table is run again with
-them. `writers` does the same for the methods of data frames.
+has refused them. A statement of several INSERTs is refused, too: each would see what those before
+it wrote, which would stay if a later one failed. An INSERT for which Spark hands over no options of
+its table is run again with them. `writers` does the same for the methods of data frames.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from commitlog.spark.sql_tables import KEPT, NO_OPTIONS
 FORMAT = "commitlog"
 _IS_CHECKED = "commitlog_checks_statements"
 _MAY_DO_NOTHING = re.compile(
-    rf"\balter\b|\bcomment\s+on\b|\bexecute\b|\b(?:create|replace)\b.*\b{FORMAT}\b", re.I | re.S
+    rf"\balter\b|\bcomment\s+on\b|\bexecute\b|\b(?:create|replace)\b.*\b{FORMAT}\b"
+    r"|\binsert\b.*\binsert\b",
+    re.I | re.S,
 )
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 _DELTA = "DeltaCatalog"
@@ -55,6 +58,7 @@ _REFUSED = {
     "TruncatePartition": ("partitions", "Use `CommitLog.delete`"),
     "ShowPartitions": ("partitions", "`CommitLog.open` lists the table's fragments"),
     "CreateIndex": ("CREATE INDEX", "Use `CommitLog.create_index`"),
+    "DropIndex": ("DROP INDEX", "Use `CommitLog.open(table).drop_index(name)`"),
     "InsertIntoStatement": (
         "INSERT that replaces some rows",
         "Use `CommitLog.delete` and INSERT INTO, or `commitlog.spark.merge`; INSERT OVERWRITE"
@@ -130,7 +134,7 @@ def _statements(plan: Any) -> Iterator[Any]:
     """Yield a statement, or those of a script (`BEGIN … END`), its loops and branches."""
     kind = _kind(plan)
     if kind == "SingleStatement":
-        yield plan.parsedPlan()
+        yield _without_with(plan.parsedPlan())
     elif kind == "CompoundBody" or kind.endswith("Statement") and kind != "InsertIntoStatement":
         parts = plan.children()
         for position in range(parts.size()):
@@ -152,6 +156,8 @@ def _refuse(session: Any, plan: Any) -> None:
                 "CREATE TABLE … AS SELECT makes no table in the log",
                 field="statement", value="CREATE TABLE … AS SELECT", advice=MAKE_IT,
             )  # fmt: skip
+    elif kind == "Union":
+        _refuse_several(session, plan)
     elif kind != "RenameTable":
         changes = next((each for each in _CHANGES if _command(plan).startswith(each)), None)
         name = _table_of(plan) if changes else None
@@ -160,6 +166,22 @@ def _refuse(session: Any, plan: Any) -> None:
                 f"{changes} would change only Spark's catalog, not the table {name} of the log",
                 field="statement", value=_command(plan), advice=_ALTERED,
             )  # fmt: skip
+
+
+def _refuse_several(session: Any, plan: Any) -> None:
+    """Refuse `FROM … INSERT … INSERT …`, if it writes into a table of ours."""
+    each = [plan.children().apply(position) for position in range(plan.children().size())]
+    names = [_table_of(one) for one in each if _kind(one) == "InsertIntoStatement"]
+    ours = next((name for name in names if name and is_ours(session, name)), None)
+    if ours:
+        raise NotInSql(
+            "Spark would commit the INSERTs of this statement one after the other: each would read"
+            f" what those before it wrote, and theirs would stay if it failed; {ours} is a table of"
+            " the log",
+            field="statement", value="FROM … INSERT … INSERT",
+            advice="Write a statement for each INSERT, or commit them as one with"
+            " `CommitLog.transact`",
+        )  # fmt: skip
 
 
 def _constant(session: Any, expression: str) -> str:
@@ -233,10 +255,13 @@ def _explained(session: SparkSession, text: str, error: PySparkException) -> Not
 def _parsed(session: Any, text: str) -> Any:
     """Return the statement as Spark's parser reads it; None if it cannot."""
     try:
-        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
-        return plan.child() if _kind(plan) == "UnresolvedWith" else plan
+        return _without_with(session._jsparkSession.sessionState().sqlParser().parsePlan(text))
     except Exception:  # Spark says what is wrong with it.
         return None
+
+
+def _without_with(plan: Any) -> Any:
+    return plan.child() if _kind(plan) == "UnresolvedWith" else plan
 
 
 def _kind(plan: Any) -> str:

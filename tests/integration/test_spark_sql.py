@@ -217,6 +217,14 @@ EXPLAINED_OF_TABLES = {
     "INSERT INTO {} REPLACE WHERE id = 1 VALUES (1, 'b')": "Use `CommitLog.delete` and INSERT",
     "INSERT OVERWRITE {} PARTITION (id = 1) VALUES ('b')": "replaces all rows",
     "CREATE INDEX i ON {} (id)": "Use `CommitLog.create_index`",
+    "DROP INDEX i ON {}": "drop_index(name)`",
+    "FROM {0} INSERT INTO {0} SELECT id + 1, name INSERT INTO {0} SELECT id + 2, name": (
+        "Write a statement for each INSERT"
+    ),
+    "WITH q AS (SELECT 1L AS id, 'b' AS name) FROM q"
+    " INSERT INTO nowhere SELECT id INSERT INTO {} SELECT *": "theirs would stay if it failed",
+    "BEGIN WITH q AS (SELECT 1L AS id, 'b' AS name) FROM q"
+    " INSERT INTO {0} SELECT * INSERT INTO {0} SELECT *; END": "Write a statement for each INSERT",
     "OPTIMIZE {}": "Use `CommitLog.compact`",
     "vacuum {}": "Use `commitlog maintain`",
     "RESTORE TABLE {} TO VERSION AS OF 1": "Use `commitlog rollback`",
@@ -356,6 +364,8 @@ def test_statements_about_other_tables_are_sparks(sql: Sql) -> None:
     sql(f"ALTER TABLE {other} ADD COLUMN x int")
     sql(f"ALTER TABLE {other} SET TBLPROPERTIES ('a' = 'commitlog')")
     assert sql(f"SELECT * FROM {other}") == [(1, "a", None)]
+    sql(f"FROM {sql.name} INSERT INTO {other} SELECT *, 1 INSERT INTO {other} SELECT *, 2")
+    assert len(sql(f"SELECT * FROM {other}")) == 3
     sql(f"CREATE TABLE more_{other} (note string COMMENT 'not commitlog') USING parquet")
     for statement in (
         f"UPDATE {other} SET name = 'z'",
