@@ -28,7 +28,7 @@ from commitlog.client.leader.tables import TableInfo
 from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import Unavailable
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.excerpts import Excerpt
+from commitlog.spark.excerpts import Excerpt, files_stay
 from commitlog.spark.files import Connect
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.options import parse_reach
@@ -71,7 +71,7 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
             return rewrite_here(info, dataset, tasks, deadline)
         location, whole = bound(info.location), Excerpt.whole(dataset)
         groups = [_json(task) for task in tasks]
-        work = partial(_rewrite, groups=groups, location=location, whole=whole)
+        work = partial(_rewrite, groups=groups, table=info.name, location=location, whole=whole)
         try:
             with _cancelled_at(spark, deadline):
                 # Each number is a task; no shuffle, which a lost executor would take along.
@@ -89,13 +89,19 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
 
 
 def _rewrite(
-    batches: Iterable[pa.RecordBatch], *, groups: Sequence[str], location: str, whole: Excerpt
+    batches: Iterable[pa.RecordBatch],
+    *,
+    groups: Sequence[str],
+    table: str,
+    location: str,
+    whole: Excerpt,
 ) -> Iterator[pa.RecordBatch]:
     """Rewrite the groups of fragments whose numbers are in the rows; runs on an executor."""
     for batch in batches:
         for number in batch.column("id").to_pylist():
             task = CompactionTask.from_json(groups[number])  # type: ignore[attr-defined]
-            made = _json(task.execute(whole.open(location)))
+            with files_stay(table, whole.version):
+                made = _json(task.execute(whole.open(location)))
             yield pa.RecordBatch.from_pydict({"made": [made]})
 
 

@@ -8,6 +8,7 @@ needs of the manifest. It is opened by path first, since an excerpt has no indic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.codecs.manifest_file import encode_manifest, manifest_message
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.errors import NoSuchVersion
+from commitlog.errors import CommitLogError, NoSuchVersion
 from commitlog.lancepb.table_pb2 import Manifest
 
 
@@ -61,10 +62,20 @@ def while_files_stay(
 
     Raises NoSuchVersion if a file of it isn't there any more.
     """
-    try:
+    with files_stay(table, version):
         yield from batches
+
+
+@contextmanager
+def files_stay(table: str, version: int) -> Iterator[None]:
+    """Say what is read in this block of a version.
+
+    Raises NoSuchVersion if a file of it isn't there any more.
+    """
+    try:
+        yield
     except (ValueError, OSError, RuntimeError) as error:
-        if "not found: " not in str(error).lower():
+        if isinstance(error, CommitLogError) or "not found: " not in str(error).lower():
             raise
         raise NoSuchVersion(
             f"a file of version {version} of {table} is gone: {lances_words(error)}. If the version"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -31,7 +32,7 @@ from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
-from commitlog.spark.excerpts import Excerpt
+from commitlog.spark.excerpts import Excerpt, files_stay
 from commitlog.spark.files import (
     Target,
     WrittenFiles,
@@ -70,6 +71,10 @@ class MergeTask:
     def dataset(self) -> lance.LanceDataset:
         """Return the version that is joined."""
         return self.joined.open(self.target.location)
+
+    def reads(self) -> AbstractContextManager[None]:
+        """Say what is read of that version: NoSuchVersion if a file of it is gone."""
+        return files_stay(self.target.table, self.joined.version)
 
     def columns(self) -> pa.Schema:
         """Return the source's columns in the table's types."""
@@ -165,7 +170,8 @@ class _Rows:
 def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
     """Write one task's rows, and the deletion files of the rows that they replace."""
     rows = _Rows(task)
-    files = write_files(rows.kept(batches), task.target)
+    with task.reads():
+        files = write_files(rows.kept(batches), task.target)
     if rows.duplicates:
         return MergePart(files, duplicates=tuple(rows.duplicates))
     if task.stable_row_ids:
@@ -178,7 +184,8 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
             keys=keys,
             inserted=rows.inserted,
         )
-    images, removed, affected = delete_rows(task.dataset(), addresses)
+    with task.reads():
+        images, removed, affected = delete_rows(task.dataset(), addresses)
     return MergePart(
         files,
         images=tuple(json.dumps(image.to_json()) for image in images),
@@ -266,10 +273,11 @@ def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBa
     scanner = dataset.scanner(
         columns=scan_columns(task.on), fragments=wanted, with_row_address=True, with_row_id=True
     )
-    for batch in scanner.to_batches():
-        found = joined_keys(batch, task)
-        found = found.append_column(ADDRESS, batch.column("_rowaddr").cast(pa.int64()))
-        yield found.append_column(ROW_ID, batch.column("_rowid").cast(pa.int64()))
+    with task.reads():
+        for batch in scanner.to_batches():
+            found = joined_keys(batch, task)
+            found = found.append_column(ADDRESS, batch.column("_rowaddr").cast(pa.int64()))
+            yield found.append_column(ROW_ID, batch.column("_rowid").cast(pa.int64()))
 
 
 def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table:

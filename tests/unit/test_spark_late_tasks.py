@@ -6,10 +6,12 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
@@ -24,7 +26,16 @@ from commitlog.spark.compaction import _rewrite
 from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.log_source import LogReader
-from commitlog.spark.merge_files import DELETE, MergeTask, match, merge_rows, with_table_types
+from commitlog.spark.merge_files import (
+    ADDRESS,
+    DELETE,
+    ROW_ID,
+    MergePart,
+    MergeTask,
+    match,
+    merge_rows,
+    with_table_types,
+)
 from commitlog.spark.options import parse_changes, parse_log, parse_read
 from commitlog.spark.source import TableReader, table_schema
 from tests.service import SCHEMA, Service, rows, service
@@ -156,6 +167,36 @@ def test_files_that_are_gone_are_no_riddle(tmp_path: Path, kind: str) -> None:
             assert ".rs" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["data", "_deletions"])
+def test_a_merge_and_a_compaction_name_the_version_whose_files_are_gone(
+    tmp_path: Path, kind: str
+) -> None:
+    with service(tmp_path) as world:
+        world.client.create_table(T, SCHEMA)
+        world.client.append(T, rows(1, 2))
+        world.client.append(T, rows(3))
+        world.client.delete(T, "id = 2")
+        info = world.client.table(T)
+        dataset = world.client.opened.plain(info, info.version)
+        plan: Any = Compaction.plan(dataset, {"target_rows_per_fragment": 100})
+        task, [rewritten] = merging(world, info.version), plan.tasks
+        work = rewriting(dataset, rewritten)
+        # Its key was found, and the row is read again, for a condition.
+        given = {"id": [1], "name": ["c"], DELETE: [False], ADDRESS: [0], ROW_ID: [0]}
+        some = replace(task, update_where="target.name = 'a'")
+        shutil.rmtree(world.location(T) / kind)
+        excerpts.opened.cache_clear()
+        told = rf"version 4 of ns\$t is gone: .*ot found: .*{kind}/.*hold"
+        for attempt in (
+            lambda: merged(task, [1], [0, 1]),
+            lambda: merge_rows([pa.record_batch(given)], some),
+            lambda: list(work([pa.record_batch({"id": [0]})])),
+        ):
+            with pytest.raises(NoSuchVersion, match=told) as caught:
+                attempt()
+            assert ".rs" not in str(caught.value)
+
+
 def test_a_reader_is_sent_without_what_only_its_tasks_need(
     late: tuple[Service, Callable[[], None]],
 ) -> None:
@@ -170,21 +211,38 @@ def test_a_reader_is_sent_without_what_only_its_tasks_need(
     assert [len(part.excerpt.fragments) for part in parts] == [1] * len(parts)
 
 
-def test_a_merge_reads_and_deletes_rows_of_it(late: tuple[Service, Callable[[], None]]) -> None:
-    world, remove = late
+def merging(world: Service, version: int) -> MergeTask:
+    """Return what a task of a merge with a version is sent."""
     info = world.client.table(T)
     target = target_of(info, T, info.schema, rows_per_file=1000, bytes_per_file=1 << 30)
-    whole = Excerpt.whole(world.client.opened.plain(info, 7))
+    whole = Excerpt.whole(world.client.opened.plain(info, version))
     task: MergeTask = pickle.loads(
         pickle.dumps(MergeTask(target, whole, ("id",), info.stable_row_ids))
     )
-    remove()
-    given = pa.table({"id": [3, 50], "name": ["c", "d"], DELETE: [False, False]})
+    return task
+
+
+def merged(task: MergeTask, ids: list[int], fragments: list[int]) -> MergePart:
+    """Return what a task does of a merge."""
+    given = pa.table({"id": ids, "name": ["c"] * len(ids), DELETE: [False] * len(ids)})
     batches = with_table_types(given.to_batches(), task)
-    matched = match(pa.Table.from_batches(batches), task, [0, 1, 2, 3, 4, 5])
-    part = merge_rows(matched.combine_chunks().to_batches(), task)
+    matched = match(pa.Table.from_batches(batches), task, fragments)
+    return merge_rows(matched.combine_chunks().to_batches(), task)
+
+
+def test_a_merge_reads_and_deletes_rows_of_it(late: tuple[Service, Callable[[], None]]) -> None:
+    world, remove = late
+    task = merging(world, 7)
+    remove()
+    part = merged(task, [3, 50], [0, 1, 2, 3, 4, 5])
     assert (part.updated, part.inserted) == (1, 1)
     assert sum(len(one) for _, one in part.affected) > 0
+
+
+def rewriting(dataset: lance.LanceDataset, task: Any) -> Callable[[Any], Iterator[Any]]:
+    """Return what an executor does of a compaction."""
+    whole = Excerpt.whole(dataset)
+    return partial(_rewrite, groups=[task.json()], table=T, location=str(dataset.uri), whole=whole)
 
 
 def test_a_compaction_rewrites_fragments_of_it(late: tuple[Service, Callable[[], None]]) -> None:
@@ -192,9 +250,7 @@ def test_a_compaction_rewrites_fragments_of_it(late: tuple[Service, Callable[[],
     dataset = world.client.opened.plain(world.client.table(T), 7)
     tasks: Any = Compaction.plan(dataset, {"target_rows_per_fragment": 100}).tasks
     [task] = tasks
-    work = partial(
-        _rewrite, groups=[task.json()], location=str(dataset.uri), whole=Excerpt.whole(dataset)
-    )
+    work = rewriting(dataset, task)
     remove()
     [made] = work([pa.record_batch({"id": [0]})])
     assert json.loads(made.column("made")[0].as_py())["new_fragments"]
