@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -81,21 +83,22 @@ def test_what_is_out_of_order_is_refused(
     ranges: list[tuple[int, int]], damages: list[tuple[int, int]]
 ) -> None:
     made = BitMap([1, 3, 70_000, 70_001, 140_000])
-    for start, rows in ranges:
-        made.add_range(start, start + rows)
+    for start, count in ranges:
+        made.add_range(start, start + count)
     made.run_optimize()
     data = bytearray(made.serialize())
     for at, byte in damages:
         data[at % min(len(data), 60)] = byte
     try:
-        rows = BitMap.deserialize(bytes(data))
-        by_rows = BitMap(rows.to_array())
-        is_sound = len(by_rows) == len(rows) and by_rows == rows
+        read = BitMap.deserialize(bytes(data))
+        # One by one: an array of them is as long as the damaged bytes say, and may be overrun.
+        rows = list(read)
+        is_sound = len(rows) == len(read) and all(a < b for a, b in pairwise(rows))
     except (ValueError, IndexError):
         is_sound = False
     if is_sound:
-        assert from_portable(bytes(data)) == rows
-        assert portable(rows) == by_rows.serialize()
+        assert list(from_portable(bytes(data))) == rows
+        assert portable(read) == BitMap(rows).serialize()
     else:
         with pytest.raises(UnsupportedFormat):
             from_portable(bytes(data))
