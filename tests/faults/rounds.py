@@ -7,7 +7,6 @@ well; then every writer has to commit something that it asked for afterwards.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import signal
 import statistics
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from consumers.partition.checkpoints.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.checkpoint_heads import HEAD, files_of
 from infra.iceberg_clients import find_go
 from tests.faults.audit import Audit
 from tests.faults.processes import (
@@ -301,8 +300,8 @@ def _delete_checkpoint(campaign: Campaign) -> str:
 def _damage_checkpoint(campaign: Campaign) -> str:
     """A damaged checkpoint is refused, and deleting it is what the message advises."""
     committer, head = _stop_with_checkpoint(campaign)
-    parts = json.loads(head.read_bytes())["parts"].values()
-    path = head.with_name(campaign.random.choice([HEAD, *(f"{p[1]}.part" for p in parts)]))
+    files = sorted(files_of(head.read_bytes()))
+    path = head.with_name(campaign.random.choice([HEAD, *files]))
     data = bytearray(path.read_bytes())
     data[campaign.random.randrange(len(data))] ^= 1 << campaign.random.randrange(8)
     path.write_bytes(data)

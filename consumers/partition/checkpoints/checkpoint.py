@@ -2,7 +2,8 @@
 
     ROOT/checkpoints/<partition>/head.json          what belongs together, replaced atomically
     ROOT/checkpoints/<partition>/owing.json         the same of a newer one that owes files, if any
-    ROOT/checkpoints/<partition>/<sha256>.part      one table's state, or the rest; never changed
+    ROOT/checkpoints/<partition>/<sha256>.part      one table's state, or the rest; never changed;
+                                                    with a hint that it may have, if it is packed
     ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
@@ -18,7 +19,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ from consumers.partition.checkpoints.checkpoint_heads import (
     newest_head,
     read_head,
 )
+from consumers.partition.checkpoints.packed_parts import pack, unpack
 from consumers.partition.checkpoints.prepared_checkpoint import (
+    Files,
     NamedPiece,
     PreparedCheckpoint,
     SavedPart,
@@ -133,6 +136,8 @@ class Checkpoints:
             "partition": genesis.partition,
         }
         self._writing = threading.Lock()
+        self._packed: dict[str, tuple[str, int]] = {}
+        """By a packed part's hash: hash and size of its file. Who writes or loads knows them."""
         self._term = 0
         """Counts how often it was loaded: what was prepared before that is not written any more."""
         self._looked_at: tuple[tuple[str, bytes] | None, Checkpoint] | None = None
@@ -198,15 +203,10 @@ class Checkpoints:
         if not break_seal(head):
             raise self._corrupt(f"{name} is damaged")
         self._check_identity(head["identity"])
-        hints = head.get("hints", {})
+        hints, packed = head.get("hints", {}), head.get("packed", {})
         parts = {
-            name: Saved(
-                counter,
-                self._read(f"{digest}.part", digest, size),
-                bytes.fromhex(digest),
-                self._read(f"{digest}.hint", *hints[name]) if name in hints else None,
-            )
-            for name, (counter, digest, size) in head["parts"].items()
+            name: self._part(tuple(entry), hints.get(name), packed.get(name))
+            for name, entry in head["parts"].items()
             if not only or name == only
         }
         machine = Machine.from_parts(self._genesis, parts)
@@ -215,6 +215,7 @@ class Checkpoints:
         for name, entry in head["parts"].items():
             hint = tuple(hints[name]) if name in hints else None
             self._saved[name] = SavedPart(tuple(entry), hint)
+        self._packed = {head["parts"][name][1]: tuple(file) for name, file in packed.items()}
         self._ahead_to = machine.sequence
         return Checkpoint(
             machine=machine,
@@ -244,13 +245,14 @@ class Checkpoints:
                 return None
             self._settled = machine.settled_parts(self._ahead_to, until)
             self._ahead_to = until
-        files: dict[str, bytes] = {}
+        files = Files({}, {})
         parts: dict[str, SavedPart] = {}
+        protocol = machine.rules.protocol
         for looked_at, (name, part) in enumerate(self._settled, 1):
             if name not in self._ahead and not self._is_saved(name, part):
                 self._ahead.add(name)
-                parts[name] = encoded(part, files)
-            if looked_at >= AHEAD_PARTS or sum(map(len, files.values())) >= AHEAD_BYTES:
+                parts[name] = encoded(name, part, protocol, files)
+            if looked_at >= AHEAD_PARTS or files.size >= AHEAD_BYTES:
                 break
         else:
             self._settled = None
@@ -264,13 +266,13 @@ class Checkpoints:
 
     def prepare(self, checkpoint: Checkpoint) -> PreparedCheckpoint:
         """Return what is to be written: what changed, and how it is all named."""
-        files: dict[str, bytes] = {}
+        files, protocol = Files({}, {}), checkpoint.machine.rules.protocol
         pieces: dict[Hashable, NamedPiece] = {}
         for piece in checkpoint.machine.pieces():
             named = self._named.get(piece.key)
             # The machine's own part tells of more than its outcomes (what was dropped).
             if named is None or named.changed_at != piece.changed_at or piece.key == MACHINE:
-                named = self._name(piece, files)
+                named = self._name(piece, protocol, files)
             pieces[piece.key] = named
         parts = {name: part for named in pieces.values() for name, part in named.parts.items()}
         head = {
@@ -288,12 +290,13 @@ class Checkpoints:
             term=self._term, parts=parts, files=files, head=head, named=pieces
         )
 
-    def _name(self, piece: Piece, files: dict[str, bytes]) -> NamedPiece:
+    def _name(self, piece: Piece, protocol: int, files: Files) -> NamedPiece:
         """Return how a head names a piece's parts; add the files that aren't there yet."""
         named = NamedPiece(piece.changed_at, {})
         for name, part in piece.parts():
             is_there = name != MACHINE and self._is_saved(name, part)
-            named.parts[name] = self._saved[name] if is_there else encoded(part, files)
+            saved = self._saved[name] if is_there else encoded(name, part, protocol, files)
+            named.parts[name] = saved
         return named
 
     def write(self, prepared: PreparedCheckpoint) -> None:
@@ -301,24 +304,33 @@ class Checkpoints:
         with self._writing:
             if prepared.term != self._term:
                 return
-            self._folder.replace_all(prepared.files)
+            self._folder.replace_all({**prepared.files.whole, **self._pack(prepared.files)})
             if not prepared.head:
                 return
-            keep = {f"{part.entry[1]}.part" for part in prepared.parts.values()}
-            keep |= {f"{part.entry[1]}.hint" for part in prepared.parts.values() if part.hint}
-            names = self._folder.names()
+            keep, names = prepared.names(self._packed), self._folder.names()
             if not keep.issubset(names):
                 # Somebody removed what was saved before: a head that names it would be damaged.
                 gone = f"files of it are gone from {self._folder}; the next checkpoint is written"
                 raise FileNotFoundError(errno.ENOENT, f"{gone} whole")
             name = OWING if prepared.owes else HEAD
-            self._folder.replace(name, prepared.encoded_head())
+            self._packed = prepared.of_its_parts(self._packed)
+            self._folder.replace(name, prepared.encoded_head(self._packed))
             keep.add(name)
             if prepared.owes:
                 keep |= {HEAD, *files_of(read_head(self._folder, HEAD))}
             for name in names:
                 if name not in keep:
                     self._folder.remove(name)
+
+    def _pack(self, files: Files) -> dict[str, bytes]:
+        """Return the files of parts that are to be packed; note their names."""
+        packed: dict[str, bytes] = {}
+        for digest, pieces in files.to_pack.items():
+            content = pack(pieces)
+            name = sha256_of(content)
+            packed[f"{name}.part"] = content
+            self._packed[digest] = name, len(content)
+        return packed
 
     def written(self, prepared: PreparedCheckpoint) -> None:
         """Note that what was prepared is on the disk."""
@@ -343,6 +355,24 @@ class Checkpoints:
             self.failed(error)
             raise
         self.written(prepared)
+
+    def _part(
+        self, entry: tuple[int, str, int], hint: Sequence[Any] | None, file: Sequence[Any] | None
+    ) -> Saved:
+        """Return a part that a head names so, packed in a file or not."""
+        counter, digest, size = entry
+        if file is None:
+            data = self._read(f"{digest}.part", digest, size)
+            known = self._read(f"{digest}.hint", *hint) if hint is not None else None
+            return Saved(counter, data, bytes.fromhex(digest), known)
+        name, wanted = f"{file[0]}.part", [(digest, size)]
+        if hint is not None:
+            wanted.append((hint[0], hint[1]))
+        try:
+            data, *rest = unpack(self._read(name, *file), wanted)
+        except ValueError as error:
+            raise self._corrupt(f"{name} is damaged: {error}") from error
+        return Saved(counter, data, bytes.fromhex(digest), rest[0] if rest else None)
 
     def _read(self, name: str, digest: str, size: int) -> bytes:
         try:

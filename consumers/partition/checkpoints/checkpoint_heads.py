@@ -7,10 +7,11 @@ removes the other one when it saves a checkpoint itself. The parts of both are t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from consumers.partition.files.folders import DiskFolder, Folder
 
@@ -55,12 +56,23 @@ def newest_head(folder: Folder) -> tuple[str, bytes] | None:
 def files_of(head: bytes | None) -> set[str]:
     """Return the files that a head names; none if it can't be read."""
     try:
-        body = json.loads(head or b"{}")
-        parts, hints = body.get("parts", {}), body.get("hints", {})
-        files = {f"{entry[1]}.part" for entry in parts.values()}
-        return files | {f"{parts[name][1]}.hint" for name in hints}
+        return {name for name, _, _ in named_files(head)} if head else set()
     except (ValueError, KeyError, TypeError, AttributeError):
         return set()
+
+
+def named_files(head: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield the files that a head names, with their hashes and sizes."""
+    body: dict[str, Any] = json.loads(head)
+    hints, packed = body.get("hints", {}), body.get("packed", {})  # older programs wrote none
+    for name, (_, sha256, size) in body["parts"].items():
+        if name in packed:
+            sha256, size = packed[name]  # and its hint is in that file, too
+            yield f"{sha256}.part", sha256, size
+            continue
+        yield f"{sha256}.part", sha256, size
+        if name in hints:
+            yield f"{sha256}.hint", *hints[name]
 
 
 def advice_without(head: str, names: Collection[str]) -> str:

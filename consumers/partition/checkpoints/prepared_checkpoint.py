@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from commitlog.adapters.storage import sha256_of
 from commitlog.core.log.parts import Part
 from commitlog.core.partition.snapshot import digest_of
+from consumers.partition.checkpoints.packed_parts import is_packed
 from consumers.partition.files.folders import encode_sealed
+
+PackedFiles = Mapping[str, tuple[str, int]]
+"""By the hash of a packed part: the hash and the size of its file, which has its hint, too."""
 
 
 class SavedPart(NamedTuple):
@@ -18,7 +23,7 @@ class SavedPart(NamedTuple):
     entry: tuple[int, str, int]
     """Its counter, the SHA-256 that names its file, and its size in bytes."""
     hint: tuple[str, int] | None
-    """The SHA-256 and the size of its hint's file, if it has one."""
+    """The SHA-256 and the size of its hint, if it has one."""
 
 
 class NamedPiece(NamedTuple):
@@ -28,13 +33,27 @@ class NamedPiece(NamedTuple):
     parts: dict[str, SavedPart]
 
 
+class Files(NamedTuple):
+    """What is to be put of a checkpoint, beside its head."""
+
+    whole: dict[str, bytes]
+    """Files by name."""
+    to_pack: dict[str, list[bytes]]
+    """Parts by their hash, each with its hint: who writes them packs them into one file before."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes they are before they are packed."""
+        return sum(map(len, chain(self.whole.values(), *self.to_pack.values())))
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedCheckpoint:
     """A checkpoint, or a part ahead of it, as bytes that nothing changes any more."""
 
     term: int
     parts: Mapping[str, SavedPart]
-    files: Mapping[str, bytes]
+    files: Files
     """Those that are to be put."""
     head: Mapping[str, Any] = field(default_factory=dict)
     """What it says beside its parts. Empty: it is a part ahead."""
@@ -46,21 +65,41 @@ class PreparedCheckpoint:
         """Whether tables lacked files."""
         return "owed" in self.head
 
-    def encoded_head(self) -> bytes:
+    def of_its_parts(self, packed: PackedFiles) -> dict[str, tuple[str, int]]:
+        """Return the files of those packed parts that are of this checkpoint."""
+        digests = {part.entry[1] for part in self.parts.values()}
+        return {digest: packed[digest] for digest in digests & packed.keys()}
+
+    def names(self, packed: PackedFiles) -> set[str]:
+        """Return the names of the files of which it consists, beside its head."""
+        found: set[str] = set()
+        for (_, digest, _), hint in self.parts.values():
+            found.add(f"{packed[digest][0] if digest in packed else digest}.part")
+            if hint is not None and digest not in packed:
+                found.add(f"{digest}.hint")
+        return found
+
+    def encoded_head(self, packed: PackedFiles) -> bytes:
         """Return the head; with thousands of tables it has megabytes."""
         parts = {name: part.entry for name, part in self.parts.items()}
         hints = {name: part.hint for name, part in self.parts.items() if part.hint is not None}
         digests = {name: bytes.fromhex(digest) for name, (_, digest, _) in parts.items()}
-        named = {"parts": parts, "hints": hints}
+        named: dict[str, Any] = {"parts": parts, "hints": hints}
+        if found := {n: packed[digest] for n, (_, digest, _) in parts.items() if digest in packed}:
+            named["packed"] = found
         return encode_sealed({**self.head, **named, "state_digest": digest_of(digests).hex()})
 
 
-def encoded(part: Part, files: dict[str, bytes]) -> SavedPart:
+def encoded(name: str, part: Part, protocol: int, files: Files) -> SavedPart:
     """Add a part's files; return how a head names the part."""
     counter, data, digest, hint = part.saved()
-    name = digest.hex()
-    files[f"{name}.part"] = data
-    if hint is not None:
-        files[f"{name}.hint"] = hint
+    known_as = digest.hex()
+    pieces = [data] if hint is None else [data, hint]
+    if is_packed(name, protocol, sum(map(len, pieces))):
+        files.to_pack[known_as] = pieces
+    else:
+        files.whole[f"{known_as}.part"] = data
+        if hint is not None:
+            files.whole[f"{known_as}.hint"] = hint
     named = None if hint is None else (sha256_of(hint), len(hint))
-    return SavedPart((counter, name, len(data)), named)
+    return SavedPart((counter, known_as, len(data)), named)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.ports import Log
 from consumers.partition.checkpoints.checkpoint import Checkpoints
-from consumers.partition.checkpoints.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.checkpoint_heads import HEAD, named_files
 from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.backup.saved import BadBackup, Store, damaged, part, read_whole, write_checked
@@ -37,7 +36,7 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
         for _ in range(_TRIES):
             try:
                 head = source.read(HEAD)
-                count += sum(_save_part(source, target, number, one) for one in _parts(head))
+                count += sum(_save_part(source, target, number, one) for one in named_files(head))
             except FileNotFoundError:
                 continue  # none yet, or it was replaced meanwhile
             name = f"{json.loads(head)['chain']['sequence']:020}-{sha256_of(head)}.json"
@@ -64,7 +63,7 @@ def put_back(
             head = _newest(source, number, end)
             if head is None:
                 continue
-            for name, sha256, _ in _parts(head):
+            for name, sha256, _ in named_files(head):
                 target.write(name, read_whole(source, f"{FOLDER}/{number}/{name}", sha256))
         except BadBackup as error:
             damage.append(f"{error}, so the log is read from its beginning once")
@@ -89,7 +88,7 @@ def damage(place: str, partitions: int) -> Iterator[BadBackup]:
         parts: set[tuple[str, str]] = set()
         for name in sorted(source.names(f"{FOLDER}/{number}/{_HEADS}")):
             try:
-                parts |= {one[:2] for one in _parts(_read_head(source, number, name))}
+                parts |= {one[:2] for one in named_files(_read_head(source, number, name))}
             except BadBackup as error:
                 yield error
         for name, sha256 in sorted(parts):
@@ -116,15 +115,6 @@ def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
         if json.loads(data)["outcomes_position"] <= end.outcomes_end:
             return data
     return None
-
-
-def _parts(head: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield the files that a head names, with their hashes and sizes."""
-    body: dict[str, Any] = json.loads(head)
-    for name, (_, sha256, size) in body["parts"].items():
-        yield f"{sha256}.part", sha256, size
-        if name in body.get("hints", ()):  # older programs wrote none
-            yield f"{sha256}.hint", *body["hints"][name]
 
 
 def _save_part(source: Store, target: Store, number: int, one: tuple[str, str, int]) -> bool:

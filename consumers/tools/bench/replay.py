@@ -158,7 +158,7 @@ def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
         )
         with spending() as saving:
             Checkpoints(root, log.identity(), genesis).save(checkpoint)
-        size = sum(path.stat().st_size for path in root.rglob("*.part"))
+        size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
         left = min(LEFT, transactions)
         for number in range(left):
             made.run(_append(transactions + number))
