@@ -95,8 +95,8 @@ class CommitLog(
         """Connect to the log of this name on a Kafka cluster.
 
         Kafka's client settings are keywords, with `_` or `.` between words:
-        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. Without a `token`, the
-        client uses that of the environment variable COMMITLOG_TOKEN, if the leader requires one.
+        `security_protocol="SASL_SSL"`, or `**settings` of a `dict[str, Any]`. Without a `token`,
+        the client uses that of the environment variable COMMITLOG_TOKEN, if the leader needs one.
 
         Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log, and
         InvalidSettings or InvalidTransaction for invalid arguments.
@@ -207,7 +207,7 @@ class CommitLog(
         *,
         missing_ok: bool = False,
         timeout: float = RESULT_TIMEOUT_SECONDS,
-    ) -> Outcome | None:
+    ) -> Outcome | Any:
         """Drop a table; its files may be removed later.
 
         If there is no such table, raise NoSuchTable, or return None with `missing_ok`.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
 from textwrap import shorten
+from typing import Self
 
 from commitlog.errors import (
     CommitConflict,
@@ -369,7 +370,7 @@ class Outcome:
         """Return the newest version made per table name."""
         return {format_table_id(r.table): r.version for r in self.results if r.version}
 
-    def raise_for_conflict(self) -> Outcome:
+    def raise_for_conflict(self) -> Self:
         """Return self if committed, else raise the error that says what to do next."""
         if self.status is Status.COMMITTED:
             return self

@@ -3,7 +3,7 @@
 # First: it refuses a PySpark that the others cannot be imported with.
 from commitlog.spark.pyspark_api import write_in_any_thread  # isort: split
 
-from commitlog.spark.batches import Batch, each_batch, upsert
+from commitlog.spark.batches import Batch, BatchFunction, each_batch, upsert
 from commitlog.spark.compaction import compact
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
@@ -19,6 +19,7 @@ check_writers()
 
 __all__ = [
     "Batch",
+    "BatchFunction",
     "CommitLogDataSource",
     "Merged",
     "NotInSql",

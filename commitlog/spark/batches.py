@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 import lance
 import pyarrow as pa
@@ -80,6 +80,16 @@ DOUBLINGS_MAX = 10
 REPEATS_KEPT = 100
 Part = tuple[TableInfo, Prepared | RowsPart]
 """What a batch does to one table."""
+
+
+class BatchFunction(Protocol):
+    """A function for `foreachBatch`, made by `each_batch` or `upsert`."""
+
+    repeats: deque[Repeat]
+    """The newest batches that an earlier commit answered."""
+
+    def __call__(self, frame: DataFrame, batch_id: int, /) -> None:
+        """Commit a batch."""
 
 
 @plain_errors
@@ -235,12 +245,11 @@ def each_batch(
     options: Mapping[str, str],
     *,
     connect: Connect = connect_to,
-) -> Callable[[DataFrame, int], None]:
+) -> BatchFunction:
     """Return a function for `foreachBatch` that commits everything `write` does as one record.
 
     `options` are those of format `commitlog`, except `table`. `txnAppId` names the stream if its
-    query's id isn't suitable. The function's attribute `repeats` has the newest batches that an
-    earlier commit answered.
+    query's id isn't suitable.
     """
     parsed = parse_batches(options)
     repeats: deque[Repeat] = deque(maxlen=REPEATS_KEPT)
@@ -275,8 +284,9 @@ def each_batch(
         finally:
             frame.unpersist()
 
-    run.repeats = repeats  # type: ignore[attr-defined]
-    return run
+    function = cast(BatchFunction, run)
+    function.repeats = repeats
+    return function
 
 
 def upsert(
@@ -286,7 +296,7 @@ def upsert(
     *,
     connect: Connect = connect_to,
     **merge_options: Any,
-) -> Callable[[DataFrame, int], None]:
+) -> BatchFunction:
     """Return a function for `foreachBatch` that merges each batch into one table by key."""
     Merge.of(on, **merge_options)  # what it doesn't know is refused before a stream starts
     return each_batch(

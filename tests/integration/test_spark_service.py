@@ -211,7 +211,7 @@ def test_a_batch_id_that_comes_with_other_rows_is_told(
     def write(batch: Batch, frame: DataFrame) -> None:
         batch.append("s$repeats", frame)
 
-    run: Any = each_batch(write, options)
+    run = each_batch(write, options)
     for given in (same, same, other):
         run(spark.createDataFrame(given, "id long, name string"), 0)
     assert [repeat.is_other for repeat in run.repeats] == [False, True]

@@ -64,9 +64,11 @@ class TransactionBuilder:
         self._operations: list[Operation] = []
         self._payloads: tuple[bytes, ...] = ()
         self._written: list[tuple[TableInfo, Prepared]] = []
-        self.ticket: Ticket | None = None
+        # For type checkers `| Any` instead of `| None`: few blocks may be empty, and the others'
+        # callers needn't ask for None.
+        self.ticket: Ticket | Any = None
         """Of the transaction, once the block has ended."""
-        self.outcome: Outcome | None = None
+        self.outcome: Outcome | Any = None
         """What the transaction ended as; None before the end, and of a block that added nothing."""
         self._is_over = False
 
