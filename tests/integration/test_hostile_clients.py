@@ -18,7 +18,7 @@ from tests.integration.test_up import log_on, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("COMMITLOG_HOSTILE_SECONDS", "10"))
+SECONDS = float(os.environ.get("COMMITLOG_HOSTILE_SECONDS", "5"))
 QUIET_SECONDS = 2.0
 """What it yields is printed and held to nothing."""
 MEMORY_MIB_MAX = 1024
