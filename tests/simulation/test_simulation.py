@@ -143,12 +143,11 @@ def elsewhere(hash_seed: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_seed_reproduces_its_run_to_the_byte() -> None:
-    """In processes that hash differently, after other seeds, and beside other threads."""
-    with elsewhere("1") as one, elsewhere("2") as other:
+    """In a process that hashes differently, after other seeds, and beside other threads."""
+    with elsewhere("1") as other:
         here = [run_quietly(run).trace for run in REPEATED]
         with drawing():
             again = [run_quietly(run).trace for run in reversed(REPEATED)]
         assert again == here[::-1]
         assert len(set(here)) == len(REPEATED)
-        for process in (one, other):
-            assert process.communicate(timeout=200)[0].split() == here
+        assert other.communicate(timeout=200)[0].split() == here
