@@ -32,6 +32,6 @@ class HttpServers:
         self._heard = {one: at for one, at in self._heard.items() if now - at < SILENT_SECONDS}
         if not self._heard:
             self._began = now
-        if asking and len(self._heard) < SERVERS_MAX:
+        if asking and (asking in self._heard or len(self._heard) < SERVERS_MAX):
             self._heard[asking] = now
         return len(self._heard) if now - self._began >= SURE_SECONDS else 0

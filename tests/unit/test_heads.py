@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commitlog.core.decisions import ChangeKind, Noted
 from commitlog.core.partition.effects import E_TAGS_KEPT
+from commitlog.core.tables.by_name import ByName
 from commitlog.errors import NoSuchTable
 from commitlog.model.operations import DropTable, RenameTable
+from commitlog.model.table import TableId
 from consumers.partition.files.catalogue import PartitionHeads, no_such_table
 from tests.core_world import World, append
 
@@ -29,6 +33,41 @@ def test_a_table_that_was_renamed_and_then_dropped_leaves_no_head() -> None:
         heads.apply([change])
         names.append([(head.table, head.version) for head in heads.heads()])
     assert names == [[(("t",), 2)], [(("u",), 2)], [(("v",), 2)], []]
+
+
+def test_a_page_of_names_looks_at_no_others() -> None:
+    looks: list[str] = []
+
+    class Part(str):
+        """A part of a name that tells when it is compared."""
+
+        def __lt__(self, other: str) -> bool:
+            looks.append(other)
+            return str(self) < other
+
+        __hash__ = str.__hash__
+
+    names = [(Part(f"n{i:04}"), "t") for i in range(2_000)]
+    heads = PartitionHeads({}, {name: () for name in [*names, ("n1000", "a", "b"), ("n1000",)]})
+    assert heads.next_namespaces(("n1000",), "", 10) == [(("n1000", "t"), ())]
+    looks.clear()
+    for after, limit, found in (("", 10, ["t"]), ("", 0, []), ("t", 10, [])):
+        page = heads.next_namespaces(("n1000",), after, limit)
+        assert [name[-1] for name, _ in page] == found
+    assert len(looks) < 200
+
+
+@given(
+    st.sets(st.lists(st.sampled_from(["", "a", "b", "b\0"]), min_size=1, max_size=4).map(tuple)),
+    st.lists(st.sampled_from(["", "a", "b"]), max_size=2).map(tuple),
+    st.sampled_from(["", "a", "b", "c"]),
+)
+def test_names_directly_in_a_namespace_follow_in_order(
+    names: set[TableId], namespace: TableId, after: str
+) -> None:
+    known = ByName(dict.fromkeys(names, 0))
+    direct = {one for one in names if one[:-1] == namespace and one[-1] > after}
+    assert list(known.directly_in(namespace, after)) == sorted(direct)
 
 
 def test_names_are_compared_only_while_they_are_few() -> None:

@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.core.decisions import Change
+from commitlog.core.decisions import Change, ChangeKind
 from commitlog.model.operations import DropTable, LanceCommit
-from commitlog.model.records import LogRecord, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import (
+    LogRecord,
+    OperationResult,
+    Outcome,
+    Status,
+    Submitted,
+    Transaction,
+)
 from consumers.partition.files.events import Event, Filing
 from consumers.partition.files.unwritten import CHANGE_BYTES, MIB, Unwritten, UnwrittenMax
 from tests.core_world import World, append
@@ -96,6 +103,23 @@ def test_with_too_much_in_all_those_with_more_than_their_share_get_no_more() -> 
     assert "may take 1 MiB" in tables.refused("a")
     tables.file("a")
     assert not tables.refused("a")
+
+
+def test_the_end_of_a_namespace_is_readable_once_the_branches_in_it_have_ended() -> None:
+    """A dropped branch leaves Lance's list of branches only when its files say so."""
+    tables = Tables(UnwrittenMax())
+    dropped = replace(tables.changes["b"], kind=ChangeKind.DROPPED, table=("n", "m", "b"))
+    branch = replace(dropped, location=f"{dropped.location}/tree/dev")
+    outcome = Outcome(1, "id", 1, Status.COMMITTED, 0)
+    asked = {
+        name: replace(outcome, results=(OperationResult(name, "", "DropNamespace"),))
+        for name in (("n",), ("n", "m"), ("n", "m", "b"), ("m",))
+    }
+    for change, ends in ((dropped, []), (branch, [("n",), ("n", "m")])):
+        tables.unwritten.committed([event_of(change)])
+        assert [name for name in asked if tables.unwritten.ends(asked[name])] == ends
+    tables.file("b", times=2)
+    assert not any(map(tables.unwritten.ends, asked.values()))
 
 
 @pytest.mark.parametrize("size", [0, 100_000])

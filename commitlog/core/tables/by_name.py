@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TypeVar
 
 from commitlog.model.table import TableId
@@ -31,6 +32,22 @@ class ByName(dict[TableId, V]):
     def below(self, namespace: TableId) -> list[TableId]:
         """Return the names in a namespace, at any depth, sorted."""
         return [name for name in self.within(namespace) if len(name) > len(namespace)]
+
+    def directly_in(self, namespace: TableId, after: str) -> Iterator[TableId]:
+        """Yield the names directly in a namespace that follow a name, sorted.
+
+        Nothing may be added or removed meanwhile.
+        """
+        if self._order is None:
+            self._order = sorted(self)
+        order, depth = self._order, len(namespace)
+        at = bisect_left(order, (*namespace, after + "\0"))
+        while at < len(order) and order[at][:depth] == namespace:
+            name = order[at]
+            if len(name) == depth + 1:
+                yield name
+            # What is in a name comes before the next one.
+            at = bisect_left(order, (*namespace, name[depth] + "\0"), lo=at)
 
     def __setitem__(self, name: TableId, value: V) -> None:
         """Give a name a value."""

@@ -5,9 +5,9 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from commitlog.core.catalogue.catalogue_state import altered, parents
@@ -17,6 +17,7 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.partition.effects import E_TAGS_KEPT
+from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
 from commitlog.errors import NoSuchTable, did_you_mean
 from commitlog.messages import TableDescription
@@ -119,14 +120,15 @@ class PartitionHeads:
     ) -> None:
         """Start with the heads of a machine that has applied acknowledged outcomes only."""
         self._tables = tables
-        self._namespaces = dict(namespaces or {})
-        self._iceberg = dict(iceberg or {})
-        self._known = {table_id: _head(table) for table_id, table in tables.items()}
+        self._namespaces = ByName[Properties](namespaces or {})
+        self._iceberg = ByName[IcebergTable](iceberg or {})
+        self._known = ByName[Head]((name, _head(table)) for name, table in tables.items())
+        self._named = {head.incarnation: name for name, head in self._known.items()}
         self._newer: dict[TableId, int] = {}
         """Newer versions of some tables, put into their heads when asked for: most never are."""
 
     @property
-    def _heads(self) -> dict[TableId, Head]:
+    def _heads(self) -> ByName[Head]:
         """All heads, as they are now."""
         if self._newer:
             for table_id, version in self._newer.items():
@@ -148,7 +150,7 @@ class PartitionHeads:
 
     def namespaces(self, within: TableId = ()) -> list[tuple[TableId, Properties]]:
         """Return a namespace and those in it, or all, with their properties, by name."""
-        return [(name, self._namespaces[name]) for name in _below(within, self._namespaces)]
+        return [(name, self._namespaces[name]) for name in self._namespaces.within(within)]
 
     def namespace(self, name: TableId) -> list[tuple[TableId, Properties]]:
         """Return a namespace with its properties; nothing if there is none of this name."""
@@ -158,8 +160,8 @@ class PartitionHeads:
         self, parent: TableId, after: str, limit: int
     ) -> list[tuple[TableId, Properties]]:
         """Return so many namespaces directly in one, by name, after a name."""
-        names = _next(parent, after, limit, self._namespaces)
-        return [(name, self._namespaces[name]) for name in names]
+        names = self._namespaces.directly_in(parent, after)
+        return [(name, self._namespaces[name]) for name in islice(names, limit)]
 
     def head(self, table: TableId) -> Head:
         """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
@@ -177,12 +179,12 @@ class PartitionHeads:
     def heads(self, within: TableId = ()) -> list[Head]:
         """Return the heads of a namespace's tables, or all, by name."""
         heads = self._heads
-        return [heads[table] for table in _below(within, heads)]
+        return [heads[table] for table in heads.within(within)]
 
     def next_heads(self, namespace: TableId, after: str, limit: int) -> list[Head]:
         """Return so many heads of tables directly in a namespace, by name, after a name."""
         heads = self._heads
-        return [heads[table] for table in _next(namespace, after, limit, heads)]
+        return [heads[table] for table in islice(heads.directly_in(namespace, after), limit)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
         """Return an Iceberg table at its head, None if there is none of this name."""
@@ -190,15 +192,16 @@ class PartitionHeads:
 
     def iceberg_tables(self, within: TableId = ()) -> list[tuple[TableId, IcebergTable]]:
         """Return a namespace's Iceberg tables, or all, by name."""
-        return [(name, self._iceberg[name]) for name in _below(within, self._iceberg)]
+        return [(name, self._iceberg[name]) for name in self._iceberg.within(within)]
 
     def next_iceberg_tables(
         self, namespace: TableId, after: str, limit: int, *, is_view: bool
     ) -> list[tuple[TableId, IcebergTable]]:
         """Return so many views, or tables, directly in a namespace, by name, after a name."""
         known = self._iceberg
-        kind = (name for name, it in known.items() if isinstance(it, IcebergView) is is_view)
-        return [(name, known[name]) for name in _next(namespace, after, limit, kind)]
+        names = known.directly_in(namespace, after)
+        found = (name for name in names if isinstance(known[name], IcebergView) is is_view)
+        return [(name, known[name]) for name in islice(found, limit)]
 
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
@@ -213,8 +216,7 @@ class PartitionHeads:
             implied = parents(operation.namespace)
             known.setdefault(operation.namespace, tuple(sorted(operation.properties)))
         elif isinstance(operation, DropNamespace):
-            depth = len(operation.namespace)
-            for namespace in [n for n in known if n[:depth] == operation.namespace]:
+            for namespace in known.within(operation.namespace):
                 del known[namespace]
         elif isinstance(operation, AlterProperties) and operation.is_namespace:
             known[operation.target] = altered(known.get(operation.target, ()), operation)
@@ -233,7 +235,9 @@ class PartitionHeads:
             return
         head = self._heads.get(change.table)
         if change.kind in ENDS:
-            self._heads.pop(change.table, None)
+            if head is not None:
+                del self._heads[change.table]
+                self._named.pop(head.incarnation, None)
             return
         if head is not None and is_version and delta is not None:
             encoded = delta.header
@@ -251,22 +255,23 @@ class PartitionHeads:
             self._heads[change.table] = replace(head, deleted=deleted)
             return
         if change.kind is ChangeKind.RENAMED:
-            old = [one for one in self._heads.values() if one.incarnation == change.incarnation]
-            for one in old:
-                del self._heads[one.table]
-                head = self._heads[change.table] = replace(one, table=change.table)
+            old = self._named.get(change.incarnation)
+            if old is not None:
+                head = self._heads[change.table] = replace(self._heads.pop(old), table=change.table)
+                self._named[change.incarnation] = change.table
         table = self._tables.get(change.table)
         if table is None or table.incarnation != change.incarnation:
             return  # a later change, which drops or renames it, is in flight
         self._heads[change.table] = replace(
             _head(table), version=change.version or (head.version if head else 0)
         )
+        self._named[change.incarnation] = change.table
 
     def _apply_iceberg(self, change: Change, after: IcebergTable) -> None:
         if change.kind is ChangeKind.ICEBERG:
             self._iceberg[change.table] = after
-        elif change.kind is not ChangeKind.RENAMED:  # the operation says the old name
-            self._iceberg.pop(change.table, None)
+        elif change.kind is not ChangeKind.RENAMED and change.table in self._iceberg:
+            del self._iceberg[change.table]  # of a new name, the operation says the old one
 
 
 def no_such_table(table: TableId, known: Collection[TableId]) -> NoSuchTable:
@@ -275,19 +280,6 @@ def no_such_table(table: TableId, known: Collection[TableId]) -> NoSuchTable:
     names = [format_table_id(one) for one in (known if len(known) <= _COMPARED_MAX else ())]
     hint = did_you_mean(name, names) or NoSuchTable.ADVICE
     return NoSuchTable(f"the log has no table {name}.", hint=hint)
-
-
-def _below(within: TableId, known: Iterable[TableId]) -> list[TableId]:
-    """Return a namespace's names and its own, or all, in order."""
-    depth = len(within)
-    return sorted(name for name in known if name[:depth] == within)
-
-
-def _next(within: TableId, after: str, limit: int, known: Iterable[TableId]) -> list[TableId]:
-    """Return so many of the names directly in a namespace, in order, after a name."""
-    depth = len(within) + 1
-    names = (n for n in known if len(n) == depth and n[:-1] == within and n[-1] > after)
-    return heapq.nsmallest(limit, names)
 
 
 def _forget(head: Head, is_gone: Callable[[int, Noted], bool]) -> None:

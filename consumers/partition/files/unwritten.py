@@ -9,7 +9,7 @@ is about what is appended, never about a decision. A writer that appends by itse
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import Any
@@ -19,7 +19,7 @@ from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.errors import Overloaded
-from commitlog.model.operations import DeregisterTable, DropTable, WriteRows
+from commitlog.model.operations import DeregisterTable, DropNamespace, DropTable, WriteRows
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.files.events import Event, Filing, leaves_files
@@ -88,6 +88,11 @@ class _Backlog:
             deleted=self.deleted,
             end=last.kind if last.kind in ENDS else None,
         )
+
+
+def _around(table: TableId) -> Iterator[TableId]:
+    """Yield the namespaces that a table is in."""
+    return (table[:parts] for parts in range(1, len(table)))
 
 
 class Unwritten:
@@ -163,7 +168,12 @@ class Unwritten:
             backlog = self._behind.get(result.incarnation)
             if backlog is not None and leaves_files(backlog.last):
                 return True
-        return False
+        # What is in a namespace that ends has no result of its own.
+        names = {one.table for one in outcome.results if one.operation == DropNamespace.__name__}
+        return bool(names) and any(
+            leaves_files(backlog.last) and not names.isdisjoint(_around(backlog.last.table))
+            for backlog in self._behind.values()
+        )
 
     def why_not(self, record: LogRecord) -> Overloaded | None:
         """Say why no such record is appended for a writer now; None if it may be."""
