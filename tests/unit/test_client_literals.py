@@ -162,6 +162,20 @@ def test_an_unnamed_index_of_pandas_is_no_column_and_a_named_one_is() -> None:
     assert rows_table(frame, named, "a$t").to_pydict() == {"c": ["a", "b"], **index}
 
 
+def test_a_frame_without_rows_fits_whatever_types_pandas_gives_it() -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    of_pandas = {b"pandas": b"{}"}
+    # What pandas makes of `{"id": [], "name": []}`, and of rows of which a filter left none.
+    for types in ((pa.float64(), pa.float64()), (pa.int64(), pa.string())):
+        given = pa.schema(list(zip(schema.names, types, strict=True)), of_pandas).empty_table()
+        assert rows_table(given, schema, "t") == schema.empty_table()
+    for nothing in (pa.table({}), pa.table({}).replace_schema_metadata(of_pandas), [], {}):
+        assert rows_table(nothing, schema, "t") == schema.empty_table()
+    unknown = pa.schema([("nam", pa.float64())], of_pandas).empty_table()
+    with pytest.raises(InvalidTransaction, match="no column 'nam'"):
+        rows_table(unknown, schema, "t")
+
+
 def test_iterators_and_lists_of_tables_batches_and_rows_are_read() -> None:
     schema = pa.schema([("c", pa.int64())])
     tables = [pa.table({"c": [1]}), pa.table({"c": [2, 3]}), pa.table({"c": []}, schema=schema)]

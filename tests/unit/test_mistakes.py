@@ -68,6 +68,18 @@ MISTAKES: list[tuple[Callable[[CommitLog], object], str]] = [
         r"'id' for a\$t cannot be int\. Give lists .* or a list of rows: \[\{…\}\]\.",
     ),
     (
+        lambda client: client.append("a$t", {"id": "12"}),
+        r"'id' for a\$t cannot be str\. Give lists .* or a list of rows: \[\{…\}\]\.",
+    ),
+    (
+        lambda client: client.append("a$t", {"id": [1, 2], "v": [None]}),
+        r"columns differ in length: \{'id': 2, 'v': 1\}\. Give each column as many values\.",
+    ),
+    (
+        lambda client: client.update("a$t", "id = 1", {"v": "NULL"}),  # type: ignore[arg-type]
+        r"^values cannot be of type str\. Give a mapping with texts as keys",
+    ),
+    (
         lambda client: client.create_table("a$u", pa.table({"id": [1]})),
         r"needs a pyarrow\.Schema .*, not Table\. Pass .* pa\.table\(rows\)\.schema of rows",
     ),

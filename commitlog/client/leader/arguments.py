@@ -114,7 +114,10 @@ def _mapping_of(holds: Callable[[Any], bool], wanted: str) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
-            raise refusal(name, type(value), wanted)
+            kind = type(value).__name__
+            raise InvalidRequest(
+                f"{name} cannot be of type {kind}", field=name, value=kind, advice=wanted
+            )
         for key, one in value.items():
             if not (isinstance(key, str) and holds(one)):
                 raise InvalidRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,8 @@ _ACCEPTED = (
     " a list or iterator of mappings, or anything with __arrow_c_stream__"
 )
 _PIECE = pa.RecordBatch | pa.Table
+_NO_COLUMN = str | bytes | bytearray | Mapping | Set
+"""What has a length, but isn't a list of values: `"abc"` would be three rows of one letter."""
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """What pyarrow calls an index of pandas that has no name, as that of a filtered frame."""
 
@@ -147,8 +149,10 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     """
     source = _source(data, schema, table)
     given = source.schema
-    if b"pandas" not in (given.metadata or {}):
+    if given.names and b"pandas" not in (given.metadata or {}):
         return source
+    if isinstance(data, Sized) and not len(data):
+        source = _without_guesses(given, schema).empty_table().to_reader()
     columns = set(schema.names)
     taken = [
         position
@@ -160,6 +164,19 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     fields = pa.schema([given.field(position) for position in taken])
     batches = (batch.select(taken).replace_schema_metadata(None) for batch in source)
     return pa.RecordBatchReader.from_batches(fields, batches)
+
+
+def _without_guesses(given: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Return the columns of an empty frame: pandas calls those without values float64."""
+    if not given.names:
+        return schema
+    fields = [
+        schema.field(one.name).with_nullable(True)
+        if one.type == pa.float64() and one.name in schema.names
+        else one
+        for one in given
+    ]
+    return pa.schema(fields, given.metadata)
 
 
 def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
@@ -200,7 +217,8 @@ def _from_columns(
 ) -> pa.Table:
     arrays, fields = [], []
     for name, values in columns.items():
-        if not isinstance(name, str) or not hasattr(values, "__len__"):
+        is_column = hasattr(values, "__len__") and not isinstance(values, _NO_COLUMN)
+        if not isinstance(name, str) or not is_column:
             raise InvalidTransaction(
                 f"column {name!r} for {table} cannot be {type(values).__name__}",
                 field="data",
@@ -219,11 +237,16 @@ def _from_columns(
         arrays.append(array)
         fields.append(pa.field(name, array.type))
     if not arrays:
+        if not row_count:
+            return schema.empty_table()
         return pa.table({schema.field(0).name: pa.nulls(row_count, schema.field(0).type)})
     if len({len(array) for array in arrays}) > 1:
         lengths = {name: len(values) for name, values in columns.items()}
         raise InvalidTransaction(
-            f"columns differ in length: {lengths}", field="data", value=lengths
+            f"columns differ in length: {lengths}",
+            field="data",
+            value=lengths,
+            advice="Give each column as many values",
         )
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
