@@ -246,10 +246,22 @@ class LogNamespace(GivenNamespace):
         """Take the opened version, from which pylance has read."""
         super().__init__(store.location, version)
         self._store = store
+        self._path = ""
+        """Of the head, while a dataset is opened with what the log has just said."""
         self.refused: CommitLogError | None = None
         """Why the log didn't commit the last native write: pylance itself only says "unknown"."""
         self.failed: CommitLogError | None = None
         """Why the log could not be asked the last time; pylance wraps it in words of its own."""
+
+    def open_known(
+        self, table: Sequence[str], version: int | None, path: str
+    ) -> lance.LanceDataset:
+        """Open the version of this namespace, whose path is known: the log isn't asked again."""
+        self._path = path
+        try:
+            return self.open(table, version)
+        finally:
+            self._path = ""
 
     def newest(self) -> int:
         """Return the newest version; NoSuchVersion if another table has the name by now."""
@@ -259,7 +271,8 @@ class LogNamespace(GivenNamespace):
         """List the head, once its manifest can be read: from here on the dataset reads that."""
         self._check_branch(request)
         with self._keeping_failures():
-            self.head = self._store.head()
+            if not self._path:
+                self.head = self._store.head()
             return {"versions": [self._readable(self.head)]}
 
     def describe_table_version(self, request: Any) -> Any:
@@ -316,7 +329,8 @@ class LogNamespace(GivenNamespace):
 
     def _readable(self, version: int) -> dict[str, Any]:
         try:
-            path = self._store.materialize(version)
+            is_known = version == self.head and self._path
+            path = self._path if is_known else self._store.materialize(version)
         except NoSuchVersion as error:
             from lance_namespace import TableVersionNotFoundError
 

@@ -12,32 +12,50 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.client.commits.native import LogVersions
+from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import LogClosed, LogMoved, NoSuchVersion
 from tests.service import SCHEMA, rows, service
 
 
 @pytest.mark.parametrize("asked", ["head", "materialize"])
-def test_a_log_that_moves_while_a_table_is_opened_is_named(
+def test_a_log_that_moves_while_a_handle_looks_for_the_newest_version_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     with service(tmp_path) as running:
         log = running.client
         log.create_table("t", SCHEMA)
         log.append("t", rows(1))
-        good, calls = getattr(LogVersions, asked), []
+        handle = log.open("t")
 
         def moves(self: LogVersions, *arguments: int) -> object:
-            calls.append(asked)
-            # The first call to materialize is the client's own, before pylance asks.
-            if asked == "head" or len(calls) > 1:
-                raise LogMoved("the log was moved", "elsewhere:9092")
-            return good(self, *arguments)
+            raise LogMoved("the log was moved", "elsewhere:9092")
 
         monkeypatch.setattr(LogVersions, asked, moves)
         with pytest.raises(LogMoved, match="the log was moved"):
-            log.open("t")
+            handle.checkout_latest()
         monkeypatch.undo()
-        assert log.open("t").count_rows() == 1
+        handle.checkout_latest()
+        assert handle.count_rows() == 1
+
+
+def test_opening_a_table_asks_the_leader_no_more_than_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path) as running:
+        log, ask = running.client, Runtime.ask
+        asked: list[str] = []
+
+        def counting(self: Runtime, partition: int, method: str, **params: Any) -> Any:
+            asked.append(method)
+            return ask(self, partition, method, **params)
+
+        log.create_table("t", SCHEMA)
+        log.append("t", rows(1)).raise_for_conflict()
+        monkeypatch.setattr(Runtime, "ask", counting)
+        assert log.open("t").version == 2
+        assert log.open("t", 1).count_rows() == 0
+        assert log.scan("t").num_rows == 1
+        assert asked == ["table", "materialize"] * 3
 
 
 def test_an_open_handle_says_in_the_logs_words_that_it_was_closed(tmp_path: Path) -> None:

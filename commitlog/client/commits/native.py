@@ -48,14 +48,8 @@ def open_managed(
     """Open a version whose native writes go through the log, in the name of `principal`."""
     wanted = info.version if version is None else version
     store = LogVersions(runtime, tables, info, principal)
-    store.materialize(wanted)
-    namespace = LogNamespace(store, wanted)
-    try:
-        dataset = namespace.open(info.table_id, version)
-    except (OSError, RuntimeError, ValueError) as error:
-        if (failed := namespace.failure_in(error)) is None:
-            raise
-        raise failed from error
+    path = store.materialize(wanted)
+    dataset = LogNamespace(store, wanted).open_known(info.table_id, version, path)
     return let_through(dataset, info.location)
 
 
