@@ -19,7 +19,7 @@ from commitlog.client.commits.caller import caller
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables, at_versions
 from commitlog.client.rows.lance_request import new_transaction_id, parse_message
-from commitlog.client.rows.opening import materialize
+from commitlog.client.rows.opening import materialize, path_of_head
 from commitlog.client.rows.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -48,7 +48,7 @@ def open_managed(
     """Open a version whose native writes go through the log, in the name of `principal`."""
     wanted = info.version if version is None else version
     store = LogVersions(runtime, tables, info, principal)
-    path = store.materialize(wanted)
+    path = path_of_head(info, wanted) or store.materialize(wanted)
     dataset = LogNamespace(store, wanted).open_known(info.table_id, version, path)
     return let_through(dataset, info.location)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.lance_refs import manifests_in
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.version_files import VersionFile, VersionFiles
@@ -149,11 +149,28 @@ def _is_deleted(info: TableInfo, version: int) -> bool:
 
 def is_there(location: str, version: int) -> bool:
     """Return True if a version's manifest is under its canonical name."""
+    return canonical_path(location, version) is not None
+
+
+def canonical_path(location: str, version: int) -> str | None:
+    """Return the path of a version's file, by whichever name it has; None if there is none."""
     store = store_for(location)
-    return any(
-        store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}") >= 0
-        for scheme in (NamingScheme.V2, NamingScheme.V1)
-    )
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+        if store.size(path) >= 0:
+            return path
+    return None
+
+
+def path_of_head(info: TableInfo, version: int) -> str | None:
+    """Return the path of a file that the leader has just said to be written; None: ask it.
+
+    Asked for the head's, it only looks whether the file is there. Whoever opens a table in another
+    store may have nothing to look there with but pylance.
+    """
+    if version == info.version == info.readable_version and is_local(info.location):
+        return canonical_path(info.location, version)
+    return None
 
 
 def are_readable(tables: Tables, outcome: Outcome) -> bool:

@@ -14,11 +14,9 @@ from typing import Any
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.opening import canonical_path
 from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    NamingScheme,
     decode_manifest,
-    manifest_name,
 )
 from commitlog.core.decisions import Noted
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -170,13 +168,3 @@ def written(info: TableInfo, version: int) -> str | None:
     None too if the file is called otherwise than it should be, or isn't there any more.
     """
     return canonical_path(info.location, version) if version <= info.readable_version else None
-
-
-def canonical_path(location: str, version: int) -> str | None:
-    """Return the path of a version's file, by whichever name it has; None if there is none."""
-    store = store_for(location)
-    for scheme in (NamingScheme.V2, NamingScheme.V1):
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-        if store.size(path) >= 0:
-            return path
-    return None
