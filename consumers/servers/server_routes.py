@@ -1,4 +1,4 @@
-"""Finds a request's route among hundreds: only those whose paths begin as its own are compared.
+"""Finds a request's route among hundreds: only those whose paths begin and end as its own.
 
 If a path has none but for its last slash, the answer leads there by a relative address: a proxy in
 front may serve all of this below a path of its own, under another name and scheme.
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 _PARTS = 2
 """So many parts of a path are its beginning: `/v1/table`."""
+_ANY = "{"
 _FOUND = "commitlog.route"
 
 
@@ -23,20 +24,30 @@ class RouteTable(BaseRoute):
     """Stands for routes, which are tried in their order as ever."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        """Take routes; those whose paths don't begin with plain words are tried for each path."""
-        starts = [_start(one.path) if isinstance(one, Route) else "{" for one in routes]
-        self._others: list[BaseRoute] = []
-        self._by_start: dict[str, list[BaseRoute]] = {s: [] for s in starts if "{" not in s}
-        for start, route in zip(starts, routes, strict=True):
-            known = self._by_start.get(start)
-            for kept in (*self._by_start.values(), self._others) if known is None else (known,):
-                kept.append(route)
+        """Take routes; those whose paths have no plain words there are tried for each path."""
+        self._routes = [(*_ends(one), one) for one in routes]
+        self._starts = {start for start, _, _ in self._routes}
+        self._lasts = {last for _, last, _ in self._routes}
+        self._by_ends: dict[tuple[str, str], list[BaseRoute]] = {}
+
+    def _tried_for(self, path: str) -> list[BaseRoute]:
+        start, last = _start(path), _last(path)
+        # Words that no route has are all alike, so what is remembered has its bounds.
+        start = start if start in self._starts else _ANY
+        last = last if last in self._lasts else _ANY
+        if (found := self._by_ends.get((start, last))) is None:
+            found = self._by_ends[start, last] = [
+                route
+                for begins, ends, route in self._routes
+                if begins in (_ANY, start) and ends in (_ANY, last)
+            ]
+        return found
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return what the first route says that serves path and method, or else the path."""
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         partial: tuple[Match, Scope] = Match.NONE, {}
-        for route in self._by_start.get(_start(path), self._others):
+        for route in self._tried_for(path):
             match, found = route.matches(scope)
             if match is Match.FULL:
                 return match, {**found, _FOUND: route}
@@ -51,6 +62,18 @@ class RouteTable(BaseRoute):
 
 def _start(path: str) -> str:
     return "/".join(path.split("/", _PARTS + 1)[: _PARTS + 1])
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _ends(route: BaseRoute) -> tuple[str, str]:
+    """Return how a route's paths begin and end; `_ANY` where no plain words say it."""
+    if not isinstance(route, Route):
+        return _ANY, _ANY
+    start, last = _start(route.path), _last(route.path)
+    return _ANY if "{" in start else start, _ANY if "{" in last else last
 
 
 def nowhere(routes: Sequence[BaseRoute]) -> ASGIApp:

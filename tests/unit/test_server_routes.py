@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Message
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import ASGIApp, Message, Scope
 
 from consumers.servers.server_routes import RouteTable, nowhere
 
@@ -52,7 +52,7 @@ async def answer(app: ASGIApp, method: str, path: str) -> list[Message]:
     [
         *("/", "/v1", "/v1/table", "/v1/table/", "/v1/table/a/insert", "/v1/at-5/table"),
         *("/x/table/insert/insert", "/v1/table/insert/insert", "/page/one/two/three", "/none"),
-        *("/page/a/b/c/d", "/page", "/v1/tables", "//v1/table", ""),
+        *("/page/a/b/c/d", "/page", "/v1/tables", "//v1/table", "", "{", "/v1/table/{", "/{/{"),
     ],
 )
 def test_a_table_answers_as_its_routes_do(base: str, path: str) -> None:
@@ -63,6 +63,23 @@ def test_a_table_answers_as_its_routes_do(base: str, path: str) -> None:
     for method in ("GET", "POST", "DELETE", "HEAD"):
         expected, found = (asyncio.run(answer(app, method, base + path)) for app in apps)
         assert found == expected
+
+
+def test_of_hundreds_of_routes_those_that_end_as_the_path_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routes = [route(f"/v1/table/{{id}}/{number}") for number in range(300)]
+    table, match = RouteTable(routes), Route.matches
+    tried: list[str] = []
+
+    def counting(self: Route, scope: Scope) -> tuple[Match, Scope]:
+        tried.append(self.path)
+        return match(self, scope)
+
+    monkeypatch.setattr(Route, "matches", counting)
+    for _ in range(2):
+        asyncio.run(answer(Starlette(routes=[table]), "GET", "/v1/table/a/299"))
+    assert tried == ["/v1/table/{id}/299"] * 2
 
 
 @pytest.mark.parametrize(

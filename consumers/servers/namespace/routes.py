@@ -105,8 +105,7 @@ def routes(
         processes=processes,
     )
     found = []
-    # Routes are tried in their order.
-    for entry in sorted((*OPERATIONS, *LOG_OPERATIONS), key=lambda one: one.name not in _OFTEN):
+    for entry in (*OPERATIONS, *LOG_OPERATIONS):
         endpoint = partial(_answer, entry, service, workers)
         methods = [entry.method, "GET"] if entry.also_by_get else [entry.method]
         for path in (entry.path, f"{entry.path}/"):
@@ -118,12 +117,6 @@ def routes(
     return found
 
 
-_OFTEN = frozenset(
-    {
-        *("CountTableRows", "CreateTableVersion", "DescribeTable", "DescribeTableVersion"),
-        *("QueryTable", "ShowConnection"),
-    }
-)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
