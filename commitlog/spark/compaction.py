@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from commitlog.adapters.places import bound
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
-from commitlog.errors import Unavailable
+from commitlog.errors import CommitLogError, Unavailable
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.excerpts import Excerpt, files_stay
 from commitlog.spark.files import Connect
@@ -34,6 +34,7 @@ from commitlog.spark.mapping import map_arrow
 from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
+OURS = f"{CommitLogError.__module__}."
 
 
 def compact(
@@ -80,12 +81,19 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
         except (Py4JError, PySparkException) as error:
             raise Unavailable(
                 f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"
-                f" was submitted: {str(error)[-MESSAGE_MAX:].strip()}. Look at Spark's logs"
+                f" was submitted: {_said(error)}. Look at Spark's logs"
             ) from error
         from_json = RewriteResult.from_json  # type: ignore[attr-defined]
         return [from_json(row.made) for row in found]
 
     return rewrite
+
+
+def _said(error: Exception) -> str:
+    """Return the end of what Spark says; of an error of ours on an executor, all that it says."""
+    text = str(error)
+    found = text.rfind(OURS)
+    return text[found + len(OURS) if found >= 0 else -MESSAGE_MAX :].strip().rstrip(".")
 
 
 def _rewrite(

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
+from pyspark.errors import PythonException
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
-from commitlog.errors import NoSuchVersion
-from commitlog.spark import excerpts
+from commitlog.errors import NoSuchVersion, Unavailable
+from commitlog.spark import compaction, excerpts
 from commitlog.spark.change_stream import ChangeReader, change_schema
-from commitlog.spark.compaction import _rewrite
+from commitlog.spark.compaction import _rewrite, on_executors
 from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.log_source import LogReader
@@ -195,6 +198,24 @@ def test_a_merge_and_a_compaction_name_the_version_whose_files_are_gone(
             with pytest.raises(NoSuchVersion, match=told) as caught:
                 attempt()
             assert ".rs" not in str(caught.value)
+
+
+def test_a_compaction_says_what_its_executors_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error had the last 300 characters of Spark's, in which neither table nor version was."""
+    told = f"commitlog.errors.NoSuchVersion: a file of version 3 of {T} is gone: {'x' * 400}."
+    failed = PythonException(f"An exception was thrown\nTraceback:\n  File\n{told}\n")
+    monkeypatch.setattr(compaction, "map_arrow", Mock(side_effect=failed))
+    with service(tmp_path) as world:
+        world.client.create_table(T, SCHEMA)
+        for number in range(4):
+            world.client.append(T, rows(number))
+        info = world.client.table(T)
+        dataset = world.client.opened.plain(info, info.version)
+        plan: Any = Compaction.plan(dataset, {"target_rows_per_fragment": 2})
+        with pytest.raises(Unavailable, match=r"submitted: NoSuchVersion: .* of ns\$t .*x\. Look"):
+            on_executors(Mock())(info, dataset, plan.tasks, time.monotonic() + 60)
 
 
 def test_a_reader_is_sent_without_what_only_its_tasks_need(
