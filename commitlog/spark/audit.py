@@ -29,7 +29,7 @@ from commitlog.client.history.roots import hear_roots
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import outcomes_end
-from commitlog.spark.mapping import map_arrow
+from commitlog.spark.mapping import map_arrow, task_each
 from commitlog.spark.options import Connection, parse_reach
 from commitlog.spark.recompute import Audited, Difference, audit_partition
 
@@ -70,10 +70,14 @@ def audit(
         prefix="commitlog-audit-", ignore_cleanup_errors=True
     ) as folder:
         task = partial(
-            _audit, connection=connection, connect=connect, folder=folder, contents=contents
+            _audit,
+            ends=dict(ends),
+            connection=connection,
+            connect=connect,
+            folder=folder,
+            contents=contents,
         )
-        frame = spark.createDataFrame(ends, "partition int, end long")
-        jobs = map_arrow(frame.repartition(len(ends), "partition"), task, "found string")
+        jobs = map_arrow(task_each(spark, len(ends)), task, "found string")
         done = threading.Event()
         watcher = threading.Thread(
             target=_watch, args=(Path(folder), dict(ends), on_progress, done), daemon=True
@@ -107,17 +111,18 @@ def _write_index(spark: SparkSession, options: Mapping[str, str], into: str) -> 
 
 def _audit(
     batches: Iterable[pa.RecordBatch],
+    ends: Mapping[int, int],
     connection: Connection,
     connect: Callable[[Connection], Any],
     folder: str,
     contents: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Audit the partitions named in the rows; runs on an executor."""
+    """Audit the partitions whose numbers are in the rows; runs on an executor."""
     log = connect(connection).runtime().log
     for batch in batches:
-        for row in batch.to_pylist():
-            note = partial(_note, Path(folder), row["partition"])
-            found = audit_partition(log, row["partition"], row["end"], note, contents=contents)
+        for number in batch.column("id").to_pylist():
+            note = partial(_note, Path(folder), number)
+            found = audit_partition(log, number, ends[number], note, contents=contents)
             yield pa.RecordBatch.from_pydict({"found": [json.dumps(found.to_json())]})
 
 

@@ -30,7 +30,7 @@ from commitlog.errors import CommitLogError, Unavailable
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.excerpts import Excerpt, files_stay
 from commitlog.spark.files import Connect
-from commitlog.spark.mapping import map_arrow
+from commitlog.spark.mapping import map_arrow, task_each
 from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
@@ -75,9 +75,7 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
         work = partial(_rewrite, groups=groups, table=info.name, location=location, whole=whole)
         try:
             with _cancelled_at(spark, deadline):
-                # Each number is a task; no shuffle, which a lost executor would take along.
-                numbers = spark.range(0, len(groups), 1, len(groups))
-                found = map_arrow(numbers, work, "made string").collect()
+                found = map_arrow(task_each(spark, len(groups)), work, "made string").collect()
         except (Py4JError, PySparkException) as error:
             raise Unavailable(
                 f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas import functions
 from pyspark.sql.types import StructType
 
@@ -40,6 +40,15 @@ def map_arrow(
             return frame.mapInArrow(with_plain_errors(function), schema)
         finally:
             setattr(functions, CHECK, check)
+
+
+def task_each(spark: SparkSession, count: int) -> DataFrame:
+    """Return the numbers below a count as `id`, each in a task of its own.
+
+    There is no shuffle: a lost executor would take its files along, and numbers whose hashes meet
+    would share a task, while others have none.
+    """
+    return spark.range(0, count, 1, count)
 
 
 def _renamed(

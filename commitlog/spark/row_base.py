@@ -8,7 +8,7 @@ rest of the work stays in the driver.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import lance
@@ -20,7 +20,7 @@ from commitlog.client.rows.data import arrow_stream
 from commitlog.client.rows.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows.rows import ROW_ADDRESS
 from commitlog.spark.excerpts import Excerpt
-from commitlog.spark.mapping import map_arrow
+from commitlog.spark.mapping import map_arrow, task_each
 
 ROWS_SCHEMA = "rows binary"
 FRAGMENTS_PER_TASK = 16
@@ -49,10 +49,10 @@ def base_on_executors(
         info: TableInfo, dataset: lance.LanceDataset, scan: BaseScan, numbers: list[int]
     ) -> pa.Table:
         tasks = -(-len(numbers) // fragments_per_task)
-        frame = spark.createDataFrame([(number,) for number in numbers], "fragment long")
+        shares = [numbers[task::tasks] for task in range(tasks)]
         whole = Excerpt.whole(dataset)
-        work = partial(_scan, location=info.location, whole=whole, scan=scan)
-        found = map_arrow(frame.repartition(tasks), work, ROWS_SCHEMA).collect()
+        work = partial(_scan, shares=shares, location=info.location, whole=whole, scan=scan)
+        found = map_arrow(task_each(spark, tasks), work, ROWS_SCHEMA).collect()
         parts = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in found]
         # Addresses sort as the driver's own scan would give them.
         return pa.concat_tables(parts).sort_by(ROW_ADDRESS)
@@ -61,12 +61,17 @@ def base_on_executors(
 
 
 def _scan(
-    batches: Iterable[pa.RecordBatch], *, location: str, whole: Excerpt, scan: BaseScan
+    batches: Iterable[pa.RecordBatch],
+    *,
+    shares: Sequence[Sequence[int]],
+    location: str,
+    whole: Excerpt,
+    scan: BaseScan,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the fragments named in the rows; runs on an executor."""
+    """Read the shares of fragments whose numbers are in the rows; runs on an executor."""
     dataset = whole.open(location)
     for batch in batches:
-        wanted = batch.column("fragment").to_pylist()
-        fragments = [f for f in map(dataset.get_fragment, wanted) if f is not None]
-        rows = scan_base(dataset, scan, fragments)
-        yield pa.RecordBatch.from_pydict({"rows": [arrow_stream(rows)]})
+        for number in batch.column("id").to_pylist():
+            fragments = [f for f in map(dataset.get_fragment, shares[number]) if f is not None]
+            rows = scan_base(dataset, scan, fragments)
+            yield pa.RecordBatch.from_pydict({"rows": [arrow_stream(rows)]})

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pyarrow as pa
+from pyspark.sql.functions import spark_partition_id
 
 from commitlog.spark.audit import audit
+from commitlog.spark.mapping import task_each
 from tests.spark_world import ON_SPARK, SparkWorld, finish
 
 pytestmark = ON_SPARK
@@ -85,6 +87,13 @@ def test_the_log_is_a_table_and_sql_finds_the_format_by_itself(world: SparkWorld
     finally:
         spark.sql("DROP TABLE log_rows")
         spark.sql("DROP TABLE orders")
+
+
+def test_each_partition_of_a_log_is_audited_by_a_task_of_its_own(world: SparkWorld) -> None:
+    """Spark's hashes of 0 and 1 meet in two partitions, so one task had both and the other none."""
+    for count in (1, 2, 4):
+        places = task_each(world.spark, count).select(spark_partition_id()).collect()
+        assert sorted(place for (place,) in places) == list(range(count))
 
 
 def test_the_audit_decides_all_again_and_rebuilds_the_index(world: SparkWorld) -> None:
