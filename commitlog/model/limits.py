@@ -117,6 +117,7 @@ fragments that changed were looked at."""
 BLOBS_RENEWED_SINCE = 10
 """The protocol under which a version may make a column of blobs one of the second kind, as Lance
 does when the first file of format 2.2 comes, if no file that stays has a column of it."""
+
 IDS_PACKED_SINCE = 10
 """The protocol under which a checkpoint's ids are compressed on the disk: older programs couldn't
 read them, and refuse the log anyway. It changes no hash of the state."""

@@ -349,7 +349,7 @@ class Node:
 
     def _saved(self, prepared: PreparedCheckpoint) -> None:
         self.world.count("checkpoints")
-        head = json.loads(prepared.encoded_head())
+        head = json.loads(prepared.encoded_head({}))
         if prepared.owes:
             self.world.count("checkpoint owes files")
             if len(self.world.nodes) == 1:

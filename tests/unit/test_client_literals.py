@@ -169,7 +169,8 @@ def test_a_frame_without_rows_fits_whatever_types_pandas_gives_it() -> None:
     for types in ((pa.float64(), pa.float64()), (pa.int64(), pa.string())):
         given = pa.schema(list(zip(schema.names, types, strict=True)), of_pandas).empty_table()
         assert rows_table(given, schema, "t") == schema.empty_table()
-    for nothing in (pa.table({}), pa.table({}).replace_schema_metadata(of_pandas), [], {}):
+    nothings: list[Any] = [pa.table({}), pa.table({}).replace_schema_metadata(of_pandas), [], {}]
+    for nothing in nothings:
         assert rows_table(nothing, schema, "t") == schema.empty_table()
     unknown = pa.schema([("nam", pa.float64())], of_pandas).empty_table()
     with pytest.raises(InvalidTransaction, match="no column 'nam'"):

@@ -25,7 +25,7 @@ def test_a_log_that_moves_while_a_handle_looks_for_the_newest_version_is_named(
         log = running.client
         log.create_table("t", SCHEMA)
         log.append("t", rows(1))
-        handle = log.open("t")
+        handle: Any = log.open("t")
 
         def moves(self: LogVersions, *arguments: int) -> object:
             raise LogMoved("the log was moved", "elsewhere:9092")
@@ -67,7 +67,7 @@ def test_opening_a_table_asks_the_leader_no_more_than_it_must(
 def test_an_open_handle_says_in_the_logs_words_that_it_was_closed(tmp_path: Path) -> None:
     with service(tmp_path) as running, CommitLog(running.client._open_log) as log:
         log.create_table("t", SCHEMA)
-        handle = log.open("t")
+        handle: Any = log.open("t")
         log.close()
         for ask in (handle.checkout_latest, lambda: handle.checkout_version(7)):
             with pytest.raises(LogClosed):

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -64,14 +65,14 @@ def loaded(root: Path, world: World) -> Machine:
     return found.machine
 
 
-def head_of(root: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((root / "checkpoints" / "0" / HEAD).read_bytes())
+def head_of(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "checkpoints" / "0" / HEAD).read_bytes())
     return found
 
 
 def files_of_ids(root: Path) -> set[Path]:
     folder, head = root / "checkpoints" / "0", head_of(root)
-    ids = {"parts": {n: e for n, e in head["parts"].items() if n.startswith(IDS)}}  # type: ignore[attr-defined]
+    ids = {"parts": {n: e for n, e in head["parts"].items() if n.startswith(IDS)}}
     named = {**head, **ids}
     return {folder / name for name, _, _ in named_files(json.dumps(named).encode())}
 
@@ -107,7 +108,7 @@ def test_an_older_log_keeps_the_files_that_an_older_program_reads(tmp_path: Path
         *("outcomes_position", "outcome_offset", "parts", "hints", "state_digest", "sha256"),
     }
     for name, part in world.machine.to_parts().items():
-        counter, digest, size = head["parts"][name]  # type: ignore[index]
+        counter, digest, size = head["parts"][name]
         data = part.encode()
         assert (counter, size) == (part.counter, len(data))
         assert (folder / f"{digest}.part").read_bytes() == data
@@ -131,7 +132,6 @@ def test_what_an_older_program_or_protocol_left_whole_stays_until_it_changes(
     stayed = before & files_of_ids(tmp_path)
     assert len(stayed) == 4, "two full chunks with their hints"
     packed = head_of(tmp_path)["packed"]
-    assert isinstance(packed, dict)
     assert len(packed) == 4
     again = loaded(tmp_path, world)
     assert again.digest() == world.machine.digest()
@@ -241,13 +241,13 @@ def test_what_unpacks_to_other_or_more_bytes_than_the_head_says_is_refused(
     save(checkpoints(tmp_path, world), world.machine)
     folder, head = tmp_path / "checkpoints" / "0", head_of(tmp_path)
     assert break_seal(head)
-    [name, *_] = head["packed"]  # type: ignore[misc]
+    [name, *_] = head["packed"]
     for content in (
         pa.Codec("zstd").compress(bytes(1 << 26), asbytes=True),
         pack([b"other bytes"]),
         b"not packed",
     ):
-        head["packed"][name] = [sha256_of(content), len(content)]  # type: ignore[index]
+        head["packed"][name] = [sha256_of(content), len(content)]
         (folder / f"{sha256_of(content)}.part").write_bytes(content)
         (folder / HEAD).write_bytes(encode_sealed(head))
         with pytest.raises(CorruptLog, match="is damaged"):

@@ -20,7 +20,7 @@ _ACCEPTED = (
     " a list or iterator of mappings, or anything with __arrow_c_stream__"
 )
 _PIECE = pa.RecordBatch | pa.Table
-_NO_COLUMN = str | bytes | bytearray | Mapping | Set
+_NO_COLUMN = (str, bytes, bytearray, Mapping, Set)
 """What has a length, but isn't a list of values: `"abc"` would be three rows of one letter."""
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """What pyarrow calls an index of pandas that has no name, as that of a filtered frame."""
