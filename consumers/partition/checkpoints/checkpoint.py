@@ -313,8 +313,8 @@ class Checkpoints:
                 gone = f"files of it are gone from {self._folder}; the next checkpoint is written"
                 raise FileNotFoundError(errno.ENOENT, f"{gone} whole")
             name = OWING if prepared.owes else HEAD
-            self._packed = prepared.of_its_parts(self._packed)
             self._folder.replace(name, prepared.encoded_head(self._packed))
+            self._packed = prepared.of_its_parts(self._packed)
             keep.add(name)
             if prepared.owes:
                 keep |= {HEAD, *files_of(read_head(self._folder, HEAD))}
