@@ -21,7 +21,7 @@ from consumers.tools.maintenance.maintenance_policy import parse_defaults
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, ids_of, rows, service
 
-COMMITS, AT_ONCE, ROWS = 2_000, 500, 20_000
+COMMITS, AT_ONCE, ROWS = 1_200, 400, 20_000
 TIMES_MAX, OPENING_MAX, GROWTH_MAX = 20, 3, 1.5
 OPENING_SECONDS = 0.0002
 """What a table takes to open on a disk; in memory one of one commit takes a third of it."""
