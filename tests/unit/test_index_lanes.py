@@ -25,7 +25,7 @@ from tests.lanes import golden_logs, mutated
 if TYPE_CHECKING:
     from commitlog.codecs._native import AppendColumns
 
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 @pytest.fixture

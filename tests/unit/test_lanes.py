@@ -42,7 +42,7 @@ from tests.parts_lanes import search_parts
 from tests.properties.test_avro import TRANSACTIONS, dataclass_of
 from tests.verified import INDEXED_SECONDS
 
-SECONDS, SEED, APPENDS = 2.0, 1, 2_000
+SECONDS, SEED, APPENDS = 1.0, 1, 2_000
 WHICH = "from commitlog.codecs.lanes import lane; print(lane())"
 
 
