@@ -100,11 +100,11 @@ class Visit:
 
 
 def visiting(browser: Any, uri: str) -> Iterator[Callable[..., Visit]]:
-    """Yield what opens windows, for a fixture; nothing may have gone wrong in them."""
+    """Yield what opens windows, there or elsewhere, for a fixture; nothing may go wrong in them."""
     opened: list[Visit] = []
 
-    def make(**options: Any) -> Visit:
-        opened.append(Visit(browser, uri, **options))
+    def make(elsewhere: str = "", **options: Any) -> Visit:
+        opened.append(Visit(browser, elsewhere or uri, **options))
         return opened[-1]
 
     yield make
