@@ -10,7 +10,7 @@ no decision depends on when.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, repeat
 from operator import itemgetter
@@ -137,6 +137,17 @@ class History:
         """Return the first version above `after` that touched this, 0 if none did."""
         self.steps += 1
         return _first(self._touched.get((how, which)), after)
+
+    def touched_after(self, kind: str, how: str, after: int) -> set[Hashable]:
+        """Return all that versions of a kind above `after` touched in a way of theirs."""
+        versions, found = self.kinds.get(kind, []), set[Hashable]()
+        for version in versions[bisect_right(versions, after) :]:
+            entries = self._entries.get(version // CHUNK_VERSIONS, [])
+            at = bisect_left(entries, version, key=itemgetter(0))
+            for _, write_set in entries[at : at + 1]:
+                self.steps += len(write_set.aspects)
+                found.update(which for named, which in write_set.aspects if named == how)
+        return found
 
     def first_of_kind(self, kind: str, after: int) -> int:
         """Return the first version of this kind above `after`, 0 if there is none."""

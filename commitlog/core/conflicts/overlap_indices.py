@@ -9,6 +9,7 @@ from commitlog.core.conflicts.rule import Missed, rule
 from commitlog.core.manifest.indices import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
+    coverable,
     covered_fragments,
     is_mixed,
     needs_addresses,
@@ -89,7 +90,9 @@ def index_over_rewrite(missed: Missed) -> None:
         BitMap(), *(c for c, i in zip(covers, new, strict=True) if c and needs_addresses(i))
     )
     mixed = Verdict.INCOMPATIBLE if is_mixed(missed.candidate.operation.new_indices) else None
-    for fragment_id in BitMap.union(BitMap(), *(c for c in covers if c is not None)):
+    # A few bytes may say that an index covers a billion fragments.
+    missed_by = coverable(missed.history.touched_after("Rewrite", "Rewrite.old", missed.after))
+    for fragment_id in missed_by & BitMap.union(BitMap(), *(c for c in covers if c is not None)):
         rewritten = missed.first("Rewrite.old", fragment_id)
         if fragment_id not in missed.candidate.reused or fragment_id in lost:
             missed.offer(rewritten, fragment=fragment_id)

@@ -7,7 +7,7 @@ what it leaves pointless. Lists that need more than the manifest to be judged ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def index_list(index_section: bytes) -> IndexList:
 
 
 def retain_relevant(
-    index_section: bytes, field_ids: Container[int], fragments: Container[int]
+    index_section: bytes, field_ids: Container[int], fragments: Collection[int]
 ) -> bytes | None:
     """Return the section without indices that a Delete leaves pointless, None if all stay.
 
@@ -78,8 +78,12 @@ def retain_relevant(
     return IndexSection(indices=kept).SerializeToString(deterministic=True)
 
 
-def _covers_any(index: IndexMetadata, fragments: Container[int]) -> bool:
-    return any(i in fragments for i in covered_fragments(index) or ())
+def _covers_any(index: IndexMetadata, fragments: Collection[int]) -> bool:
+    # Either may be the larger by far: a few bytes of a bitmap name a billion.
+    covered = covered_fragments(index) or BitMap()
+    if len(covered) <= len(fragments):
+        return any(fragment_id in fragments for fragment_id in covered)
+    return covered.intersect(coverable(fragments))
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:

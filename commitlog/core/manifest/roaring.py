@@ -84,6 +84,19 @@ def _is_in_order(container: _Container) -> bool:
     return int.from_bytes(container.data).bit_count() == container.rows
 
 
+def runs(rows: BitMap) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that follow each other, each with the row after it."""
+    if not rows:
+        return
+    start, last = rows.min(), rows.max()
+    holes = rows.flip(start, last + 1) - rows
+    while holes and holes.max() > start:
+        end = holes.next_set_bit(start)
+        yield start, end
+        start = rows.next_set_bit(end)
+    yield start, last + 1
+
+
 def canonical(rows: BitMap) -> bytes:
     """Encode rows, the same bytes for the same rows: each container as what is smallest.
 

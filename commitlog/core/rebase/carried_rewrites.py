@@ -10,7 +10,7 @@ A Rewrite may also sort rows, so one is carried only if its writer vouches for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from commitlog.core.manifest.deletion_vectors import (
     deletion_file_of,
     merge_deletions,
 )
+from commitlog.core.manifest.roaring import runs
 from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
 from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import observed, vector_in
@@ -149,7 +150,7 @@ def _positions_gone(view: View, group: _Group, vectors: Mapping[str, Found]) -> 
                 gone |= BitMap(range(_position(start), _position(start + old.live_rows)))
             else:
                 newly = vector_in(view, old.latest, vectors) - read
-                ranks = newly if not read else BitMap(_ranks(newly, read))
+                ranks = newly if not read else _ranks(newly, read)
                 gone |= ranks.shift(_position(start) - _position(-start))
         start += old.live_rows
     return gone
@@ -160,15 +161,14 @@ def _position(number: int) -> int:
     return min(max(number, 0), _ROWS_MAX)
 
 
-def _ranks(rows: BitMap, deleted: BitMap) -> Iterator[int]:
-    """Yield each row's rank among those that aren't `deleted`."""
-    before, others = 0, iter(deleted)
-    other = next(others, None)
-    for row in rows:
-        while other is not None and other < row:
-            before += 1
-            other = next(others, None)
-        yield row - before
+def _ranks(rows: BitMap, deleted: BitMap) -> BitMap:
+    """Return each row's rank among those that aren't `deleted`, none of which is one of `rows`."""
+    ranks, before, last = BitMap(), 0, 0
+    for start, end in runs(rows):
+        before += deleted.range_cardinality(last, start)
+        last = end
+        ranks.add_range(start - before, end - before)
+    return ranks
 
 
 def _without(late: Late, fragment: DataFragment, fragment_id: int, rows: BitMap) -> MergedDeletions:
