@@ -170,6 +170,7 @@ class Draft:
         "changes",
         "dropped",
         "files",
+        "header_bytes",
         "inline_bytes",
         "iceberg_deltas",
         "iceberg_places",
@@ -209,8 +210,7 @@ class Draft:
         self.parsed = parsed
         self.observed = observed
         self.time_ms = time_ms
-        self.sequence = sequence
-        """Of the outcome that is in the making."""
+        self.sequence = sequence  # of the outcome that is in the making
         self.rules = rules
         self.is_single = len(parsed) == 1
         self._tables = tables
@@ -234,8 +234,8 @@ class Draft:
         self.changes: list[Change] = []
         self.files: list[FileToWrite] = []
         self.recordings: list[bytes] = []
-        self.inline_bytes = 0
-        """Of deltas that the outcome holds itself."""
+        self.inline_bytes = 0  # of deltas that the outcome holds itself
+        self.header_bytes = 0  # of the versions that it makes
         self.observations: dict[Wanted, Observation] = {}
 
     def refused(self, refusal: Refused, index: int) -> Refused:

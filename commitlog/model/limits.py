@@ -110,6 +110,13 @@ SHARED_FILES_SINCE = 10
 """The protocol under which an Overwrite or a Restore that keeps files may give an id to a field of
 another type, if no file that stays has a column of that id. Before, it might do so to none."""
 
+HEADERS_BOUNDED_SINCE = 10
+"""The protocol under which `HEADERS_BYTES_MAX` bounds what a record's operations make."""
+
+HEADERS_BYTES_MAX = 256 * 1024 * 1024
+"""The schemas, config and base paths of all versions that one record makes. Each version has all of
+them, so that a thousand changes of a table with 16 MB of config would take 16 GB of memory."""
+
 BASES_KEPT_SINCE = 10
 """The protocol under which no version is without a base path of files that stay. Before, only the
 fragments that changed were looked at."""

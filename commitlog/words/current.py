@@ -182,6 +182,11 @@ WORDS: dict[str, str] = {
     "key_of_columns": "belongs to a column; Arrow would take the whole schema for such a type",
     "managed_blobs_unusable": "{table}: lance.blob.managed is {value!r}; use true or false",
     "table_format_unknown": "{table}: unknown file format {format!r}; use one of {known!j}",
+    "headers_too_large": (
+        "{table}: the schemas, config and base paths of this record's versions take {bytes} bytes "
+        "together, and {most} is the limit. Make several changes of one table's config one "
+        "operation, or send several records"
+    ),
     "base_path_ids_twice": "{table}: two base paths have one id; give each its own",
     "field_of_another_type": (
         "field {field} of {table} would have another type or encoding than its files; give a "

@@ -9,18 +9,24 @@ from __future__ import annotations
 import json
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from commitlog import words
 from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.catalogue.version_deletion import extended, merged, without
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.layout_actions import read_spec
 from commitlog.core.iceberg.reading import Node, dump_json
+from commitlog.core.lance import versions
+from commitlog.core.manifest import header, metadata_changes
 from commitlog.core.tables.by_name import ByName
 from commitlog.core.tables.lance_tables import Place, Table, has_any
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.limits import HEADERS_BOUNDED_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -28,8 +34,9 @@ from commitlog.model.operations import (
     DropNamespace,
     IcebergChange,
 )
+from commitlog.model.records import Transaction
 from commitlog.model.table import Policy, TableId
-from tests.core_world import ROOT, World, append
+from tests.core_world import ROOT, World, append, commit
 from tests.unit.iceberg_examples import create_updates
 from tests.unit.test_iceberg_machine import IcebergWorld
 
@@ -111,6 +118,57 @@ def test_a_thousand_alterations_of_many_properties(world: World) -> None:
         assert world.ask(f"few {target}", *few).status == "committed"
     assert world.machine.tables["t",].properties == world.machine.catalogue.namespaces["n",]
     assert dict(world.machine.tables["t",].properties)["k999"] == "w"
+
+
+@pytest.mark.parametrize("protocol", [HEADERS_BOUNDED_SINCE - 1, HEADERS_BOUNDED_SINCE])
+def test_changes_of_large_config_are_bounded_together(
+    protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each version has all of its config: a thousand changes would make a thousand copies."""
+    monkeypatch.setattr(versions, "HEADERS_BYTES_MAX", 50_000)
+    world = World(rules=Rules(protocol))
+    world.create()
+    for name, count, is_committed in (("a", 1, True), ("b", 9, True), ("c", 11, False)):
+        operations = []
+        for number in range(count):
+            change = LanceTransaction(read_version=world.state().version, uuid=f"{name}{number}")
+            value = "v" * 5_000 if name == "a" else "1"
+            entries = change.update_config.config_updates.update_entries
+            entries.add(key=f"{name}{number}", value=value)
+            operations.append(commit(change))
+        outcome = world.ask(name, *operations)
+        is_bounded = protocol >= HEADERS_BOUNDED_SINCE
+        assert (outcome.status == "committed") is (is_committed or not is_bounded)
+    if is_bounded:
+        assert outcome.code == "INVALID_OPERATION"
+        assert "Make several changes of one table's config one" in words.worded(outcome).message
+    assert world.replayed().digest() == world.machine.digest()
+
+
+def test_a_config_of_many_keys_is_read_once_for_each_change(world: World) -> None:
+    keys = LanceTransaction(read_version=2, uuid="k")
+    for number in range(40):
+        keys.update_config.config_updates.update_entries.add(key=f"key{number}", value="v")
+    assert world.ask("keys", commit(keys)).status == "committed"
+    changes = []
+    for number in range(50):
+        change = LanceTransaction(read_version=3, uuid=f"c{number}")
+        change.update_config.config_updates.update_entries.add(key=f"new{number}", value="v")
+        changes.append(commit(change))
+    reads = 0
+
+    def read(data: bytes) -> Manifest:
+        nonlocal reads
+        reads += 1
+        return Manifest.FromString(data)
+
+    for module in (header, metadata_changes):
+        stand_in = SimpleNamespace(FromString=read, WriterVersion=Manifest.WriterVersion)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "Manifest", stand_in)
+            reads = 0
+            world.decide(world.submitted(Transaction("many", tuple(changes))))
+        assert reads <= len(changes) + 2, module
 
 
 def test_alterations_leave_what_a_dict_would_hold() -> None:

@@ -30,7 +30,7 @@ def check_bases(
     if after is None or draft.rules.protocol < BASES_CHECKED_SINCE:
         return
     known = before.header.message.base_paths if before is not None else ()
-    new = {base.path for base in ManifestHeader(after).message.base_paths}
+    new = {base.path for base in ManifestHeader.in_delta(after).message.base_paths}
     name, wanted = format_table_id(table), []
     for path in sorted(new.difference(base.path for base in known)):
         try:

@@ -92,7 +92,7 @@ def check_version(
         return  # the log has had it before
     header = state.header
     if delta.header is not None:
-        header = ManifestHeader(delta.header)
+        header = ManifestHeader.in_delta(delta.header)
         by_file = draft.rules.protocol >= SHARED_FILES_SINCE
         renewed = draft.rules.protocol >= BLOBS_RENEWED_SINCE and renewed_blobs(
             state.header, header

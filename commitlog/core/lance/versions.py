@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 from commitlog.core.conflicts.history import WriteSet
-from commitlog.core.decisions import Change, ChangeKind, Noted, noted
+from commitlog.core.decisions import Change, ChangeKind, Noted, noted, rejected
 from commitlog.core.draft import Draft, Parsed, View, parse
 from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.direct import append_delta, direct_delta
@@ -23,12 +23,14 @@ from commitlog.core.tables.lance_tables import Table
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
+    HEADERS_BOUNDED_SINCE,
+    HEADERS_BYTES_MAX,
     INLINE_SUM_SINCE,
     OUTCOME_INLINE_BYTES_MAX,
     OUTCOME_INLINE_SUM_MAX,
 )
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation
-from commitlog.model.records import FragmentImage, OperationResult, Recording
+from commitlog.model.records import Code, FragmentImage, OperationResult, Recording
 from commitlog.model.table import format_table_id
 
 STAGED_DIRECTORY = "_versions/"
@@ -46,6 +48,7 @@ def add_version(
     delta: ManifestDelta,
 ) -> None:
     """Add a new version to the draft; later operations of the record see it."""
+    _count_header(draft, view.table, delta)
     check_bases(draft, view.table.table_id, view.table.location, view.state, delta.header)
     draft.results.append(result)
     draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
@@ -53,6 +56,20 @@ def add_version(
         assert view.state is not None
         seen = write_set_of_version(view.table, operation, parsed.kind, final, view.state)
         view.advance(draft.transaction.transaction_id, seen, delta)
+
+
+def _count_header(draft: Draft, table: Table, delta: ManifestDelta) -> None:
+    """Refuse a record whose versions have more in their headers than a leader can hold."""
+    draft.header_bytes += len(delta.header or b"")
+    is_bounded = draft.rules.protocol >= HEADERS_BOUNDED_SINCE and not draft.is_single
+    if is_bounded and draft.header_bytes > HEADERS_BYTES_MAX:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "headers_too_large",
+            table=format_table_id(table.table_id),
+            bytes=draft.header_bytes,
+            most=HEADERS_BYTES_MAX,
+        )
 
 
 def _change(

@@ -227,7 +227,7 @@ def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
     state.transaction_file = delta.transaction_file
     state.tag = delta.tag
     if delta.header is not None:
-        state.header = ManifestHeader(delta.header)
+        state.header = ManifestHeader.in_delta(delta.header)
     if delta.index_section is not None:
         state.index_section = delta.index_section or None
 
