@@ -138,7 +138,7 @@ class History:
         self.steps += 1
         return _first(self._touched.get((how, which)), after)
 
-    def touched_after(self, kind: str, how: str, after: int) -> set[Hashable]:
+    def every_after(self, kind: str, how: str, after: int) -> set[Hashable]:
         """Return all that versions of a kind above `after` touched in a way of theirs."""
         versions, found = self.kinds.get(kind, []), set[Hashable]()
         for version in versions[bisect_right(versions, after) :]:

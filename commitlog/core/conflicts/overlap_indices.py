@@ -91,7 +91,7 @@ def index_over_rewrite(missed: Missed) -> None:
     )
     mixed = Verdict.INCOMPATIBLE if is_mixed(missed.candidate.operation.new_indices) else None
     # A few bytes may say that an index covers a billion fragments.
-    missed_by = coverable(missed.history.touched_after("Rewrite", "Rewrite.old", missed.after))
+    missed_by = coverable(missed.history.every_after("Rewrite", "Rewrite.old", missed.after))
     for fragment_id in missed_by & BitMap.union(BitMap(), *(c for c in covers if c is not None)):
         rewritten = missed.first("Rewrite.old", fragment_id)
         if fragment_id not in missed.candidate.reused or fragment_id in lost:

@@ -19,6 +19,9 @@ from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 # Ids stay within a signed integer, the only one that Avro and SQL have.
 _ID_BYTES = 8
 
+_FEW_ROWS = 4_096
+"""To write out so many rows costs a few calls. More may be any number, in a few bytes."""
+
 
 class MergedDeletions(NamedTuple):
     """A fragment after more of its rows were deleted."""
@@ -50,7 +53,7 @@ def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
 
 def portable(rows: BitMap) -> bytes:
     """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
-    return canonical(rows)
+    return canonical(rows) if len(rows) > _FEW_ROWS else BitMap(rows.to_array()).serialize()
 
 
 def from_portable(data: bytes) -> BitMap:
@@ -59,9 +62,16 @@ def from_portable(data: bytes) -> BitMap:
         rows = BitMap.deserialize(data)
     except (ValueError, IndexError) as error:
         raise UnsupportedFormat("not a portable Roaring bitmap") from error
-    if not is_in_order(data):
+    if not _is_in_order(rows, data):
         raise UnsupportedFormat("a portable Roaring bitmap is out of order")
     return rows
+
+
+def _is_in_order(rows: BitMap, data: bytes) -> bool:
+    if len(rows) > _FEW_ROWS:
+        return is_in_order(data)
+    sound = BitMap(rows.to_array())
+    return len(sound) == len(rows) and sound == rows
 
 
 def merge_deletions(
