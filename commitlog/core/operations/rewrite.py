@@ -214,6 +214,7 @@ def _indices_after(
     if not state.index_section:
         return None
     section = IndexSection.FromString(state.index_section)
+    covers = _merged(covers)
     is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
     remapped = {one.old_id.uuid: one for one in rewritten}
     if len(remapped) < len(rewritten):
@@ -233,13 +234,29 @@ def _indices_after(
     return None if after == state.index_section else after
 
 
+def _merged(covers: Sequence[tuple[BitMap, BitMap]]) -> list[tuple[BitMap, BitMap]]:
+    """Return all groups as one, and then each: most indices cover all of them, or none.
+
+    Each has to be looked at where one replaces nothing, or a new fragment has an old one's id.
+    """
+    old = BitMap.union(BitMap(), *(one for one, _ in covers))
+    new = BitMap.union(BitMap(), *(one for _, one in covers))
+    is_one = old.isdisjoint(new) and all(one for one, _ in covers)
+    return [(old, new) if is_one else (BitMap(), BitMap()), *covers]
+
+
 def _cover(index: IndexMetadata, covers: Sequence[tuple[BitMap, BitMap]]) -> None:
     """Have an index cover what took the place of fragments that it covers."""
     covered = covered_fragments(index)
     if covered is None:
         raise NotDirect(f"index {index.name!r} doesn't say what it covers")
     after = covered.copy()
-    for old, new in covers:
+    (all_old, all_new), *groups = covers
+    if all_old and all_old <= covered:
+        after, groups = (covered - all_old) | all_new, []
+    elif all_old and all_old.isdisjoint(covered):
+        groups = []
+    for old, new in groups:
         if old <= covered:
             after = (after - old) | new
         elif old & covered:
