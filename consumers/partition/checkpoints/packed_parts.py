@@ -8,17 +8,26 @@ depends on a library's compression.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import pyarrow as pa
+from functools import cache
+from typing import TYPE_CHECKING
 
 from commitlog.adapters.storage import sha256_of
 from commitlog.core.partition.snapshot import IDS
 from commitlog.model.limits import IDS_PACKED_SINCE
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 PACKED_BYTES_MAX = 256 * 1024 * 1024
 """What a part unpacks to at most; a larger one isn't packed. 4,096 ids have a megabyte."""
-_CODEC = pa.Codec("zstd", compression_level=1)
-"""Most of what is left are digits of hashes; higher levels take several times as long for 4 %."""
+
+
+@cache
+def _codec() -> pa.Codec:
+    """Return what packs; higher levels take several times as long for 4 %, as ids are hashes."""
+    import pyarrow as pa  # loaded here: what starts the parts looks at a checkpoint's head alone
+
+    return pa.Codec("zstd", compression_level=1)
 
 
 def is_packed(name: str, protocol: int, size: int) -> bool:
@@ -28,7 +37,7 @@ def is_packed(name: str, protocol: int, size: int) -> bool:
 
 def pack(pieces: Iterable[bytes]) -> bytes:
     """Return a part and its hint, compressed."""
-    packed: bytes = _CODEC.compress(b"".join(pieces), asbytes=True)
+    packed: bytes = _codec().compress(b"".join(pieces), asbytes=True)
     return packed
 
 
@@ -42,7 +51,7 @@ def unpack(data: bytes, wanted: Iterable[tuple[str, int]]) -> list[bytes]:
     if not 0 <= size <= PACKED_BYTES_MAX:
         raise ValueError(f"it should unpack to {size} bytes; {PACKED_BYTES_MAX} are the most")
     try:
-        unpacked: bytes = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
+        unpacked: bytes = _codec().decompress(data, decompressed_size=size, asbytes=True)
     except OSError as error:
         raise ValueError(str(error)) from error
     pieces: list[bytes] = []
