@@ -211,6 +211,16 @@ def test_a_table_whose_files_are_missing_keeps_no_other_waiting(
     assert not maintenance._is_at_rest()
 
 
+def test_a_file_that_is_gone_is_told_without_places_in_lances_sources(
+    made: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.client.create_table("t", SCHEMA)
+    error = OSError("Not found: t.lance/data/0.lance, rust/lance-io/src/object_reader.rs:335:56")
+    table_acts.tell_failed(made.client, made.client.table("t"), error)
+    assert "t was left for later: Not found: t.lance/data/0.lance" in caplog.text
+    assert ".rs" not in caplog.text
+
+
 def test_a_table_at_rest_is_looked_at_once_its_properties_change(made: Service) -> None:
     made.client.create_table("t", SCHEMA)
     for number in range(16):

@@ -19,6 +19,7 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_private import fragments_of
 from commitlog.adapters.lance_refs import Published, referenced_versions
 from commitlog.adapters.storage import store_for
+from commitlog.client.leader.arguments import lances_words
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
@@ -314,7 +315,7 @@ def tell_failed(log: CommitLog, info: TableInfo, error: Exception) -> None:
     except CommitLogError:
         pass  # who doesn't answer says nothing about the table
     if stands:
-        logger.warning("%s was left for later: %s", info.name, error)
+        logger.warning("%s was left for later: %s", info.name, lances_words(error))
     else:
         logger.info("%s was dropped meanwhile; nothing of it is left for later", info.name)
 
