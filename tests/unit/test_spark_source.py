@@ -159,10 +159,13 @@ def test_a_version_that_is_not_there_is_named(
         versions(world).resolve(wanted)
 
 
-def test_a_position_in_the_future_is_an_error(world: Service) -> None:
+@pytest.mark.parametrize("beyond", [1, 2, 1000])
+def test_a_position_in_the_future_is_an_error(world: Service, beyond: int) -> None:
+    """It said that the log's position was 0."""
     world.client.create_table(TABLE, SCHEMA)
-    with pytest.raises(InvalidRequest, match="is in the future"):
-        versions(world).resolve(VersionWanted(position=1000))
+    newest = world.client.append(TABLE, rows(1)).sequence
+    with pytest.raises(InvalidRequest, match=f"is in the future: the log's position is {newest}"):
+        versions(world).resolve(VersionWanted(position=newest + beyond))
 
 
 def test_a_time_in_the_future_is_refused_unless_a_version_has_it(

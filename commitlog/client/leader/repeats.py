@@ -166,9 +166,10 @@ def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome
             if known is None or outcome.epoch > known.epoch:
                 found[outcome.sequence] = outcome
         if high == end and position > max(found, default=0):
+            last = _outcomes(log, partition, max(0, end - CHUNK_RECORDS), end)
             raise InvalidTransaction(
                 f"position {position} is in the future: the log's position is "
-                f"{max(found, default=0)}",
+                f"{max((outcome.sequence for outcome in last), default=0)}",
                 field="positionAsOf",
                 value=position,
                 advice="Give the sequence of an outcome",
