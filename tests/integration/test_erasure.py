@@ -231,6 +231,24 @@ def test_it_may_be_killed_after_each_step(world: Service, monkeypatch: pytest.Mo
     assert is_proven(world).erased.records == 1
 
 
+def test_a_table_that_is_written_to_all_the_time_is_done_with(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions that came since have no such rows, and nothing holds them."""
+    expire = CommitLog.expire_versions
+
+    def expire_beside_writers(client: CommitLog, table: str, **more: Any) -> Any:
+        expired = expire(client, table, **more)
+        for number in (5, 6):
+            client.append(table, people(number), by_log=False).raise_for_conflict()
+        return expired
+
+    monkeypatch.setattr(CommitLog, "expire_versions", expire_beside_writers)
+    assert run(world).is_done
+    assert secrets(world, world.root) == []
+    assert ids(world) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: Service) -> None:
     [built, *_] = (world.location(T) / "_indices").iterdir()
     killed = built.with_name(str(uuid.uuid4()))
