@@ -94,6 +94,7 @@ class Watermarks:
                 self._consumer = new_consumer(self._settings)
             consumer = self._consumer
         doing = f"asking for the end of {topic}[{partition}]"
+        where = f"{doing} at {self._settings.address}"
         deadline = time.monotonic() + timeout_seconds
         consumer.poll(0)  # hands out what the client had to say since the last question
         while True:
@@ -101,14 +102,14 @@ class Watermarks:
             try:
                 found = question(consumer, topic, partition, remaining)
             except KafkaException as error:
-                is_over = time.monotonic() > deadline or not is_passing(error)
-                if is_over or not self._has(consumer, topic, partition, remaining):
+                if not is_passing(error) or not self._has(consumer, topic, partition, remaining):
                     raise self._settings.translate(error, doing) from error
-                time.sleep(0.02)
-                continue
+                if time.monotonic() <= deadline:
+                    time.sleep(0.02)
+                    continue
+                found = None
             if found is None:
                 consumer.poll(0)
-                where = f"{doing} at {self._settings.address}"
                 raise self._settings.silent(where, f"no answer within {timeout_seconds} s")
             return found
 
@@ -119,7 +120,9 @@ class Watermarks:
         except KafkaException as error:
             consumer.poll(0)
             raise self._settings.translate(error, f"looking for topic {topic}") from error
-        return found.error is None and partition in found.partitions
+        if found.error is not None:  # a broker that just woke up knows no leader, and says so
+            return found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+        return partition in found.partitions
 
     def close(self) -> None:
         """Close the connection."""

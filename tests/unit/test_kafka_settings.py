@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from commitlog.adapters import kafka_settings
+from commitlog.adapters import kafka_io, kafka_settings
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_settings import ClientSettings, appended_of, ends_reading, is_passing
 from commitlog.errors import (
@@ -51,6 +52,36 @@ def test_errors_say_where_what_and_what_to_do(code: int, kind: type[CommitLogErr
         assert str(translated).startswith(f"reading x[0] at {ADDRESS}: ")
         assert "correct-horse" not in str(translated)
         assert "it was ***" in str(translated)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "topic_error", "partitions", "kind"),
+    [
+        (0.0, None, {0: None}, Unavailable),
+        (0.05, KafkaError.LEADER_NOT_AVAILABLE, {}, Unavailable),
+        (0.05, KafkaError.UNKNOWN_TOPIC_OR_PART, {}, WrongLog),
+        (0.05, None, {1: None}, WrongLog),
+    ],
+)
+def test_a_partition_that_the_client_knows_no_more_is_missing_once_a_broker_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    topic_error: int | None,
+    partitions: dict[int, None],
+    kind: type[CommitLogError],
+) -> None:
+    """A client forgets what a frozen broker told it; a wrong log would end the service."""
+    told = KafkaError(topic_error) if topic_error is not None else None
+    consumer = Mock()
+    consumer.offsets_for_times.side_effect = KafkaException(
+        KafkaError(KafkaError._UNKNOWN_PARTITION)
+    )
+    found = SimpleNamespace(error=told, partitions=partitions)
+    consumer.list_topics.return_value = SimpleNamespace(topics={"x": found})
+    monkeypatch.setattr(kafka_io, "new_consumer", lambda settings: consumer)
+    with pytest.raises(kind) as raised:
+        kafka_io.Watermarks(ClientSettings(ADDRESS, {})).end("x", 0, seconds)
+    assert type(raised.value) is kind
 
 
 def test_who_may_open_nothing_more_is_not_sent_to_the_cluster(
