@@ -121,7 +121,7 @@ class Watermarks:
             consumer.poll(0)
             raise self._settings.translate(error, f"looking for topic {topic}") from error
         if found.error is not None:  # a broker that just woke up knows no leader, and says so
-            return found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+            return bool(found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
         return partition in found.partitions
 
     def close(self) -> None:

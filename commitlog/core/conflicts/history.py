@@ -138,9 +138,9 @@ class History:
         self.steps += 1
         return _first(self._touched.get((how, which)), after)
 
-    def every_after(self, kind: str, how: str, after: int) -> set[Hashable]:
+    def every_after(self, kind: str, how: str, after: int) -> set[Any]:
         """Return all that versions of a kind above `after` touched in a way of theirs."""
-        versions, found = self.kinds.get(kind, []), set[Hashable]()
+        versions, found = self.kinds.get(kind, []), set[Any]()
         for version in versions[bisect_right(versions, after) :]:
             entries = self._entries.get(version // CHUNK_VERSIONS, [])
             at = bisect_left(entries, version, key=itemgetter(0))

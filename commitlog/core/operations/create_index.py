@@ -181,7 +181,7 @@ def _prune(index: IndexMetadata, history: History, read_version: int, reused: Gr
         return
     patched = {f for f in index.fields if history.first("Update.patched_field", f, read_version)}
     # What it covers may be a billion fragments, in a few bytes.
-    pairs: Any = history.every_after("Update", "Update.patched", read_version) if patched else ()
+    pairs = history.every_after("Update", "Update.patched", read_version) if patched else set()
     stale = covered & coverable(fragment for fragment, field_id in pairs if field_id in patched)
     for group in reused:
         if any(_took_overlay(index, history, f, read_version) for f in group):
