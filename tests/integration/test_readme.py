@@ -1,4 +1,4 @@
-"""Do the README's, the quick start's and the tutorials' snippets run as they are typed?
+"""Do the README's, the quick start's, the tutorials' and the pages' snippets run as they are typed?
 
 One `commitlog up` and one Spark session serve all of them.
 """
@@ -16,6 +16,7 @@ import pytest
 
 from tests import forked
 from tests.child import ended
+from tests.doc_pages import GIVEN, program
 from tests.integration.test_up import Service, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -27,13 +28,21 @@ FEED = 'log.subscribe("shop$*", "beginning")'
 FEED_THAT_ENDS = 'log.subscribe("shop$*", "beginning", idle_seconds=2)'
 INDEXED_SECONDS = 120.0
 RUN_PAGES = """
-import json, sys
+import json, os, sys
 from commitlog.spark import local_session
 
-pages = json.loads(sys.stdin.read())
+pages, folder = json.loads(sys.stdin.read())
+os.chdir(folder)
+os.mkdir("source")
+with open("source/rows.json", "w") as rows:
+    rows.write('{"id": 8, "amount": 1.5, "op": "u", "gone": false}')
 spark = local_session("pages")
 for name, text in pages.items():
-    exec(compile(text, name, "exec"), {"__name__": name})
+    found = {"__name__": name, "spark": spark, "source": "source"}
+    exec(compile(text, name, "exec"), found)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
     print("ran", name, flush=True)
 spark.stop()
 """
@@ -75,11 +84,12 @@ def test_the_snippets_run_as_typed(running: Service) -> None:
     assert re.search(r"^\d+ \{.*'shop\$orders'.*: 2", shown, re.M), shown
 
 
-def test_quick_start_and_tutorials_run_as_typed(running: Service) -> None:
-    pages = {page.stem: typed("".join(snippets(page)), running) for page in PAGES}
-    assert len(pages) == 6
+def test_pages_and_tutorials_run_as_typed(running: Service, tmp_path: Path) -> None:
+    pages = {page: typed(program(page), running) for page in GIVEN}
+    pages |= {page.stem: typed("".join(snippets(page)), running) for page in PAGES}
+    assert len(pages) == len(GIVEN) + 6
     assert all(pages.values())
-    shown = run(RUN_PAGES, json.dumps(pages))
+    shown = run(RUN_PAGES, json.dumps([pages, str(tmp_path)]))
     assert re.findall(r"^ran (.*)$", shown, re.M) == list(pages)
     lines = "".join(text for page in PAGES for text in snippets(page, "console")).splitlines()
     commands = dict.fromkeys(line.removeprefix("$ ") for line in lines)

@@ -1,18 +1,25 @@
 """Does the documentation build, without a broken link and without the network?"""
 
+import ast
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from cyclopts import CycloptsError
 
+from commitlog.adapters.storage_options import StorageFile, read_storage_file
 from consumers.commands.app import app
+from consumers.servers.security.access_file import read_rules
+from tests import doc_pages
 from tests.child import ended
+from tests.doc_pages import BLOCKS, GIVEN, HERE, READ, RUN, blocks, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?commitlog ([a-z].*)$")
+TEST = re.compile(r"tests/\w+/test_\w+\.py")
 OPTIONAL = re.compile(r" \[--[^\]]*\]")
 
 
@@ -48,6 +55,45 @@ def test_links_between_pages_lead_somewhere() -> None:
     ]
     assert len(pages) > 20
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
+    found = {page: len(blocks(page)) for page in pages()}
+    told = {page: len(BLOCKS.get(page, ())) for page in found}
+    assert found == told, "tests/doc_pages.py has a line for each block, in their order"
+    assert set(BLOCKS) <= set(found)
+    files = {name for lines in BLOCKS.values() for line in lines for name in TEST.findall(line)}
+    assert not [name for name in files if not (ROOT / name).exists()]
+    run = {page for page, lines in BLOCKS.items() if RUN in lines}
+    assert run == set(GIVEN)
+    for page in run:
+        program = ast.parse(doc_pages.program(page))
+        assert program.body
+        for typed in HERE.get(page, {}):
+            assert typed in "".join(block.text for block in blocks(page)), f"{page}: {typed}"
+
+
+def test_a_server_takes_the_files_of_settings_on_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CI_API_KEY", "LAKE_ID", "VENDED_ID"):
+        monkeypatch.setenv(name, "a-key-of-sixteen-characters")
+    secret = tmp_path / "secret"
+    secret.write_text("a-secret-of-sixteen-characters")
+    count = 0
+    for page, lines in BLOCKS.items():
+        for block, line in zip(blocks(page), lines, strict=True):
+            if line != READ:
+                continue
+            count += 1
+            text = re.sub(r"/run/secrets/\w+", str(secret), block.text)
+            if "[[grants]]" in text:
+                assert len(read_rules(tomllib.loads(text)).keys) == 2
+            else:
+                file = tmp_path / "storage.toml"
+                file.write_text(text)
+                assert read_storage_file(str(file)) != StorageFile(), page
+    assert count == 4
 
 
 @pytest.mark.slow
