@@ -38,7 +38,7 @@ from commitlog.adapters.kafka_forks import (
     ForkTolerantProducer,
 )
 from commitlog.adapters.kafka_settings import ClientSettings, ends_reading, is_passing, logger
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, Unavailable
 
 Record = TypeVar("Record")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 
 _Question = Callable[[Consumer, str, int, float], T | None]
 """To a client, about a topic's partition, for at most so many seconds; None if no answer came."""
-MISSING_SECONDS = 2.0
+MISSING_SECONDS, ASK_SECONDS = 2.0, 1.0
 ALTER_SECONDS = 30.0
 
 
@@ -164,6 +164,7 @@ class KafkaReader(Generic[Record]):
             raise self._failure
         consumer = self._open()
         self._resume()
+        self._ask_again()
         deadline = time.monotonic() + timeout_seconds
         message = consumer.poll(timeout_seconds)
         while message is not None:
@@ -187,13 +188,28 @@ class KafkaReader(Generic[Record]):
             self._open().resume([TopicPartition(self._topic, self._partition)])
 
     def _note(self, error: KafkaError) -> None:
-        # A missing topic is told to this callback, not in place of a record. A broker that was
-        # started a moment ago may say it of any topic: it must be told again a while later.
-        if ends_reading(error):
-            now = time.monotonic()
-            self._missing_since = self._missing_since or now
-            if now - self._missing_since >= MISSING_SECONDS:
-                self._fail(error)
+        # A missing topic is told to this callback, not in place of a record.
+        if error.fatal():
+            self._fail(error)
+        elif ends_reading(error) and not self._missing_since:
+            self._missing_since = time.monotonic()
+
+    def _ask_again(self) -> None:
+        """Ask whether what the client said ends the reading, a while after it did.
+
+        A broker that was started a moment ago, or was frozen, may deny any topic. The client says
+        so once, or every 30 seconds, and never that it was wrong.
+        """
+        if not self._missing_since or time.monotonic() - self._missing_since < MISSING_SECONDS:
+            return
+        self._missing_since = 0.0
+        try:
+            self._watermarks.end(self._topic, self._partition, ASK_SECONDS)
+        except Unavailable:
+            self._missing_since = time.monotonic()
+        except CommitLogError as error:
+            self._failure = error
+            raise
 
     def _fail(self, error: KafkaError) -> None:
         doing = f"reading {self._topic}[{self._partition}] from offset {self._position}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -82,6 +84,52 @@ def test_a_partition_that_the_client_knows_no_more_is_missing_once_a_broker_says
     with pytest.raises(kind) as raised:
         kafka_io.Watermarks(ClientSettings(ADDRESS, {})).end("x", 0, seconds)
     assert type(raised.value) is kind
+
+
+class _Asked:
+    """Answers as brokers do that are asked where a partition ends."""
+
+    def __init__(self, *answers: CommitLogError | int) -> None:
+        self._answers = iter(answers)
+
+    def end(self, topic: str, partition: int, timeout_seconds: float) -> int:
+        answer = next(self._answers)
+        if isinstance(answer, CommitLogError):
+            raise answer
+        return answer
+
+
+def test_a_reader_that_is_told_of_no_topic_asks_a_broker_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle reader was told so by two brokers that had just started, hours apart, and ended."""
+    now, told = 0.0, list[Callable[[KafkaError], None]]()
+    monkeypatch.setattr(kafka_io, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def consumer(
+        settings: ClientSettings, on_error: Callable[[KafkaError], None], **_: float
+    ) -> Mock:
+        told.append(on_error)
+        return Mock(poll=Mock(return_value=None))
+
+    monkeypatch.setattr(kafka_io, "new_consumer", consumer)
+    asked: Any = _Asked(7, Unavailable("no answer"), 7, Unavailable("no answer"), WrongLog("gone"))
+    reader = kafka_io.KafkaReader(ClientSettings(ADDRESS, {}), asked, "x", 0, 7, Mock())
+    missing = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    for asks in (1, 2):
+        now += 10_000.0
+        told[0](missing)
+        assert reader.poll(timeout_seconds=0.0) == [], "it is not asked at once"
+        for _ in range(asks):
+            now += kafka_io.MISSING_SECONDS
+            assert reader.poll(timeout_seconds=0.0) == []
+    told[0](missing)
+    now += kafka_io.MISSING_SECONDS
+    assert reader.poll(timeout_seconds=0.0) == []
+    now += kafka_io.MISSING_SECONDS
+    for _ in range(2):
+        with pytest.raises(WrongLog, match="gone"):
+            reader.poll(timeout_seconds=0.0)
 
 
 def test_who_may_open_nothing_more_is_not_sent_to_the_cluster(
