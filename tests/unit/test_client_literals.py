@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from array import array
+from collections import UserList, deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -172,9 +174,34 @@ def test_a_frame_without_rows_fits_whatever_types_pandas_gives_it() -> None:
     nothings: list[Any] = [pa.table({}), pa.table({}).replace_schema_metadata(of_pandas), [], {}]
     for nothing in nothings:
         assert rows_table(nothing, schema, "t") == schema.empty_table()
+    indexed = [("name", pa.float64()), ("__index_level_0__", pa.int64())]
+    assert rows_table(pa.schema(indexed, of_pandas).empty_table(), schema, "t").to_pydict() == {
+        "name": []
+    }
     unknown = pa.schema([("nam", pa.float64())], of_pandas).empty_table()
     with pytest.raises(InvalidTransaction, match="no column 'nam'"):
         rows_table(unknown, schema, "t")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({1: "a", 2: "b"}.keys(), {"a": 1, "b": 2}.values(), deque([1, 2]), range(1, 3), (1, 2)),
+        *(array("q", [1, 2]), memoryview(array("q", [1, 2])), UserList([1, 2])),
+        *(pa.array([1, 2]), pa.chunked_array([[1], [2]]), np.array([1, 2])),
+    ],
+    ids=lambda values: type(values).__name__,
+)
+def test_whatever_holds_values_in_an_order_is_a_column(values: object) -> None:
+    """Also the keys of a mapping, whose values may be another column."""
+    schema = pa.schema([("c", pa.int64())])
+    assert rows_table({"c": values}, schema, "t").to_pydict() == {"c": [1, 2]}
+
+
+@pytest.mark.parametrize("values", [{1, 2}, frozenset((1, 2)), {1: 2}, {1: 2}.items(), b"ab"])
+def test_what_has_no_order_or_is_one_value_is_no_column(values: object) -> None:
+    with pytest.raises(InvalidTransaction, match="column 'c' for t cannot be"):
+        rows_table({"c": values}, pa.schema([("c", pa.int64())]), "t")
 
 
 def test_iterators_and_lists_of_tables_batches_and_rows_are_read() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ _ACCEPTED = (
     " a list or iterator of mappings, or anything with __arrow_c_stream__"
 )
 _PIECE = pa.RecordBatch | pa.Table
-_NO_COLUMN = (str, bytes, bytearray, Mapping, Set)
+_NO_COLUMN = (str, bytes, bytearray, Mapping, set, frozenset, ItemsView)
 """What has a length, but isn't a list of values: `"abc"` would be three rows of one letter."""
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """What pyarrow calls an index of pandas that has no name, as that of a filtered frame."""
@@ -152,7 +152,8 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     if given.names and b"pandas" not in (given.metadata or {}):
         return source
     if isinstance(data, Sized) and not len(data):
-        source = _without_guesses(given, schema).empty_table().to_reader()
+        given = _without_guesses(given, schema)
+        source = given.empty_table().to_reader()
     columns = set(schema.names)
     taken = [
         position
