@@ -132,11 +132,7 @@ def test_a_checkpoint_without_hints_is_taken_too(made: Service, root: Path) -> N
     """As one is that a program saved which knew of none, and packed no parts."""
     for hint in root.rglob("*.hint"):
         hint.unlink()
-
-    def without(head: Head) -> None:
-        head["hints"] = {name: head["hints"][name] for name in head["packed"]}
-
-    load(Copy(made.log), edited(root, without))
+    load(Copy(made.log), edited(root, lambda head: head.pop("hints")))
 
 
 def test_a_checkpoint_at_the_end_of_an_archive_is_taken_without_the_archive(

@@ -15,9 +15,10 @@ import pytest
 from commitlog.adapters.storage import sha256_of
 from commitlog.core.log import deduplication
 from commitlog.core.log.replica import Replica
+from commitlog.core.partition import effects
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import IDS
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, UnsupportedFormat
 from commitlog.model.limits import IDS_PACKED_SINCE, PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import ProtocolVersion, Status
 from commitlog.ports import LogIdentity
@@ -112,6 +113,24 @@ def test_an_older_log_keeps_the_files_that_an_older_program_reads(tmp_path: Path
         data = part.encode()
         assert (counter, size) == (part.counter, len(data))
         assert (folder / f"{digest}.part").read_bytes() == data
+
+
+def test_an_older_program_finds_all_parts_that_it_knows_of_and_names_the_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If files seemed to be missing, its advice would be to delete what a newer one continues."""
+    world = appended(40)
+    save(checkpoints(tmp_path, world), world.machine)
+    head = head_of(tmp_path)
+    assert break_seal(head)
+    assert head.pop("packed")
+    (tmp_path / "checkpoints" / "0" / HEAD).write_bytes(encode_sealed(head))
+    monkeypatch.setattr(effects, "PROTOCOL_SUPPORTED", IDS_PACKED_SINCE - 1)
+    with pytest.raises(UnsupportedFormat, match="uses protocol 10, but this program knows only 9"):
+        loaded(tmp_path, world)
+    monkeypatch.undo()
+    with pytest.raises(CorruptLog, match="the state's digest differs"):
+        loaded(tmp_path, world)
 
 
 def test_what_an_older_program_or_protocol_left_whole_stays_until_it_changes(
@@ -247,7 +266,7 @@ def test_what_unpacks_to_other_or_more_bytes_than_the_head_says_is_refused(
         pack([b"other bytes"]),
         b"not packed",
     ):
-        head["packed"][name] = [sha256_of(content), len(content)]
+        head["packed"][name][2] = [sha256_of(content), len(content)]
         (folder / f"{sha256_of(content)}.part").write_bytes(content)
         (folder / HEAD).write_bytes(encode_sealed(head))
         with pytest.raises(CorruptLog, match="is damaged"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,7 @@ class Checkpoints:
                 return looked_at[1]
             # What was written ahead may tell of outcomes that never came into the log.
             self._forget()
+            self._packed = {}
             while (head := self._head()) is not None:
                 try:
                     return self._load(head, only)
@@ -204,18 +205,23 @@ class Checkpoints:
             raise self._corrupt(f"{name} is damaged")
         self._check_identity(head["identity"])
         hints, packed = head.get("hints", {}), head.get("packed", {})
-        parts = {
-            name: self._part(tuple(entry), hints.get(name), packed.get(name))
+        saved = {
+            name: SavedPart(tuple(entry), tuple(hints[name]) if name in hints else None)
             for name, entry in head["parts"].items()
+        }
+        for name, (entry, hint, file) in packed.items():
+            saved[name] = SavedPart(tuple(entry), tuple(hint) if hint is not None else None)
+            packed[name] = tuple(file)
+        parts = {
+            name: self._part(part, packed.get(name))
+            for name, part in saved.items()
             if not only or name == only
         }
         machine = Machine.from_parts(self._genesis, parts)
         if not only and machine.digest().hex() != head["state_digest"]:
             raise self._corrupt("the state's digest differs from the recorded one")
-        for name, entry in head["parts"].items():
-            hint = tuple(hints[name]) if name in hints else None
-            self._saved[name] = SavedPart(tuple(entry), hint)
-        self._packed = {head["parts"][name][1]: tuple(file) for name, file in packed.items()}
+        self._saved = saved
+        self._packed = {saved[name].entry[1]: file for name, file in packed.items()}
         self._ahead_to = machine.sequence
         return Checkpoint(
             machine=machine,
@@ -356,18 +362,14 @@ class Checkpoints:
             raise
         self.written(prepared)
 
-    def _part(
-        self, entry: tuple[int, str, int], hint: Sequence[Any] | None, file: Sequence[Any] | None
-    ) -> Saved:
+    def _part(self, part: SavedPart, file: tuple[str, int] | None) -> Saved:
         """Return a part that a head names so, packed in a file or not."""
-        counter, digest, size = entry
+        (counter, digest, size), hint = part
         if file is None:
             data = self._read(f"{digest}.part", digest, size)
             known = self._read(f"{digest}.hint", *hint) if hint is not None else None
             return Saved(counter, data, bytes.fromhex(digest), known)
-        name, wanted = f"{file[0]}.part", [(digest, size)]
-        if hint is not None:
-            wanted.append((hint[0], hint[1]))
+        name, wanted = f"{file[0]}.part", [(digest, size), *([hint] if hint is not None else [])]
         try:
             data, *rest = unpack(self._read(name, *file), wanted)
         except ValueError as error:

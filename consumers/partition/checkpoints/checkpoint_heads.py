@@ -66,13 +66,11 @@ def named_files(head: bytes) -> Iterator[tuple[str, str, int]]:
     body: dict[str, Any] = json.loads(head)
     hints, packed = body.get("hints", {}), body.get("packed", {})  # older programs wrote none
     for name, (_, sha256, size) in body["parts"].items():
-        if name in packed:
-            sha256, size = packed[name]  # and its hint is in that file, too
-            yield f"{sha256}.part", sha256, size
-            continue
         yield f"{sha256}.part", sha256, size
         if name in hints:
             yield f"{sha256}.hint", *hints[name]
+    for _, _, (sha256, size) in packed.values():  # and its hint is in that file, too
+        yield f"{sha256}.part", sha256, size
 
 
 def advice_without(head: str, names: Collection[str]) -> str:

@@ -81,11 +81,18 @@ class PreparedCheckpoint:
 
     def encoded_head(self, packed: PackedFiles) -> bytes:
         """Return the head; with thousands of tables it has megabytes."""
-        parts = {name: part.entry for name, part in self.parts.items()}
-        hints = {name: part.hint for name, part in self.parts.items() if part.hint is not None}
-        digests = {name: bytes.fromhex(digest) for name, (_, digest, _) in parts.items()}
-        named: dict[str, Any] = {"parts": parts, "hints": hints}
-        if found := {n: packed[digest] for n, (_, digest, _) in parts.items() if digest in packed}:
+        digests = {name: bytes.fromhex(part.entry[1]) for name, part in self.parts.items()}
+        whole = {n: part for n, part in self.parts.items() if part.entry[1] not in packed}
+        named: dict[str, Any] = {
+            "parts": {name: part.entry for name, part in whole.items()},
+            "hints": {name: part.hint for name, part in whole.items() if part.hint is not None},
+        }
+        # Apart: older programs find what `parts` names, and the newer protocol in it.
+        if found := {
+            name: (part.entry, part.hint, packed[part.entry[1]])
+            for name, part in self.parts.items()
+            if name not in whole
+        }:
             named["packed"] = found
         return encode_sealed({**self.head, **named, "state_digest": digest_of(digests).hex()})
 
