@@ -55,6 +55,7 @@ class Running:
     def __init__(self, root: Path, policy: Policy) -> None:
         self.stores: dict[str, RemoteFolder] = {}
         self.told: list[int] = []
+        self.written: list[tuple[str, int]] = []
         self.news = threading.Condition()
         self.materializer = Materializer(self._tell, open_store=lambda at: self.stores[at])
         world = World()
@@ -73,6 +74,7 @@ class Running:
     def _tell(self, filed: Filed) -> None:
         with self.news:
             self.told += [event.outcome.sequence for event in filed.events]
+            self.written += filed.versions
             self.news.notify_all()
 
     def put(self, *changes: Change) -> int:
@@ -176,6 +178,19 @@ def test_the_newest_version_of_a_dropped_table_has_its_file_for_undrop(running: 
     dropped = replace(second, kind=ChangeKind.DROPPED, delta=None)
     running.await_told(running.put(first, second, dropped))
     assert second.version in {version for version, _ in manifests_in(running.store("a"))}
+
+
+def test_a_table_that_comes_back_before_its_end_was_seen_is_told_of_again(
+    running: Running,
+) -> None:
+    """Its end has what was told before forgotten, so who waits for its file would wait in vain."""
+    created, _ = running.changes["a"]
+    dropped = replace(created, kind=ChangeKind.DROPPED, delta=None)
+    told = [running.put(created)]
+    running.await_told(*told)
+    told.append(running.put(dropped, replace(created, kind=ChangeKind.REGISTERED)))
+    running.await_told(*told)
+    assert running.written == [(created.incarnation, created.version)] * 2
 
 
 def test_what_is_queued_is_written_before_it_ends(running: Running) -> None:

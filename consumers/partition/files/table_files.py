@@ -366,8 +366,9 @@ def apply_change(files: TableFiles, change: Change) -> None:
         files.dropped = True
     elif change.delta is not None:
         if change.kind is ChangeKind.REGISTERED:
-            # It may come back after it was deregistered.
+            # It may come back after it was deregistered, and be told of once more.
             files.state, files.dropped, files.given_up = empty_state(), False, False
+            files.reported_version = 0
         if change.staged_path and not files.state.version:
             staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
             files.naming_scheme = staged.scheme if staged is not None else files.naming_scheme
