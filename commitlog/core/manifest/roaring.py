@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 from pyroaring import BitMap
@@ -25,14 +24,13 @@ _OFFSETS_FROM = 4
 class _Container(NamedTuple):
     key: int
     rows: int
-    """How many it says it has; of runs, how many they are."""
     is_runs: bool
     data: bytes
     """Without the number of runs."""
 
 
 def _containers(portable: bytes) -> Iterator[_Container]:
-    """Yield the containers of a bitmap that could be deserialized."""
+    """Yield the containers of a bitmap that pyroaring has just made."""
     (cookie,) = struct.unpack_from("<I", portable)
     has_runs = cookie & 0xFFFF == _WITH_RUNS
     if has_runs:
@@ -53,35 +51,8 @@ def _containers(portable: bytes) -> Iterator[_Container]:
         if is_runs:
             size = 4 * struct.unpack_from("<H", portable, at)[0]
             at += 2
-        data = portable[at : at + size]
-        if is_runs:
-            rows = size // 4 + sum(_numbers(data)[1::2])
-        yield _Container(key, rows, is_runs, data)
+        yield _Container(key, rows, is_runs, portable[at : at + size])
         at += size
-
-
-def is_in_order(portable: bytes) -> bool:
-    """Return True if a bitmap that could be deserialized holds each row once, in order.
-
-    One that doesn't can be read, and answers wrongly.
-    """
-    last = -1
-    for container in _containers(portable):
-        if container.key <= last or not _is_in_order(container):
-            return False
-        last = container.key
-    return True
-
-
-def _is_in_order(container: _Container) -> bool:
-    if container.is_runs:
-        numbers = _numbers(container.data)
-        ends = [start + more for start, more in zip(numbers[::2], numbers[1::2], strict=True)]
-        follow = zip(numbers[2::2], ends, strict=False)
-        return bool(ends) and ends[-1] < _CONTAINER_ROWS and all(a > b for a, b in follow)
-    if container.rows <= _ARRAY_MAX:
-        return all(a < b for a, b in pairwise(_numbers(container.data)))
-    return int.from_bytes(container.data).bit_count() == container.rows
 
 
 def runs(rows: BitMap) -> Iterator[tuple[int, int]]:
