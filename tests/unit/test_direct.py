@@ -21,7 +21,7 @@ from commitlog.core.manifest.manifest_state import (
     apply_delta,
 )
 from commitlog.lancepb.rowids_pb2 import RowDatasetVersionSequence, RowIdSequence
-from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexMetadata, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.unit.manifest_examples import UUID, append, data_file, delete, fragment, state
 
@@ -334,6 +334,24 @@ def test_a_delete_drops_indices_that_it_leaves_pointless(
     after = build(before, delete(removed=[0]))
     kept = IndexSection.FromString(after.index_section or b"").indices
     assert [index.uuid.uuid[0] for index in kept] == left
+
+
+def test_many_deletes_read_an_index_section_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record may hold thousands, and a section thousands of segments."""
+    read: list[IndexMetadata] = []
+
+    def covered_fragments(index: IndexMetadata) -> BitMap:
+        read.append(index)
+        return BitMap.deserialize(index.fragment_bitmap)
+
+    monkeypatch.setattr("commitlog.core.manifest.indices.covered_fragments", covered_fragments)
+    covered = list(range(20))
+    section = indices(*(("many", [0], covered, number) for number in range(30)))
+    left = state(*map(fragment, covered), indices=section)
+    for number in (*covered[-5:], *covered[:5]):
+        left = build(left, delete(removed=[number]))
+    assert len(IndexSection.FromString(left.index_section or b"").indices) == 30
+    assert len(read) == 30
 
 
 def test_row_ids_that_are_not_stable_have_no_segments_to_write_anew() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from pyroaring import BitMap
@@ -45,45 +46,92 @@ def index_list(index_section: bytes) -> IndexList:
     return IndexList(any(index.covering_fields for index in indices), reason)
 
 
+class _Segment(NamedTuple):
+    """One of several indices of one name."""
+
+    uuid: bytes
+    covered: BitMap
+    age: tuple[bool, int, int]
+
+
 def retain_relevant(
-    index_section: bytes, field_ids: Container[int], fragments: Collection[int]
+    index_section: bytes,
+    field_ids: Container[int],
+    fragments: Collection[int],
+    removed: Collection[int] = (),
 ) -> bytes | None:
     """Return the section without indices that a Delete leaves pointless, None if all stay.
 
-    An index on a field that is gone goes. Of several segments of one index, those without a
-    fragment go; when none has one, the oldest stays, because the definition is still wanted.
+    The Delete removes some of the fragments. An index on a field that is gone goes. Of several
+    segments of one index, those without a fragment go; when none has one, the oldest stays,
+    because the definition is still wanted.
     """
-    section = IndexSection.FromString(index_section)
+    fields, same_names = _looked_through(index_section)
+    keeps_fields = all(field in field_ids for field in fields)
+    if not keeps_fields:
+        whole = IndexSection.FromString(index_section).indices
+        same_names = _segments(index for index in whole if _has_fields(index, field_ids))
+    dropped = _without_fragments(same_names, fragments, frozenset(removed))
+    if keeps_fields and not dropped:
+        return None
     kept = [
         index
-        for index in section.indices
-        if index.name in _SYSTEM_INDICES or all(field in field_ids for field in index.fields)
+        for index in IndexSection.FromString(index_section).indices
+        if _has_fields(index, field_ids) and index.uuid.uuid not in dropped
     ]
-    segments: defaultdict[str, list[IndexMetadata]] = defaultdict(list)
-    for index in kept:
-        if index.name != FRAGMENT_REUSE_INDEX and index.fragment_bitmap:
-            segments[index.name].append(index)
-    dropped: set[bytes] = set()
-    for same_name in segments.values():
-        if len(same_name) == 1:
-            continue
-        empty = [index for index in same_name if not _covers_any(index, fragments)]
-        if len(empty) == len(same_name):
-            empty.sort(key=_age)
-            empty = empty[1:]
-        dropped.update(index.uuid.uuid for index in empty)
-    kept = [index for index in kept if index.uuid.uuid not in dropped]
-    if len(kept) == len(section.indices):
-        return None
     return IndexSection(indices=kept).SerializeToString(deterministic=True)
 
 
-def _covers_any(index: IndexMetadata, fragments: Collection[int]) -> bool:
-    # Either may be the larger by far: a few bytes of a bitmap name a billion.
-    covered = covered_fragments(index) or BitMap()
-    if len(covered) <= len(fragments):
-        return any(fragment_id in fragments for fragment_id in covered)
-    return covered.intersect(coverable(fragments))
+@lru_cache(maxsize=64)
+def _looked_through(index_section: bytes) -> tuple[frozenset[int], list[list[_Segment]]]:
+    """Return the fields of a section's indices, and the segments of each name that has several.
+
+    A record may hold many Deletes, and most leave the section as it is.
+    """
+    indices = IndexSection.FromString(index_section).indices
+    fields = (index.fields for index in indices if index.name not in _SYSTEM_INDICES)
+    return frozenset(chain.from_iterable(fields)), _segments(indices)
+
+
+def _has_fields(index: IndexMetadata, field_ids: Container[int]) -> bool:
+    return index.name in _SYSTEM_INDICES or all(field in field_ids for field in index.fields)
+
+
+def _segments(indices: Iterable[IndexMetadata]) -> list[list[_Segment]]:
+    by_name: defaultdict[str, list[IndexMetadata]] = defaultdict(list)
+    for index in indices:
+        if index.name != FRAGMENT_REUSE_INDEX and index.fragment_bitmap:
+            by_name[index.name].append(index)
+    return [
+        [_Segment(one.uuid.uuid, covered_fragments(one) or BitMap(), _age(one)) for one in same]
+        for same in by_name.values()
+        if len(same) > 1
+    ]
+
+
+def _without_fragments(
+    same_names: list[list[_Segment]], fragments: Collection[int], removed: frozenset[int]
+) -> set[bytes]:
+    """Return the uuids of the segments that go because they cover none of what is left."""
+    left: BitMap | None = None
+    dropped: set[bytes] = set()
+    for same_name in same_names:
+        empty: list[_Segment] = []
+        for segment in same_name:
+            covered = segment.covered
+            # A bitmap may claim billions, but one look at either end answers most questions.
+            ends = (covered.max(), covered.min()) if covered else ()
+            if any(end in fragments and end not in removed for end in ends):
+                continue
+            if left is None:
+                left = coverable(fragments) - coverable(removed)
+            if not covered.intersect(left):
+                empty.append(segment)
+        if len(empty) == len(same_name):
+            empty.sort(key=lambda segment: segment.age)
+            empty = empty[1:]
+        dropped.update(segment.uuid for segment in empty)
+    return dropped
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:

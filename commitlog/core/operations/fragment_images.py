@@ -58,7 +58,4 @@ def retained_indices(state: ManifestState, removed: tuple[int, ...]) -> bytes | 
     """Return the indices that make sense without these fragments, None if all do."""
     if not state.index_section:
         return None
-    left = state.fork().fragments if removed else state.fragments
-    for fragment_id in removed:
-        left.remove(fragment_id)
-    return retain_relevant(state.index_section, state.header.fields, left)
+    return retain_relevant(state.index_section, state.header.fields, state.fragments, removed)
