@@ -7,22 +7,17 @@ needs of the manifest. It is opened by path first, since an excerpt has no indic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
 import lance
-import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import encoded_manifest, open_dataset, open_manifest
-from commitlog.client.leader.arguments import lances_words
 from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.codecs.manifest_file import encode_manifest, manifest_message
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.errors import CommitLogError, NoSuchVersion
 from commitlog.lancepb.table_pb2 import Manifest
 
 
@@ -53,36 +48,6 @@ class Excerpt:
                 raise
         encoded = self.head + b"".join(Fragments(self.fragments).wire())
         return open_manifest(location, self.version, encoded)
-
-
-def while_files_stay(
-    batches: Iterable[pa.RecordBatch], table: str, version: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield what is read of a version.
-
-    Raises NoSuchVersion if a file of it isn't there any more.
-    """
-    with files_stay(table, version):
-        yield from batches
-
-
-@contextmanager
-def files_stay(table: str, version: int) -> Iterator[None]:
-    """Say what is read in this block of a version.
-
-    Raises NoSuchVersion if a file of it isn't there any more.
-    """
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, CommitLogError) or "not found: " not in str(error).lower():
-            raise
-        raise NoSuchVersion(
-            f"a file of version {version} of {table} is gone: {lances_words(error)}. If the version"
-            " was deleted, or the table dropped, its files have been removed meanwhile: read a"
-            " newer version, and give the table a hold for as long as a job takes. Otherwise run"
-            " `commitlog verify`"
-        ) from error
 
 
 def head_of(state: ManifestState) -> bytes:

@@ -255,6 +255,7 @@ class Execution:
     ) -> Outcome:
         reasons: list[str] = []
         attempt = self._first_attempt
+        unread: TableInfo | None = None
         while True:
             described = first or self._log.describe(
                 self._table, fresh=True, readable=not self._is_append
@@ -263,8 +264,10 @@ class Execution:
             try:
                 prepared = prepare(described)
             except NoSuchVersion:
-                if len(reasons) + 1 >= self._attempts_max:
+                is_same = unread is not None and _is_same_version(unread, described)
+                if is_same or len(reasons) + 1 >= self._attempts_max:
                     raise
+                unread = described
                 reasons.append("the table was replaced, or the version that was read is deleted")
                 continue
             self.counts = prepared.counts
@@ -348,6 +351,11 @@ class Execution:
 def _is_alike(one: TableInfo, other: TableInfo) -> bool:
     """Return True if rows that were written for one description fit the other."""
     return (one.location, one.fields) == (other.location, other.fields)
+
+
+def _is_same_version(one: TableInfo, other: TableInfo) -> bool:
+    """Return True if one version was described twice: a file of it that is gone stays away."""
+    return (one.incarnation, one.version) == (other.incarnation, other.version)
 
 
 def _reason(outcome: Outcome) -> str:

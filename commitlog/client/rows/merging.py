@@ -28,6 +28,7 @@ from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.full_storage import names_full_storage
+from commitlog.client.rows.lost_files import files_stay
 from commitlog.client.rows.row_keys import KnownKeys
 from commitlog.client.rows.rows import (
     ROW_ADDRESS,
@@ -137,13 +138,15 @@ def prepare_merge(
     check_merge(info, source, on, options)
     is_whole = _is_whole(info, source)
     if known is not None and replaces_rows(info, source, on, options):
-        places = known.places(info, dataset, on[0], source.column(on[0]))
-        if places is not None:
-            return _replace(info, dataset, source, on, options, places)
+        with files_stay(info.name, dataset.version):
+            places = known.places(info, dataset, on[0], source.column(on[0]))
+            if places is not None:
+                return _replace(info, dataset, source, on, options, places)
     # pylance panics where an index covers only some rows and a struct lacks fields.
     builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
     try:
-        transaction, counts = as_told(builder, options).execute_uncommitted(source)
+        with files_stay(info.name, dataset.version):
+            transaction, counts = as_told(builder, options).execute_uncommitted(source)
     except (ValueError, OSError, RuntimeError) as error:
         heed_interrupt(error)
         if options.when_not_matched_insert_all:

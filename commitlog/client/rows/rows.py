@@ -30,6 +30,7 @@ from commitlog.client.leader.arguments import heed_interrupt, lances_words
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.contents import contents
 from commitlog.client.rows.full_storage import names_full_storage, naming_full_storage
+from commitlog.client.rows.lost_files import files_stay
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import encoded_keys, hashed, packed
 from commitlog.codecs.lance_objects import to_transaction
@@ -241,17 +242,18 @@ def scan(
         plain = {f"`{name}`" for name in columns}
         read = {name: sql if sql in plain else whole(sql) for name, sql in columns.items()}
     try:
-        if search and predicate and not reads_blobs:
-            found = search(info, dataset, read, predicate)
-            if found is not None:
-                return found
-        return dataset.scanner(
-            columns=read,
-            filter=None if predicate is None else whole(predicate),
-            with_row_address=True,
-            with_row_id=True,
-            blob_handling="all_binary" if reads_blobs else None,
-        ).to_table()
+        with files_stay(info.name, dataset.version):
+            if search and predicate and not reads_blobs:
+                found = search(info, dataset, read, predicate)
+                if found is not None:
+                    return found
+            return dataset.scanner(
+                columns=read,
+                filter=None if predicate is None else whole(predicate),
+                with_row_address=True,
+                with_row_id=True,
+                blob_handling="all_binary" if reads_blobs else None,
+            ).to_table()
     except (ValueError, OSError, RuntimeError) as error:
         heed_interrupt(error)
         computed = columns.items() if isinstance(columns, dict) else ()

@@ -1,0 +1,43 @@
+"""Names the table and the version of which a file is gone: Lance names the file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from commitlog.client.leader.arguments import lances_words
+from commitlog.errors import CommitLogError, NoSuchVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def while_files_stay(
+    batches: Iterable[pa.RecordBatch], table: str, version: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is read of a version.
+
+    Raises NoSuchVersion if a file of it isn't there any more.
+    """
+    with files_stay(table, version):
+        yield from batches
+
+
+@contextmanager
+def files_stay(table: str, version: int) -> Iterator[None]:
+    """Say what is read in this block of a version.
+
+    Raises NoSuchVersion if a file of it isn't there any more.
+    """
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, CommitLogError) or "not found: " not in str(error).lower():
+            raise
+        raise NoSuchVersion(
+            f"a file of version {version} of {table} is gone: {lances_words(error)}. If the version"
+            " was deleted, or the table dropped, its files have been removed meanwhile: read a"
+            " newer version, and give the table a hold for as long as a job takes. Otherwise run"
+            " `commitlog verify`"
+        ) from error
