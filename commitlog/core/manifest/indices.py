@@ -82,7 +82,7 @@ def retain_relevant(
     return IndexSection(indices=kept).SerializeToString(deterministic=True)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _looked_through(index_section: bytes) -> tuple[frozenset[int], list[list[_Segment]]]:
     """Return the fields of a section's indices, and the segments of each name that has several.
 
