@@ -217,7 +217,8 @@ def test_a_head_that_is_no_request_is_refused_in_its_routes_shape(
     else:
         assert told["error"]["type"].startswith(kind)
     assert len(told.get("instance", "")) <= 200
-    assert connection.recv(1) == b""
+    with contextlib.suppress(ConnectionResetError):  # it ended while more was on its way
+        assert connection.recv(1) == b""
 
 
 def test_what_makes_no_sense_after_a_request_does_not_take_its_answer(
