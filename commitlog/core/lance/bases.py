@@ -12,7 +12,7 @@ from itertools import chain
 from commitlog.core.decisions import PlaceWanted, Refused, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.manifest.data_files import check_address, data_files
-from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.header import ManifestHeader, header_in
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.schema_check.file_presence import indices_in
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
@@ -30,7 +30,7 @@ def check_bases(
     if after is None or draft.rules.protocol < BASES_CHECKED_SINCE:
         return
     known = before.header.message.base_paths if before is not None else ()
-    new = {base.path for base in ManifestHeader.in_delta(after).message.base_paths}
+    new = {base.path for base in header_in(after).message.base_paths}
     name, wanted = format_table_id(table), []
     for path in sorted(new.difference(base.path for base in known)):
         try:

@@ -24,7 +24,7 @@ from commitlog.core.lance.shared_files import (
 )
 from commitlog.core.manifest.data_files import check_fragment, place_in
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
-from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.header import ManifestHeader, header_in
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.manifest.metadata_changes import verify_primary_key
 from commitlog.core.manifest.row_lineage import check_lineage
@@ -92,7 +92,7 @@ def check_version(
         return  # the log has had it before
     header = state.header
     if delta.header is not None:
-        header = ManifestHeader.in_delta(delta.header)
+        header = header_in(delta.header)
         by_file = draft.rules.protocol >= SHARED_FILES_SINCE
         renewed = draft.rules.protocol >= BLOBS_RENEWED_SINCE and renewed_blobs(
             state.header, header

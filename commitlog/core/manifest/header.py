@@ -7,8 +7,7 @@ once and kept, since thousands of versions share one header.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import ClassVar
+from functools import cached_property, lru_cache
 
 from commitlog.core.manifest.feature_flags import (
     FLAG_BASE_PATHS,
@@ -41,38 +40,18 @@ _SCALARS = (
 class ManifestHeader:
     """What seldom changes: schema, format, config, base paths. Never modified."""
 
-    _newest: ClassVar[ManifestHeader | None] = None
-
     def __init__(self, encoded: bytes) -> None:
         self.encoded = encoded
         self._by: tuple[str, ManifestHeader] | None = None
 
-    @classmethod
-    def of(cls, manifest: Manifest) -> ManifestHeader:
+    @staticmethod
+    def of(manifest: Manifest) -> ManifestHeader:
         """Make a header of a manifest message, which loses its other fields."""
         for name in _SCALARS:
             manifest.ClearField(name)
         # Lance keeps them in a hash map, so their order differs from one manifest to the next.
         manifest.base_paths.sort(key=lambda base: base.id)
-        return cls(manifest.SerializeToString(deterministic=True))
-
-    @classmethod
-    def changed(cls, manifest: Manifest) -> ManifestHeader:
-        """Make a header of another one's message, which was changed and now is this one's."""
-        made = cls.of(manifest)
-        made.message = manifest
-        cls._newest = made
-        return made
-
-    @classmethod
-    def in_delta(cls, encoded: bytes) -> ManifestHeader:
-        """Return a delta's header: the one that was changed last, if these are its bytes.
-
-        A record may change a header of 4,000 keys a thousand times, and to read it takes as long as
-        to write it.
-        """
-        newest = cls._newest
-        return newest if newest is not None and newest.encoded is encoded else cls(encoded)
+        return header_in(manifest.SerializeToString(deterministic=True))
 
     @cached_property
     def message(self) -> Manifest:
@@ -106,7 +85,7 @@ class ManifestHeader:
             return self
         manifest = Manifest.FromString(self.encoded)
         manifest.writer_version.CopyFrom(writer)
-        return ManifestHeader.changed(manifest)
+        return ManifestHeader.of(manifest)
 
     @cached_property
     def flags(self) -> tuple[int, int]:
@@ -126,3 +105,12 @@ class ManifestHeader:
     def accepted_layouts(self) -> dict[tuple[object, ...], bool]:
         """Layouts that were checked against this schema before, and if they mix file formats."""
         return {}
+
+
+@lru_cache(maxsize=1)
+def header_in(encoded: bytes) -> ManifestHeader:
+    """Return the header of these bytes, as a delta has them.
+
+    Each step of a decision asks for it, and 4,000 keys of config take a millisecond to read.
+    """
+    return ManifestHeader(encoded)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from commitlog.core.manifest.encoded_fragments import changes
 from commitlog.core.manifest.fragments import Fragments
-from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.header import ManifestHeader, header_in
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction
 from commitlog.lancepb.manifest_delta_pb2 import ManifestDelta as ManifestDeltaMessage
 from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, Manifest
@@ -227,7 +227,7 @@ def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
     state.transaction_file = delta.transaction_file
     state.tag = delta.tag
     if delta.header is not None:
-        state.header = ManifestHeader.in_delta(delta.header)
+        state.header = header_in(delta.header)
     if delta.index_section is not None:
         state.index_section = delta.index_section or None
 

@@ -56,7 +56,7 @@ def updated_config(
         raise DeltaRefused(
             "bad_value", field=f"schema_metadata[{MANAGED_BLOBS_KEY!r}]", value=managed
         )
-    return ManifestHeader.changed(manifest)
+    return ManifestHeader.of(manifest)
 
 
 def _check_known(manifest: Manifest, field_ids: Iterable[int]) -> None:
@@ -225,7 +225,7 @@ def updated_bases(header: ManifestHeader, operation: Transaction.UpdateBases) ->
         added.CopyFrom(new_base)
         added.id = added.id or next(free)
         used.add(added.id)
-    return ManifestHeader.changed(manifest)
+    return ManifestHeader.of(manifest)
 
 
 def _marks(base: BasePath) -> list[tuple[str, str | None]]:
