@@ -8,6 +8,7 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import Aspect, History, WriteSet
+from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.indices import covered_fragments, retain_relevant
 from commitlog.core.operations.create_index import rebased_indices
 from commitlog.core.rebase.carried_rewrites import _ranks
@@ -58,6 +59,27 @@ def test_an_index_loses_the_fragments_whose_column_was_patched() -> None:
     rebased = rebased_indices(creates, history, None, 0)
     covered = covered_fragments(rebased.create_index.new_indices[0])
     assert covered == claimed(0) - BitMap([3])
+
+
+def test_what_was_patched_is_looked_through_once_for_all_new_indices() -> None:
+    history = History(0)
+    for number in range(50):
+        history.record(
+            f"u{number}", WriteSet("Update", (*_patched(number, 0), *_patched(number, 1)))
+        )
+    creates = LanceTransaction(read_version=0, uuid="i")
+    new = creates.create_index.new_indices
+    new.extend(an_index(f"i{number}", claimed(0), number) for number in range(20))
+    new.append(IndexMetadata(name="other", fields=[2], fragment_bitmap=BitMap([1]).serialize()))
+    rebased = rebased_indices(creates, history, None, 0)
+    assert history.steps < 300  # and once for each index is 4,000
+    *ours, other = rebased.create_index.new_indices
+    assert {index.fragment_bitmap for index in ours} == {portable(claimed(0) - BitMap(range(50)))}
+    assert covered_fragments(other) == BitMap([1])
+
+
+def _patched(fragment_id: int, field_id: int) -> tuple[Aspect, Aspect]:
+    return ("Update.patched_field", field_id), ("Update.patched", (fragment_id, field_id))
 
 
 def test_a_segment_goes_with_its_last_fragment() -> None:

@@ -9,6 +9,7 @@ generations that shards came to meanwhile, and takes the place of the one that i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -162,8 +163,9 @@ def rebased_indices(
     rebased = Transaction()
     rebased.CopyFrom(transaction)
     operation = rebased.create_index
+    patched = _patched(operation.new_indices, history, read_version)
     for index in operation.new_indices:
-        _prune(index, history, read_version, reused)
+        _prune(index, history, read_version, reused, patched)
         if index.name == MEM_WAL_INDEX:
             _take_generations(index, history, read_version)
     created = {index.name for index in operation.new_indices}.intersection(_SINGLE)
@@ -175,14 +177,34 @@ def rebased_indices(
     return rebased
 
 
-def _prune(index: IndexMetadata, history: History, read_version: int, reused: Groups) -> None:
+def _patched(
+    indices: Iterable[IndexMetadata], history: History, read_version: int
+) -> dict[int, BitMap]:
+    """Return the fragments in which a column was patched since, by each indexed column.
+
+    What an index covers may be a billion fragments, in a few bytes: none goes through them.
+    """
+    fields = {field_id for index in indices for field_id in index.fields}
+    fields = {one for one in fields if history.first("Update.patched_field", one, read_version)}
+    found: dict[int, list[int]] = {field_id: [] for field_id in fields}
+    pairs = history.every_after("Update", "Update.patched", read_version) if fields else ()
+    for fragment_id, field_id in pairs:
+        if field_id in fields:
+            found[field_id].append(fragment_id)
+    return {field_id: coverable(fragment_ids) for field_id, fragment_ids in found.items()}
+
+
+def _prune(
+    index: IndexMetadata,
+    history: History,
+    read_version: int,
+    reused: Groups,
+    patched: Mapping[int, BitMap],
+) -> None:
     covered = covered_fragments(index)
     if covered is None:
         return
-    patched = {f for f in index.fields if history.first("Update.patched_field", f, read_version)}
-    # What it covers may be a billion fragments, in a few bytes.
-    pairs = history.every_after("Update", "Update.patched", read_version) if patched else set()
-    stale = covered & coverable(fragment for fragment, field_id in pairs if field_id in patched)
+    stale = covered & BitMap.union(BitMap(), *(patched[f] for f in index.fields if f in patched))
     for group in reused:
         if any(_took_overlay(index, history, f, read_version) for f in group):
             stale |= covered & coverable(group)
