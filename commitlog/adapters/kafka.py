@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -266,11 +267,8 @@ class KafkaLog:
 
     def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
         """Name transactions that compaction may remove; Unavailable if not all were appended."""
-        writer = self.transactions_writer()
-        try:
+        with closing(self.transactions_writer()) as writer:
             writer.tombstone(partition, keys, self.timeout_seconds)
-        finally:
-            writer.close()
 
     def transactions_writer(self) -> KafkaTransactionsWriter:
         """Return a writer that threads may share."""
@@ -307,7 +305,7 @@ class KafkaLog:
         """Read up to an offset that is known to be there, and close the reader."""
         deadline = time.monotonic() + self.timeout_seconds
         records: list[Answered] = []
-        try:
+        with closing(reader):
             while reader.position() < end:
                 records += reader.poll(timeout_seconds=0.1)
                 if time.monotonic() > deadline:
@@ -316,8 +314,6 @@ class KafkaLog:
                         f" {end} within {self.timeout_seconds} s."
                         f" {or_no_files('Check the cluster, then retry')}"
                     )
-        finally:
-            reader.close()
         return [record for record in records if record.offset < end]
 
     def _end_of(self, is_transactions: bool, partition: int) -> int:

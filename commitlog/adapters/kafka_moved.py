@@ -15,6 +15,7 @@ import concurrent.futures
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -83,19 +84,17 @@ class Moves:
         return self._admin.result(future, doing, timeout_seconds, allowed=_NOBODY_SAYS)
 
     def _read(self, end: int, timeout_seconds: float) -> list[Event]:
-        watermarks = Watermarks(self._settings)
-        reader = KafkaReader(self._settings, watermarks, self._topic, 0, 0, to_raw)
-        deadline = time.monotonic() + timeout_seconds
         found: list[Event] = []
-        try:
+        with (
+            closing(Watermarks(self._settings)) as watermarks,
+            closing(KafkaReader(self._settings, watermarks, self._topic, 0, 0, to_raw)) as reader,
+        ):
+            deadline = time.monotonic() + timeout_seconds
             while reader.position() < end:
                 polled = reader.poll(timeout_seconds=0.2)
                 found += [json.loads(raw.value or b"{}") for raw in polled]
                 if time.monotonic() > deadline:
                     raise Unavailable(f"{self._topic} did not deliver its records. Retry")
-        finally:
-            reader.close()
-            watermarks.close()
         return found
 
     def departure(self) -> Event | None:

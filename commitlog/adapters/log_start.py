@@ -12,6 +12,7 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 from commitlog.adapters.reading import read_to
 from commitlog.codecs.avro import encode_genesis
@@ -40,8 +41,7 @@ def begin_log(
     identity = log.identity()
     if all(end_of(False, partition) for partition in range(partitions)):
         return
-    writer = log.transactions_writer()
-    try:
+    with closing(log.transactions_writer()) as writer:
         for partition in range(partitions):
             if end_of(True, partition) == 0:
                 # The same id from every process that creates the log: an id commits once.
@@ -52,8 +52,6 @@ def begin_log(
                 append_rules(writer, first, partition, timeout_seconds)
             else:
                 _expect_no_transaction(log, end_of, partition)
-    finally:
-        writer.close()
     genesis = Genesis(
         log=log.name,
         log_id=str(uuid.uuid4()),
@@ -197,14 +195,12 @@ def append_rules(
 
 def _append_genesis(writer: OutcomesWriter, genesis: Genesis, timeout_seconds: float) -> None:
     errors: list[Exception | None] = []
-    try:
+    with closing(writer):
         key = genesis_key(genesis.partition)
         writer.append(key, encode_genesis(genesis), lambda _offset, error: errors.append(error))
         deadline = time.monotonic() + timeout_seconds
         while not errors and time.monotonic() < deadline:
             writer.poll(0.1)
-    finally:
-        writer.close()
     _expect_appended(errors, f"the Genesis of partition {genesis.partition}")
 
 

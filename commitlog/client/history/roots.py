@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from commitlog.adapters.places import TABLES, bound, is_bound, own_tables, plain, use_named
 from commitlog.client.commits.catalogue import dry_run, log_properties
@@ -37,11 +38,11 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
     from commitlog.core.catalogue.catalogue_state import altered
     from commitlog.core.catalogue.named_roots import named_roots
 
-    outcomes = ValidOutcomes(log, PARTITION, place, patient=PATIENT_SECONDS)
-    transactions = TransactionsByOffset(log, PARTITION)
-    deadline = time.monotonic() + READ_SECONDS
-    try:
-        end = outcomes.end_offset()
+    with (
+        closing(ValidOutcomes(log, PARTITION, place, patient=PATIENT_SECONDS)) as outcomes,
+        closing(TransactionsByOffset(log, PARTITION)) as transactions,
+    ):
+        deadline, end = time.monotonic() + READ_SECONDS, outcomes.end_offset()
         while not outcomes.is_at(end):
             for valid in outcomes.poll(SLICE_SECONDS):
                 if _is_about_log(valid.outcome):
@@ -53,9 +54,6 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
                     f"the outcomes were not read to their end within {READ_SECONDS:.0f} s; try"
                     " again, or name a --root that has a checkpoint"
                 )
-    finally:
-        outcomes.close()
-        transactions.close()
     return named_roots(known)
 
 

@@ -172,12 +172,9 @@ class BypassScan:
         if transaction is None:
             return False
         if self._status_of(transaction.transaction_id) is None:
-            writer = self._log.transactions_writer()
-            try:
+            with contextlib.closing(self._log.transactions_writer()) as writer:
                 writer.append(transaction, partition=self._partition)
                 writer.flush(ADOPT_SECONDS)
-            finally:
-                writer.close()
         deadline = time.monotonic() + ADOPT_SECONDS
         while not stop.is_set() and time.monotonic() < deadline:
             status = self._status_of(transaction.transaction_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 
 from google.protobuf.message import DecodeError
 
@@ -109,19 +110,13 @@ class OldVersions:
 
     def transaction(self, outcome: Outcome) -> Submitted:
         """Return the transaction that an outcome answers."""
-        transactions = TransactionsByOffset(self._log, self._partition)
-        try:
+        with closing(TransactionsByOffset(self._log, self._partition)) as transactions:
             return transactions.of(outcome)
-        finally:
-            transactions.close()
 
     def transaction_at(self, offset: int) -> Submitted:
         """Return the transaction at an offset."""
-        transactions = TransactionsByOffset(self._log, self._partition)
-        try:
+        with closing(TransactionsByOffset(self._log, self._partition)) as transactions:
             return transactions.at(offset)
-        finally:
-            transactions.close()
 
     def materialize(self, head: Head, version: int) -> str:
         """Write a version's manifest if it has none; return its path below the location.
@@ -235,9 +230,8 @@ class OldVersions:
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
-        transactions = TransactionsByOffset(self._log, self._partition)
-        deadline = self._clock() + BLAME_SECONDS
-        try:
+        with closing(TransactionsByOffset(self._log, self._partition)) as transactions:
+            deadline = self._clock() + BLAME_SECONDS
             place = self._places.before_version(head, version) or BEGINNING
             for valid in self._past.read_from(place):
                 if self._clock() > deadline:
@@ -251,8 +245,6 @@ class OldVersions:
                 if any(is_in(version, operation.ranges) for operation in deletions):
                     said = by_record(outcome.sequence, outcome.time_ms, record.principal)
                     return f"{said} ({outcome.transaction_id})"
-        finally:
-            transactions.close()
         return ""
 
     def _made_by(

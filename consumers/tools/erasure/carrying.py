@@ -217,18 +217,17 @@ class Carrying:
 
     def _left_behind(self, act: RecordedErasure) -> list[str]:
         """Remove what no version needs, as far as that is safe by now; name what is left."""
-        name, log = self._info.name, self._open_log()
-        leftovers = Leftovers(log, self._partition)
-        try:
+        name = self._info.name
+        with (
+            closing(self._open_log()) as log,
+            closing(Leftovers(log, self._partition)) as leftovers,
+        ):
             found = list(leftovers.find(name))
             ended = [one for one in found if self._has_ended(one)]
             quiet, _ = builds(found, time.time_ns() // 1_000_000)
             leftovers.remove([*ended, *quiet], self._client, on_removed=lambda one: None)
             found = list(leftovers.find(name))
             shared = list(leftovers.read_elsewhere(name))
-        finally:
-            leftovers.close()
-            log.close()
         going_on = set(builds(found, time.time_ns() // 1_000_000)[1])
         # What is begun later reads a version without these rows.
         last_ms = act.time_ms + WRITING_SECONDS * 1000

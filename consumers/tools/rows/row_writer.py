@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 
@@ -122,10 +123,9 @@ class RowWriter:
 
     def _follow(self, partition: int, stop: threading.Event, *, drains: bool = False) -> None:
         """Apply what is accepted until `stop`, or (`drains`) until nothing waits."""
-        tail = Tail(self._log.runtime().log, partition)
         busy: dict[str, Future[None]] = {}
         warned = ""
-        try:
+        with closing(Tail(self._log.runtime().log, partition)) as tail:
             while not stop.is_set():
                 try:
                     waits = self._cycle(partition, tail, busy, 0.0 if drains else ASK_SECONDS)
@@ -138,8 +138,6 @@ class RowWriter:
                     warned = str(error)
                     stop.wait(PAUSE_SECONDS)
                 self._gather(busy, stop)
-        finally:
-            tail.close()
 
     def _gather(self, busy: Mapping[str, Future[None]], stop: threading.Event) -> None:
         """Wait until a table may have its next group, or it is time to look for others' writes."""
