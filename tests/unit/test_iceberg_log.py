@@ -251,7 +251,7 @@ def test_what_landed_is_no_4xx_though_its_file_cannot_be_read(
 
     service, tables = LogIcebergService(world.log), f"/v1/namespaces/{namespace}/tables"
     views = f"/v1/namespaces/{namespace}/views"
-    monkeypatch.setattr(service, "read_metadata", broken)
+    monkeypatch.setattr(service.files, "metadata", broken)
     version = {"version-id": 1, "schema-id": 0, "timestamp-ms": 1, "summary": {}}
     version |= {"default-namespace": [namespace], "representations": []}
     columns = {"type": "struct", "fields": []}

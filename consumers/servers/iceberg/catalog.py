@@ -258,7 +258,7 @@ class IcebergCatalog:
     def _loaded(self, table: TableId, location: str, shown: str) -> tuple[bytes, str, Subject]:
         """Return a table's metadata, and where that and the table are."""
         with suppress(OSError, ValueError, LookupError, TypeError):
-            data = self.service.read_metadata(location)
+            data = self.service.files.metadata(location)
             data, uuid, home = self._shown.show(location, data, shown)
             return data, location, Subject(table, uuid, home)
         self._check_is_there(location)
@@ -273,7 +273,7 @@ class IcebergCatalog:
     def _check_is_there(self, location: str) -> None:
         """Refuse a metadata file that is gone: others read by path what they are told."""
         with reading(location):
-            if not self.service.has_file(location):
+            if not self.service.files.exists(location):
                 raise no_such_file(location)
 
     def table_exists(self, table: TableId) -> Response:
@@ -361,7 +361,7 @@ class IcebergCatalog:
         staged = apply_updates(
             None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
         )
-        self.service.make_folders(staged.location)
+        self.service.files.make_folders(staged.location)
         return table_reply(staged.to_bytes(), None, access=access)
 
     def _taken(self, view: CatalogView, table: TableId) -> Failure:
@@ -380,7 +380,7 @@ class IcebergCatalog:
         with landed(answer.transaction_id):
             known = None if tell is tell_nothing else self.view().tables.get(table)
             access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
-            return table_reply(self.service.read_metadata(location), location, access=access)
+            return table_reply(self.service.files.metadata(location), location, access=access)
 
 
 def _check_not_moved(location: str) -> None:

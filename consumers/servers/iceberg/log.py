@@ -156,10 +156,6 @@ class LogIcebergService:
         known = self._lance.transaction(transaction_id)
         return known[1].operations if known is not None else ()
 
-    def read_metadata(self, location: str) -> bytes:
-        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
-        return self.files.metadata(location)
-
     def registration(
         self,
         table: TableId,
@@ -200,14 +196,6 @@ class LogIcebergService:
         return register_change(
             table, metadata=metadata, metadata_location=location, replaces=replaces
         )
-
-    def has_file(self, location: str) -> bool:
-        """Return True if there is such a file."""
-        return self.files.exists(location)
-
-    def make_folders(self, location: str) -> None:
-        """Make a new table's folders where its client may not: below a local tables root."""
-        self.files.make_folders(location)
 
     def lance_operations(
         self, items: Sequence[Any], transaction_id: str, who: Principal

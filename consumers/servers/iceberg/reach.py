@@ -81,7 +81,7 @@ class IcebergReach:
         principal, name = principal_of(request), (*namespace_of(request), body["name"])
         self._check(principal, name, file)
         try:
-            data = self._catalog.service.read_metadata(file[0])
+            data = self._catalog.service.files.metadata(file[0])
         except OSError:
             return  # the operation that reads it next refuses it
         found = read_any(load_json(data, file[0]), file[0])

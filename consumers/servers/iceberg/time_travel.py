@@ -90,7 +90,7 @@ class PastIcebergService:
     def __init__(self, past: PastCatalogues, files: IcebergFiles, position: str) -> None:
         """Show what existed at a position."""
         self._past = past
-        self._files = files
+        self.files = files
         self._position = position
 
     def view(
@@ -99,18 +99,10 @@ class PastIcebergService:
         """Return the catalogue as of the position, whatever part of it is asked for."""
         return self._past.view(self._position, timeout_seconds)
 
-    def has_file(self, location: str) -> bool:
-        """Return True if there is such a file."""
-        return self._files.exists(location)
-
-    def read_metadata(self, location: str) -> bytes:
-        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
-        return self._files.metadata(location)
-
     def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         refuse(self._position)
 
-    submit = operations = make_folders = registration = lance_operations = _refuse
+    submit = operations = registration = lance_operations = _refuse
 
 
 IcebergService = LogIcebergService | PastIcebergService

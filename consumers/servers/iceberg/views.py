@@ -71,7 +71,7 @@ class IcebergViews:
         name = parse_table_id((*namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
         with reading(location):
-            data = self._catalog.service.read_metadata(location)
+            data = self._catalog.service.files.metadata(location)
         if problem := number_problem(data):
             raise Failure(400, "BadRequestException", f"{location}: {problem}")
         found = load_json(data, location)
@@ -158,7 +158,7 @@ class IcebergViews:
             raise _failure(answer, name)
         location = answer.locations[name]
         with landed(answer.transaction_id):
-            return table_reply(self._catalog.service.read_metadata(location), location)
+            return table_reply(self._catalog.service.files.metadata(location), location)
 
 
 def view_change(name: TableId, body: Any) -> IcebergChange:
