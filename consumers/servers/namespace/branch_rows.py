@@ -54,21 +54,16 @@ def read_from(
         except Exception as error:
             found = error
     info = answer()
-    if likely is None or not _is_alike(likely, info):
+    if likely is None or _files_of(likely) != _files_of(info):
         return read(service.open(info, version))
     if isinstance(found, Exception):
         raise found
     return cast(Found, found)
 
 
-def _is_alike(one: TableInfo, other: TableInfo) -> bool:
-    """Return whether the same files are read."""
-    return (one.incarnation, one.location, one.version, one.deleted) == (
-        other.incarnation,
-        other.location,
-        other.version,
-        other.deleted,
-    )
+def _files_of(info: TableInfo) -> tuple[object, ...]:
+    """Return what says which files are read."""
+    return info.incarnation, info.location, info.version, info.deleted
 
 
 def open_branch(

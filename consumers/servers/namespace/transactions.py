@@ -52,7 +52,7 @@ def describe_transaction(service: Service, call: Call) -> dict[str, Any]:
     place = _place(service, outcome, transaction)
     may = place is not None and service.security.may(call.principal, Access.READ, place.target)
     said = place.said(outcome.transaction_id) if place is not None and may else {}
-    return {"status": _status(outcome), "properties": _properties(outcome, transaction) | said}
+    return _described(outcome, transaction, said)
 
 
 def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
@@ -64,10 +64,7 @@ def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
         call.need(Access.WRITE, place.target)
     before = place.said(outcome.transaction_id) if place is not None else {}
     if service.first_answer(call) is not None:  # what it set is there: it can't be set again
-        return {
-            "status": _status(outcome),
-            "properties": _properties(outcome, transaction) | before,
-        }
+        return _described(outcome, transaction, before)
     said = dict(before)
     for index, action in enumerate(request.actions):
         chosen = action.set_status_action
@@ -87,8 +84,7 @@ def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
         upserts = tuple(sorted((prefix + k, v) for k, v in said.items() if before.get(k) != v))
         removals = tuple(sorted(prefix + k for k in before if k not in said))
         service.change(call, AlterProperties(place.target, place.is_namespace, upserts, removals))
-    properties = _properties(outcome, transaction) | said
-    return {"status": _status(outcome), "properties": properties}
+    return _described(outcome, transaction, said)
 
 
 def _carry_out(where: str, action: Any, said: dict[str, str]) -> None:
@@ -158,11 +154,11 @@ def _need(service: Service, call: Call, access: Access) -> tuple[Outcome, Transa
     return found
 
 
-def _status(outcome: Outcome) -> str:
-    return "Succeeded" if outcome.status is Status.COMMITTED else "Failed"
-
-
-def _properties(outcome: Outcome, transaction: Transaction) -> dict[str, str]:
+def _described(
+    outcome: Outcome, transaction: Transaction, said: Mapping[str, str]
+) -> dict[str, Any]:
+    """Describe a transaction, with what was set for it since."""
+    has_committed = outcome.status is Status.COMMITTED
     found = {k: v for k, v in transaction.properties if k not in (BODY_HASH, ENDED)}
     found["commitlog.sequence"] = str(outcome.sequence)
     found["commitlog.status"] = str(outcome.status)
@@ -171,7 +167,8 @@ def _properties(outcome: Outcome, transaction: Transaction) -> dict[str, str]:
         f"{operation_name(operation)} {format_table_id(target(operation))}"
         for operation in transaction.operations[:100]
     )
-    if outcome.status is not Status.COMMITTED:
+    if not has_committed:
         found["commitlog.code"] = str(outcome.code)
         found["commitlog.message"] = outcome.message
-    return found
+    status = "Succeeded" if has_committed else "Failed"
+    return {"status": status, "properties": {**found, **said}}
