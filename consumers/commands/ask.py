@@ -341,15 +341,15 @@ def _show_attempt(row: Row) -> None:
     from consumers.views.explanation import of_change
 
     output.print_facts(
-        [
-            ("transaction", row["transaction_id"]),
-            ("attempt", row["attempt"] or ""),
-            ("status", f"{row['status']} {row['code'] or ''}".strip()),
-            ("sequence", f"{row['sequence']} in partition {row['partition']}"),
-            ("time", f"{clock(row['time'])} UTC"),
-            ("writer", row["principal"]),
-            ("why", row["message"]),
-        ]
+        {
+            "transaction": row["transaction_id"],
+            "attempt": row["attempt"] or "",
+            "status": f"{row['status']} {row['code'] or ''}".strip(),
+            "sequence": f"{row['sequence']} in partition {row['partition']}",
+            "time": f"{clock(row['time'])} UTC",
+            "writer": row["principal"],
+            "why": row["message"],
+        }
     )
     for one in row["details"]:
         made = f"version {one['version']}" if one["version"] else one["status"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,15 +92,11 @@ def orphans(
     from consumers.tools.maintenance.cleaning import clean
 
     config = where.load()
-    log = connect_to_files(config)
-    client = connect_client(config, "orphans") if remove else None
-    try:
+    with ExitStack() as opened:
+        log = opened.enter_context(closing(connect_to_files(config)))
+        client = opened.enter_context(connect_client(config, "orphans")) if remove else None
         with output.counts() as bar:
             found = clean(log, table, age, client, on_progress=bar)
-    finally:
-        log.close()
-        if client is not None:
-            client.close()
     columns = (
         output.Column("file", "location"),
         output.Column("bytes", "size", is_number=True),
@@ -220,7 +216,4 @@ def version(*, as_json: Annotated[bool, JSON_FLAG] = False) -> None:
         "python": platform.python_version(),
         "lane": lane(),
     }
-    if as_json:
-        output.print_json(facts)
-    else:
-        output.print_facts(list(facts.items()))
+    output.print_facts(facts, as_json=as_json)

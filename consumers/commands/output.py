@@ -135,9 +135,12 @@ def _print_csv(rows: Sequence[Row], header: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def print_facts(facts: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line; empty values are left out."""
-    shown = [(name, one_line(text(value))) for name, value in facts if text(value)]
+def print_facts(facts: Mapping[str, object], *, as_json: bool = False) -> None:
+    """Print one JSON object, or names and values, one pair per line without empty values."""
+    if as_json:
+        print_json(facts)
+        return
+    shown = [(name, one_line(text(value))) for name, value in facts.items() if text(value)]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         print(f"{name:<{width}}  {value}")

@@ -181,10 +181,7 @@ def init(
         "partitions": partitions,
         "tables_root": genesis.tables_root,
     }
-    if as_json:
-        output.print_json(facts)
-    else:
-        output.print_facts(list(facts.items()))
+    output.print_facts(facts, as_json=as_json)
 
 
 def committer(

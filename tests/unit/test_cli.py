@@ -551,7 +551,7 @@ def test_nothing_that_a_writer_named_steers_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "a\x1b[31mb"
-    output.print_facts([("writer", f"{name}\nstatus  committed")])
+    output.print_facts({"writer": f"{name}\nstatus  committed"})
     output.print_check("lost", "warn", name, name)
     output.note(name)
     operation = {"operation": "Append", "table_name": name, "version": 1, "snapshot_id": None}

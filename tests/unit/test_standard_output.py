@@ -144,7 +144,7 @@ def test_a_query_from_a_closed_standard_input_is_none(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_alphabet_without_a_name_does_not_keep_a_table_from_being_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PRINTS.format(call='output.print_facts([("table", "größe")])'))
+    program.write_text(PRINTS.format(call='output.print_facts({"table": "größe"})'))
     done = shell(f"{sys.executable} {program}", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, "table  gr\\xf6\\xdfe\n"), done.stderr
 

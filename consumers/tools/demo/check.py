@@ -113,8 +113,8 @@ def difference(found: pa.Table, wanted: pa.Table) -> str:
 
 
 _COUNTS = """
-WITH mine AS (FROM transactions WHERE partition = 0 AND sequence >= $since AND answers IS NULL),
-     parts AS (FROM operations WHERE partition = 0 AND sequence >= $since AND status = 'committed')
+WITH mine AS (FROM transactions WHERE partition = 0 AND sequence >= $1 AND answers IS NULL),
+     parts AS (FROM operations WHERE partition = 0 AND sequence >= $1 AND status = 'committed')
 SELECT count(*) AS transactions,
        count(*) FILTER (status = 'committed') AS committed,
        count(*) FILTER (status <> 'committed') AS refusals,
@@ -127,7 +127,7 @@ FROM mine
 
 def counts(root: Path, since: int) -> OutcomeCounts:
     """Count what happened from a position on."""
-    (row,) = history.query(root, _COUNTS.replace("$since", str(int(since))))
+    (row,) = history.query(root, _COUNTS, [since])
     return OutcomeCounts(**{name: int(str(value)) for name, value in row.items()})
 
 
@@ -166,8 +166,8 @@ def timeline(root: Path, since: int, lines: int) -> list[dict[str, Any]]:
     return history.query(
         root,
         "WITH mine AS (SELECT *, epoch(time - min(time) OVER ()) AS age FROM operations"
-        "   WHERE sequence >= $since),"
-        " span AS (SELECT greatest(1, ceil(max(age) / $lines)) AS seconds FROM mine)"
+        "   WHERE sequence >= $1),"
+        " span AS (SELECT greatest(1, ceil(max(age) / $2)) AS seconds FROM mine)"
         " SELECT floor(age / seconds) * seconds AS second, max(sequence) AS position,"
         " count(*) FILTER (status = 'committed' AND table_name = 'nyc$flights') AS flights,"
         " count(*) FILTER (status = 'committed' AND table_name = 'nyc$weather') AS weather,"
@@ -175,9 +175,8 @@ def timeline(root: Path, since: int, lines: int) -> list[dict[str, Any]]:
         " coalesce(sum(rows_added) FILTER (status = 'committed'), 0) AS rows_added,"
         " count(*) FILTER (status = 'committed' AND rebased_over > 0) AS rebased,"
         " count(DISTINCT sequence) FILTER (status <> 'committed') AS refused"
-        " FROM mine, span GROUP BY 1 ORDER BY 1".replace("$since", str(int(since))).replace(
-            "$lines", str(int(lines))
-        ),
+        " FROM mine, span GROUP BY 1 ORDER BY 1",
+        [since, lines],
     )
 
 
@@ -187,9 +186,8 @@ def around_first_refusal(root: Path, since: int, count: int) -> list[dict[str, A
         root,
         "SELECT strftime(time, '%H:%M:%S.%g') AS time, sequence, status, operations, tables,"
         " versions, principal, application_sequence FROM transactions"
-        " WHERE sequence >= (SELECT coalesce(min(sequence), $since) - 4 FROM transactions"
-        "   WHERE sequence >= $since AND status <> 'committed')"
-        " ORDER BY sequence LIMIT $count".replace("$since", str(int(since))).replace(
-            "$count", str(int(count))
-        ),
+        " WHERE sequence >= (SELECT coalesce(min(sequence), $1) - 4 FROM transactions"
+        "   WHERE sequence >= $1 AND status <> 'committed')"
+        " ORDER BY sequence LIMIT $2",
+        [since, count],
     )

@@ -7,8 +7,6 @@ two share names and types and nothing else, so that one checks the other.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -53,7 +51,7 @@ MINUTE_US = 60_000_000
 def expected() -> pa.Table:
     """Return what the table must hold, computed without Spark, sorted by `KEY`."""
     with open_flights() as text:
-        flights = _read(text.buffer)
+        flights = read_csv(text.buffer)
     return transform(flights, _csv("airlines.csv"), _csv("planes.csv"), _csv("weather.csv"))
 
 
@@ -109,14 +107,10 @@ def _instant(flights: pa.Table, minute: pa.ChunkedArray | pa.Scalar) -> pa.Chunk
 
 
 def _csv(name: str) -> pa.Table:
-    return _read(data_file(name))
+    return read_csv(data_file(name))
 
 
-def _read(source: object) -> pa.Table:
+def read_csv(source: object) -> pa.Table:
+    """Read one file of the distribution's kind, `NA` being null."""
     convert = pacsv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
     return pacsv.read_csv(source, convert_options=convert)
-
-
-def read_csv(path: Path) -> pa.Table:
-    """Read one file of the distribution's kind, `NA` being null."""
-    return _read(path)
