@@ -16,6 +16,7 @@ from commitlog.client.commits import execution
 from commitlog.client.commits.execution import Execution
 from commitlog.client.rows.rows import prepare_append
 from commitlog.errors import CommitLogError, Unavailable
+from commitlog.model.reasons import Phrase, bounded
 from commitlog.model.records import Code, Outcome, Status
 from tests.namespace_world import World, numbers
 
@@ -80,5 +81,31 @@ def test_what_a_later_attempt_could_not_append_stays_if_an_earlier_one_may_have(
             again.append(numbers(0, 3))
         assert [one.status for one in outcomes] == [Status.COMMITTED]
         assert world.log.open("t").to_table().num_rows == 3
+    finally:
+        world.close()
+
+
+def test_who_comes_second_under_an_id_asks_for_the_first_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt has files of other names, so all that it appended would be refused."""
+    submit, outcomes = Execution._submit, list[Outcome]()
+
+    def submitted(self: Execution, *given: Any) -> Any:
+        transaction, outcome = submit(self, *given)
+        outcomes.append(outcome)
+        said = {"transaction_id": outcome.transaction_id, "sequence": outcome.sequence}
+        reason = bounded(Phrase("id_reused", {**said, "status": outcome.status}))
+        refusal = {"status": Status.REJECTED, "code": Code.ID_REUSED, "reason": reason}
+        return transaction, replace(outcome, **refusal)
+
+    monkeypatch.setattr(Execution, "_submit", submitted)
+    world = World(tmp_path)
+    try:
+        world.log.create_table("t", numbers(0, 1).schema)
+        second = Execution(world.log, ("t",), transaction_id=str(uuid.uuid4()), by_log=False)
+        outcome = second.append(numbers(0, 3))
+        assert len(outcomes) == 1
+        assert (outcome.status, outcome.results) == (Status.COMMITTED, outcomes[0].results)
     finally:
         world.close()

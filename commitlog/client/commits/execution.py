@@ -276,11 +276,13 @@ class Execution:
             except NOTHING_APPENDED:
                 self._remove(described, prepared)
                 raise
+            if outcome.code is Code.ID_REUSED:
+                self._may_be_first = True
+                outcome = self._first_decision(outcome)
             tell_repeat(self._log.runtime(), transaction, outcome)
             if outcome.status is Status.COMMITTED:
                 return outcome
             again = self._is_worth_it(outcome) and len(reasons) + 1 < self._attempts_max
-            self._may_be_first |= outcome.code is Code.ID_REUSED
             self._remove(described, prepared, keep_data=keeps_files and again)
             if not again or time.monotonic() > self._deadline:
                 return outcome
@@ -321,6 +323,22 @@ class Execution:
             transaction, id_is_new=self._id_is_new, any_content=True
         )
         return transaction, ticket.result(max(left, 1.0), self._wait)
+
+    def _first_decision(self, refusal: Outcome) -> Outcome:
+        """Return what another program committed under this id, or else this record's refusal.
+
+        Files are named anew each time, so any further attempt under the id would be refused, too.
+        """
+        reason = refusal.reason
+        if self._id_is_new or reason is None or reason.argument("status") != Status.COMMITTED:
+            return refusal
+        runtime = self._log.runtime()
+        ticket = runtime.watch(self._transaction_id)
+        try:
+            first = ticket.result(seconds_until(self._deadline), self._wait)
+        finally:
+            runtime.forget(ticket)
+        return first if first.status is Status.COMMITTED else refusal
 
     def _remove(self, info: TableInfo, prepared: Prepared, *, keep_data: bool = False) -> None:
         """Remove what an attempt wrote, unless what the log committed first may name it."""
