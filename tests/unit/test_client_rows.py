@@ -265,7 +265,9 @@ def test_merges_by_the_other_options(client: CommitLog, leader: SteeredLeader, t
     client.merge_insert(table, rows, "id", when_matched_update_all=False)
     assert _rows(client)[1] == "a"
     assert _rows(client)[8] == "n"
-    client.merge_insert(table, {"id": [2, 7], "v": "mn"}, "id", when_not_matched_insert_all=False)
+    client.merge_insert(
+        table, {"id": [2, 7], "v": ["m", "n"]}, "id", when_not_matched_insert_all=False
+    )
     keys = _last(leader).inserted_keys
     assert keys is not None
     assert keys.hashes == b"", "it inserted nothing"
