@@ -1,7 +1,6 @@
 """One decision in the making: the state as the record's earlier operations leave it.
 
-Nothing here changes the machine. Operations read tables through views and leave results, changes
-and files behind; if one refuses, all of it is dropped.
+Nothing here changes the machine: if an operation refuses, all that others left here is dropped.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from commitlog.core.decisions import (
 )
 from commitlog.core.iceberg.domain import IcebergResult
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.manifest.plain_appends import KIND, read_plain_append
 from commitlog.core.tables.by_name import ByName
@@ -134,18 +134,18 @@ class View:
         """The newest version, this record's own included."""
         return self.state.version if self.state is not None else 0
 
-    def location_of(self, base_id: int | None) -> str:
+    def location_of(self, base_id: int | None, header: ManifestHeader | None = None) -> str:
         """Return where files of a base lie; of none, the table's own; empty: no such base."""
         if base_id is None:
             return self.table.location
         assert self.state is not None
-        bases = self.state.header.message.base_paths
+        bases = (header or self.state.header).message.base_paths
         return next((base.path for base in bases if base.id == base_id), "")
 
-    def deletion_file(self, path: str) -> VectorWanted:
+    def deletion_file(self, path: str, header: ManifestHeader | None = None) -> VectorWanted:
         """Return where a deletion file is: with the table, or at a base as in a shallow clone."""
         base_id, is_elsewhere, there = path.rpartition(":")
-        return VectorWanted(self.location_of(int(base_id) if is_elsewhere else None), there)
+        return VectorWanted(self.location_of(int(base_id) if is_elsewhere else None, header), there)
 
     def advance(self, transaction_id: str, write_set: WriteSet, delta: ManifestDelta) -> None:
         """Take a version that this record makes."""

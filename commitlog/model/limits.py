@@ -118,8 +118,9 @@ HEADERS_BYTES_MAX = 256 * 1024 * 1024
 them, so that a thousand changes of a table with 16 MB of config would take 16 GB of memory."""
 
 BASES_KEPT_SINCE = 10
-"""The protocol under which no version is without a base path of files that stay. Before, only the
-fragments that changed were looked at."""
+"""The protocol under which no version is without a base path of files that stay, or has another
+place under its id, and a version may bring files at a base that it brings. Before, only the
+fragments that changed were looked at, and their deletions only at bases that the head had."""
 
 BLOBS_RENEWED_SINCE = 10
 """The protocol under which a version may make a column of blobs one of the second kind, as Lance

@@ -187,6 +187,10 @@ WORDS: dict[str, str] = {
         "together, and {most} is the limit. Make several changes of one table's config one "
         "operation, or send several records"
     ),
+    "base_path_moved": (
+        "{field} {value!r}: the base path of this id would be {path!r}, where the file isn't. Keep "
+        "the path of each base that files use; give another place an id of its own."
+    ),
     "base_path_ids_twice": "{table}: two base paths have one id; give each its own",
     "field_of_another_type": (
         "field {field} of {table} would have another type or encoding than its files; give a "

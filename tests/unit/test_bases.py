@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
@@ -71,13 +72,15 @@ def test_what_the_leader_found_is_in_the_outcome() -> None:
     assert [(seen.path, seen.size) for seen in outcome.observed] == [("/elsewhere/x", -1)]
 
 
-def next_version(world: World, *, base: bool, used_by: str) -> ManifestState:
+def next_version(
+    world: World, *, base: bool, used_by: str, path: str = f"{ROOT}/other"
+) -> ManifestState:
     """Return a version with a base path or without, and what needs it."""
     state = world.state().copy()
     header = Manifest.FromString(state.header.encoded)
     del header.base_paths[:]
     if base:
-        header.base_paths.add(id=1, path=f"{ROOT}/other", is_dataset_root=True)
+        header.base_paths.add(id=1, path=path, is_dataset_root=True)
     state.header = ManifestHeader.of(header)
     fragment = DataFragment.FromString(state.fragments[0])
     if used_by == "data":
@@ -126,4 +129,45 @@ def test_no_version_is_without_a_base_path_that_its_files_need(
         assert "unknown base path" in said or "names the base path 1, which" in said
     else:
         assert outcome.status is Status.COMMITTED, words.worded(outcome).message
+    assert world.replayed().digest() == world.machine.digest()
+
+
+def overwrite(read_version: int) -> LanceTransaction:
+    message = LanceTransaction(read_version=read_version, uuid="o")
+    message.overwrite.schema.append(Field.FromString(column("c0", 0)))
+    return message
+
+
+@pytest.mark.parametrize("protocol", [BASES_KEPT_SINCE - 1, BASES_KEPT_SINCE])
+@pytest.mark.parametrize("used_by", ["data", "deletions", "index"])
+def test_a_version_brings_a_base_path_and_files_there(protocol: int, used_by: str) -> None:
+    world = World(rules=Rules(protocol))
+    world.create()
+    world.create("other")
+    world.ask("first", append(1, "a.lance"))
+    made = next_version(world, base=True, used_by=used_by)
+    outcome = world.ask("o", stage(world, overwrite(2), made))
+    is_missed = used_by == "deletions" and protocol < BASES_KEPT_SINCE
+    assert outcome.code == ("MISSING_FILE" if is_missed else ""), words.worded(outcome).message
+    assert world.replayed().digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize("protocol", [BASES_KEPT_SINCE - 1, BASES_KEPT_SINCE])
+@pytest.mark.parametrize("used_by", ["", "data", "deletions", "index"])
+def test_a_base_path_that_files_use_stays_where_it_is(protocol: int, used_by: str) -> None:
+    world = World(rules=Rules(protocol))
+    for name in ("t", "other", "third"):
+        world.create(name)
+    world.ask("first", append(1, "a.lance"))
+    for number, used in ((2, ""), (3, used_by)):
+        made = next_version(world, base=True, used_by=used)
+        assert world.ask(str(number), stage(world, overwrite(number), made)).code == ""
+    made = next_version(world, base=True, used_by=used_by, path=f"{ROOT}/third")
+    outcome = world.ask("moved", stage(world, overwrite(4), made))
+    if used_by and protocol >= BASES_KEPT_SINCE:
+        assert outcome.code == "INVALID_OPERATION"
+        said = "the base path of this id would be '[^']*/third', where the file isn't"
+        assert re.search(said, words.worded(outcome).message)
+    else:
+        assert outcome.code == "", words.worded(outcome).message
     assert world.replayed().digest() == world.machine.digest()

@@ -7,7 +7,7 @@ up once, and its outcome holds the answer.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Container
 
 from commitlog.core.decisions import PlaceWanted, Refused, rejected
 from commitlog.core.draft import Draft
@@ -16,7 +16,13 @@ from commitlog.core.manifest.header import ManifestHeader, header_in
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.schema_check.file_presence import indices_in
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
-from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexMetadata
+from commitlog.lancepb.table_pb2 import (
+    BasePath,
+    DataFile,
+    DataFragment,
+    DeletionFile,
+    IndexMetadata,
+)
 from commitlog.model.limits import BASES_CHECKED_SINCE
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
@@ -51,26 +57,59 @@ def check_bases(
 
 
 def check_bases_kept(state: ManifestState, header: ManifestHeader, delta: ManifestDelta) -> None:
-    """Refuse a version that is without a base path that the head had and its files need."""
-    if state.header.bases.keys() <= header.bases.keys():
+    """Refuse a version in which a base path that its files need is missing, or another place.
+
+    Files that a version brings may be at another place: they are looked for there.
+    """
+    bases, after = state.header.bases, header.bases
+    moved = {i for i, base in bases.items() if i in after and _place(after[i]) != _place(base)}
+    if not moved and bases.keys() <= after.keys():
         return
     replaced = {*delta.removed, *(fragment_id for fragment_id, _ in delta.fragments)}
-    kept = (encoded for i, encoded in state.fragments.items() if i not in replaced)
-    for encoded in chain(kept, (encoded for _, encoded in delta.fragments)):
-        fragment = DataFragment.FromString(encoded)
-        for file in data_files(fragment):
-            check_address(header, file)
-        _check_known(header, f"fragments[{fragment.id}].deletion_file", fragment.deletion_file)
+    for fragment_id, encoded in state.fragments.items():
+        if fragment_id not in replaced:
+            _check_fragment(header, moved, encoded, encoded)
+    for fragment_id, encoded in delta.fragments:
+        _check_fragment(header, moved, encoded, state.fragments.get(fragment_id, b""))
     section = state.index_section if delta.index_section is None else delta.index_section
+    known = {index.uuid.uuid for index in indices_in(state.index_section)}
     for index in indices_in(section):
-        _check_known(header, Phrase("the_index", {"name": index.name}), index)
+        what = Phrase("the_index", {"name": index.name})
+        _check_base(header, moved if index.uuid.uuid in known else (), what, index)
 
 
-def _check_known(
-    header: ManifestHeader, what: str | Phrase, holder: DeletionFile | IndexMetadata
+def _place(base: BasePath) -> tuple[str, bool]:
+    return base.path, base.is_dataset_root
+
+
+def _check_fragment(
+    header: ManifestHeader, moved: Container[int], encoded: bytes, before: bytes
 ) -> None:
-    if holder.HasField("base_id") and holder.base_id not in header.bases:
+    fragment, known = DataFragment.FromString(encoded), DataFragment.FromString(before)
+    where = f"fragments[{fragment.id}]"
+    stay = {(file.path, file.base_id) for file in data_files(known)}
+    for file in data_files(fragment):
+        check_address(header, file)
+        if (file.path, file.base_id) in stay:
+            _check_base(header, moved, f"{where}.files", file)
+    stays = fragment.deletion_file == known.deletion_file
+    what = f"{where}.deletion_file"
+    _check_base(header, moved if stays else (), what, fragment.deletion_file)
+
+
+def _check_base(
+    header: ManifestHeader,
+    moved: Container[int],
+    what: str | Phrase,
+    holder: DataFile | DeletionFile | IndexMetadata,
+) -> None:
+    if not holder.HasField("base_id"):
+        return
+    if holder.base_id not in header.bases:
         raise DeltaRefused("unknown_base_path", field=what, value=holder.base_id)
+    if holder.base_id in moved:
+        path = header.bases[holder.base_id].path
+        raise DeltaRefused("base_path_moved", field=what, value=holder.base_id, path=path)
 
 
 def _is_inside(place: str, location: str) -> bool:

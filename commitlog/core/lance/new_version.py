@@ -90,7 +90,7 @@ def check_version(
         return
     if of_kind.returns_to_version and built_by is Builder.PYLANCE:
         return  # the log has had it before
-    header = state.header
+    header = bases = state.header
     if delta.header is not None:
         header = header_in(delta.header)
         by_file = draft.rules.protocol >= SHARED_FILES_SINCE
@@ -107,6 +107,7 @@ def check_version(
             protocol=draft.rules.protocol,
         )
         if draft.rules.protocol >= BASES_KEPT_SINCE:
+            bases = header
             check_bases_kept(state, header, delta)
         if renewed or (of_kind.renumbers_fields and by_file):
             _check_shared_files(view, state, header, delta)
@@ -114,13 +115,13 @@ def check_version(
         _check_fragments(state, delta, of_kind, header)
     section = state.index_section if delta.index_section is None else delta.index_section
     if section and (delta.index_section or header.fields != state.header.fields):
-        _check_indices(draft, view, state, section, header)
+        _check_indices(draft, view, state, section, header, bases)
     if not of_kind.only_adds or built_by is not Builder.HERE:
         check_fragment_ids(state, delta, of_kind)
     if built_by is Builder.CLIENT:
         check_row_ids(state, delta)
     if delta.fragments and (not of_kind.only_adds or built_by is Builder.CLIENT):
-        check_deletions(draft, view, state, delta)
+        check_deletions(draft, view, state, bases, delta)
         check_brought_files(draft, view, state, header, delta)
 
 
@@ -213,7 +214,12 @@ def problem_refused(problem: NameProblem, name: str) -> Refused:
 
 
 def _check_indices(
-    draft: Draft, view: View, state: ManifestState, encoded: bytes, header: ManifestHeader
+    draft: Draft,
+    view: View,
+    state: ManifestState,
+    encoded: bytes,
+    header: ManifestHeader,
+    bases: ManifestHeader,
 ) -> None:
     name = format_table_id(view.table.table_id)
     known = {i.SerializeToString(deterministic=True) for i in indices_in(state.index_section)}
@@ -233,7 +239,7 @@ def _check_indices(
             bad, problem = index.name, Phrase("index_files_differ")
     if problem:
         raise problem_refused(NameProblem("index", bad, problem), name)
-    check_index_files(draft, view, state, new)
+    check_index_files(draft, view, state, bases, new)
 
 
 def _check_fragments(

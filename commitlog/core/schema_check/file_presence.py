@@ -27,9 +27,16 @@ from commitlog.model.records import Code
 
 
 def check_index_files(
-    draft: Draft, view: View, state: ManifestState, new: Iterable[IndexMetadata]
+    draft: Draft,
+    view: View,
+    state: ManifestState,
+    header: ManifestHeader,
+    new: Iterable[IndexMetadata],
 ) -> None:
-    """Look whether the files of new indices are there; those of a known uuid were looked at."""
+    """Look whether the files of new indices are there; those of a known uuid were looked at.
+
+    `header` has the base paths by which they are named.
+    """
     seen = {index.uuid.uuid for index in indices_in(state.index_section)}
     # Pylance writes an index of a clone that it maps again at the clone, and names the source.
     own = view.table.location
@@ -38,7 +45,8 @@ def check_index_files(
     for index in new:
         if index.uuid.uuid in seen:
             continue
-        location = view.location_of(index.base_id if index.HasField("base_id") else None)
+        base_id = index.base_id if index.HasField("base_id") else None
+        location = view.location_of(base_id, header)
         folder = f"_indices/{UUID(bytes=index.uuid.uuid)}"
         for name, size in files_of(index, draft.rules.protocol):
             path = f"{folder}/{name}"
@@ -126,11 +134,13 @@ def _deletion_files(before: Mapping[int, bytes], delta: ManifestDelta) -> dict[i
     return found
 
 
-def check_deletions(draft: Draft, view: View, state: ManifestState, delta: ManifestDelta) -> None:
+def check_deletions(
+    draft: Draft, view: View, state: ManifestState, header: ManifestHeader, delta: ManifestDelta
+) -> None:
     """Refuse deletion files that aren't there, or hold other rows than the fragment says."""
     written = {(file.location, file.path) for file in draft.files}
     changed = _deletion_files(state.fragments, delta)
-    places = {i: view.deletion_file(deletion_file_of(f)) for i, f in changed.items()}
+    places = {i: view.deletion_file(deletion_file_of(f), header) for i, f in changed.items()}
     looked = {i: at for i, at in places.items() if (at.location, at.path) not in written}
     found = draft.want_all(looked.values())
     for (fragment_id, place), one in zip(looked.items(), found, strict=True):
