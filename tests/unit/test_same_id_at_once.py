@@ -96,7 +96,11 @@ def test_who_comes_second_under_an_id_asks_for_the_first_decision(
         outcomes.append(outcome)
         said = {"transaction_id": outcome.transaction_id, "sequence": outcome.sequence}
         reason = bounded(Phrase("id_reused", {**said, "status": outcome.status}))
-        refusal = {"status": Status.REJECTED, "code": Code.ID_REUSED, "reason": reason}
+        refusal: dict[str, Any] = {
+            "status": Status.REJECTED,
+            "code": Code.ID_REUSED,
+            "reason": reason,
+        }
         return transaction, replace(outcome, **refusal)
 
     monkeypatch.setattr(Execution, "_submit", submitted)
