@@ -133,26 +133,29 @@ LEGACY.metadata["lance-encoding:blob"] = b"true"
 BLOB = field("b", 3, "struct")
 BLOB.metadata["ARROW:extension:name"] = b"lance.blob.v2"
 DATA = field("data", 4, "large_binary", 3)
+LAST = field("z", 2, "int64")
 BLOBS = {
-    "a column of nulls": ((BLOB, DATA), (A, OTHER._replace(fragment=2)), True),
-    "its file stays": ((BLOB, DATA), (A_W, OTHER._replace(fragment=2)), False),
-    "another name": ((field("c", 3, "struct"), DATA), (A, OTHER._replace(fragment=2)), False),
-    "another column comes": ((BLOB, DATA, field("x", 5, "int64")), (A,), False),
-    "another column changes": ((BLOB, field("data", 4, "string", 2)), (A,), False),
+    "a column of nulls": ((BLOB, DATA, LAST), A, True),
+    "its file stays": ((BLOB, DATA, LAST), A_W, False),
+    "another name": ((field("c", 3, "struct"), DATA, LAST), A, False),
+    "another column comes": ((BLOB, DATA, LAST, field("x", 5, "int64")), A, False),
+    "another column changes": ((BLOB, DATA, field("z", 2, "string")), A, False),
+    "another column goes": ((BLOB, DATA), A, False),
+    "it moves": ((LAST, BLOB, DATA), A, False),
 }
 
 
 @pytest.mark.parametrize("rules", [BEFORE, SINCE], ids=["before", "since"])
 @pytest.mark.parametrize("name", BLOBS)
 def test_any_version_may_make_nulls_blobs_of_the_second_kind(name: str, rules: Rules) -> None:
-    fields, files, may_follow = BLOBS[name]
+    fields, file, may_follow = BLOBS[name]
     world = World(rules=rules)
     world.create(data_storage_version="2.2")
-    first = version(world, (LEGACY,), files[:1], None, "")
+    first = version(world, (LEGACY, LAST), (file,), None, "")
     assert world.ask("0", stage(world, overwriting(world), first)).status == "committed"
     transaction = LanceTransaction(read_version=2, uuid="a")
     transaction.append.fragments.append(new_fragment("b.lance"))
-    second = version(world, fields, files, None, "")
+    second = version(world, fields, (file, OTHER._replace(fragment=2)), None, "")
     second.max_fragment_id = 2
     outcome = world.ask("1", stage(world, transaction, second))
     said = words.worded(outcome).message

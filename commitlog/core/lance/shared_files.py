@@ -6,7 +6,7 @@ columns that it was written with, so their fields keep their types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from itertools import chain
 
 from commitlog.core.manifest.data_files import (
@@ -47,17 +47,21 @@ def renewed_blobs(before: ManifestHeader, after: ManifestHeader) -> set[int]:
 def only_renews_blobs(before: ManifestHeader, after: ManifestHeader) -> bool:
     """Return True if two schemas are the same but for blobs that became those of the second kind.
 
-    What such a column then has inside is new.
+    Such a column stays where it is, and what it then has inside is new.
     """
     renewed = renewed_blobs(before, after)
-    old = [field for field in before.message.fields if field.id not in renewed]
+    old = [_unless(renewed, field) for field in before.message.fields]
     new = [
-        field
+        _unless(renewed, field)
         for field in after.message.fields
-        if field.id not in renewed
-        and not (field.parent_id in renewed and field.id not in before.fields)
+        if not (field.parent_id in renewed and field.id not in before.fields)
     ]
     return old == new
+
+
+def _unless(renewed: Container[int], field: Field) -> Field | int:
+    """Return a field, or just the id of one that was renewed."""
+    return field.id if field.id in renewed else field
 
 
 def _shape(field: Field) -> tuple[str, int, bool, bool]:
