@@ -50,7 +50,8 @@ def version(
     del header.fields[:], header.base_paths[:]
     header.fields.extend([ID, *fields])
     if base:
-        header.base_paths.add(id=1, path=base, is_dataset_root=True)
+        base_id = max(file.base for file in files)
+        header.base_paths.add(id=base_id, path=base, is_dataset_root=True)
     fragments: dict[int, DataFragment] = {}
     for file in files:
         of_file = new_fragment(file.path, fields=file.fields)
@@ -123,7 +124,10 @@ CASES = {
         W_TO_Y, ((A_W,), (A_W._replace(base=1),)), (True, False), bases=("", f"{ROOT}/t")
     ),
     "a file of another place": Case(
-        W_TO_Y, ((A_W._replace(base=1),),) * 2, (False, True), bases=(f"{ROOT}/u", f"{ROOT}/v")
+        W_TO_Y,
+        ((A_W._replace(base=1),), (A_W._replace(base=2),)),
+        (True, True),
+        bases=(f"{ROOT}/u", f"{ROOT}/v"),
     ),
 }
 
