@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from pyroaring import BitMap
 
@@ -214,7 +215,7 @@ def _indices_after(
     if not state.index_section:
         return None
     section = IndexSection.FromString(state.index_section)
-    covers = _merged(covers)
+    groups = _merged(covers)
     is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
     remapped = {one.old_id.uuid: one for one in rewritten}
     if len(remapped) < len(rewritten):
@@ -229,34 +230,42 @@ def _indices_after(
         elif is_stable and not index.index_details.type_url.endswith(_BY_ROW_ID):
             raise NotDirect(f"index {index.name!r} may hold addresses of rows")
         if is_stable or one is not None:
-            _cover(index, covers)
+            _cover(index, groups)
     after = section.SerializeToString(deterministic=True)
     return None if after == state.index_section else after
 
 
-def _merged(covers: Sequence[tuple[BitMap, BitMap]]) -> list[tuple[BitMap, BitMap]]:
-    """Return all groups as one, and then each: most indices cover all of them, or none.
+class _Groups(NamedTuple):
+    """Sets of fragments, each with what replaces it."""
+
+    each: Sequence[tuple[BitMap, BitMap]]
+    old: BitMap
+    """Of all groups; empty if they have to be looked at one by one."""
+    new: BitMap
+
+
+def _merged(covers: Sequence[tuple[BitMap, BitMap]]) -> _Groups:
+    """Return groups with all of them as one, since most indices cover all of them, or none.
 
     Each has to be looked at where one replaces nothing, or a new fragment has an old one's id.
     """
     old = BitMap.union(BitMap(), *(one for one, _ in covers))
     new = BitMap.union(BitMap(), *(one for _, one in covers))
     is_one = old.isdisjoint(new) and all(one for one, _ in covers)
-    return [(old, new) if is_one else (BitMap(), BitMap()), *covers]
+    return _Groups(covers, old if is_one else BitMap(), new)
 
 
-def _cover(index: IndexMetadata, covers: Sequence[tuple[BitMap, BitMap]]) -> None:
+def _cover(index: IndexMetadata, groups: _Groups) -> None:
     """Have an index cover what took the place of fragments that it covers."""
     covered = covered_fragments(index)
     if covered is None:
         raise NotDirect(f"index {index.name!r} doesn't say what it covers")
-    after = covered.copy()
-    (all_old, all_new), *groups = covers
-    if all_old and all_old <= covered:
-        after, groups = (covered - all_old) | all_new, []
-    elif all_old and all_old.isdisjoint(covered):
-        groups = []
-    for old, new in groups:
+    after, each = covered.copy(), groups.each
+    if groups.old and groups.old <= covered:
+        after, each = (covered - groups.old) | groups.new, ()
+    elif groups.old and groups.old.isdisjoint(covered):
+        each = ()
+    for old, new in each:
         if old <= covered:
             after = (after - old) | new
         elif old & covered:
