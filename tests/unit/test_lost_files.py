@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from commitlog import CommitLog, NoSuchVersion
+from commitlog import CommitLog, InvalidTransaction, NoSuchVersion
 from commitlog.adapters.storage import local_path
 from tests.steered_leader import SCHEMA, SteeredLeader
 
@@ -34,3 +34,10 @@ def test_a_write_that_reads_a_lost_file_names_table_and_version(
     with pytest.raises(NoSuchVersion, match=r"a file of version 2 of a\$t is gone: .*verify"):
         write(client)
     assert len(leader.committed) == committed
+
+
+def test_a_predicate_that_says_not_found_is_no_lost_file(client: CommitLog) -> None:
+    client.create_table("a$t", SCHEMA, primary_key="id")
+    client.append("a$t", {"id": [1], "v": ["a"]})
+    with pytest.raises(InvalidTransaction, match="could not convert to literal"):
+        client.delete("a$t", "id = 'not found: x'")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from commitlog.client.leader.arguments import lances_words
+from commitlog.client.leader.arguments import OF_ARGUMENTS, lances_words
 from commitlog.errors import CommitLogError, NoSuchVersion
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ def files_stay(table: str, version: int) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, CommitLogError) or "not found: " not in str(error).lower():
+        said = lances_words(error)
+        # Of a mistake in what was asked, Lance repeats what that was.
+        is_asked = said.startswith(OF_ARGUMENTS)
+        if isinstance(error, CommitLogError) or is_asked or "not found: " not in str(error).lower():
             raise
         raise NoSuchVersion(
-            f"a file of version {version} of {table} is gone: {lances_words(error)}. If the version"
+            f"a file of version {version} of {table} is gone: {said}. If the version"
             " was deleted, or the table dropped, its files have been removed meanwhile: read a"
             " newer version, and give the table a hold for as long as a job takes. Otherwise run"
             " `commitlog verify`"
