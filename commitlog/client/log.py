@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.lance_import import import_pylance
 from commitlog.client.columns import ChangesColumns
 from commitlog.client.commits import catalogue
 from commitlog.client.commits.caller import NOBODY, caller
@@ -305,14 +306,13 @@ class CommitLog(
         position: When = None,
     ) -> lance.LanceDataset:  # fmt: skip
         """Open a version (the head by default) to read and write, or a `fresh` view to read."""
-        from commitlog.client.commits.native import open_managed
-        from commitlog.client.managed import ManagedDataset
+        import_pylance()
+        from commitlog.client.managed import opened
 
         if fresh or position is not None:
             return self.open_fresh(table_id, version, position, fresh=fresh)
         info = self.table(table_id)
-        dataset = open_managed(self.runtime, self._tables, info, version, self._principal)
-        return ManagedDataset.of(dataset, self, info.table_id)
+        return opened(self, self._tables, info, version, self._principal)
 
     def outcome(
         self,

@@ -16,7 +16,9 @@ from commitlog.adapters.lance_namespace import LogNamespace, saying_why
 from commitlog.adapters.places import bound
 from commitlog.client.columns import ChangesColumns, is_reader, raising_its_own, values_of_rows
 from commitlog.client.commits.caller import Caller, acting_for, caller
+from commitlog.client.commits.native import open_managed
 from commitlog.client.leader.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
+from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset
@@ -356,3 +358,11 @@ class _Optimizer(DatasetOptimizer):
             ("fragments_removed", "fragments_added", "files_removed", "files_added"), 0
         )
         return SimpleNamespace(**(kept.metrics or none))
+
+
+def opened(
+    log: ChangesColumns, tables: Tables, info: TableInfo, version: int | None, principal: str
+) -> lance.LanceDataset:
+    """Open a version of a table whose writes and upkeep go through the log."""
+    dataset = open_managed(log.runtime, tables, info, version, principal)
+    return ManagedDataset.of(dataset, log, info.table_id)

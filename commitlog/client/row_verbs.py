@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Unpack
 
+from commitlog.adapters.lance_import import import_pylance
 from commitlog.client.history.positions import When
 from commitlog.client.leader.arguments import check_options, heed_interrupt, lances_words
 from commitlog.client.leader.row_tickets import RowsTicket
@@ -117,6 +118,7 @@ class WritesRows(Host):
         `when_not_matched_by_source_delete`, `when_not_matched_by_source_delete_filt` and
         `use_index`: see `MergeOptions`.
         """
+        import_pylance()
         from commitlog.client.rows.merging import MergeOptions
 
         check_options(options, MergeInsertOptions.__annotations__)
@@ -144,6 +146,7 @@ class WritesRows(Host):
         Raises InvalidRequest for a filter or columns that can't be read, FileNotFoundError if a
         file of the table is gone.
         """
+        import_pylance()
         from commitlog.client.rows.rows import whole
 
         condition = None if filter is None else whole(filter, "filter")
@@ -177,6 +180,7 @@ class WritesRows(Host):
         fresh: bool = True,
     ) -> lance.LanceDataset:
         """Open a table to read, with all rows that are accepted now, or were at a position."""
+        import_pylance()
         from commitlog.client.accepted.fresh import open_fresh
 
         if not fresh:
@@ -231,6 +235,7 @@ class WritesRows(Host):
         The ticket's `result(wait="accepted")` waits until the rows are in the log, in order.
         By default, it waits until the version that has them can be opened by path.
         """
+        import_pylance()
         from commitlog.client.accepted.row_writes import made_write
 
         table = parse_table_id(table_id)
@@ -251,6 +256,7 @@ class WritesRows(Host):
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
+        import_pylance()
         from commitlog.client.commits.execution import Execution
 
         check_options(options, RowsOptions.__annotations__)
