@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from commitlog.client.rows.data import kept, rows_table
+from commitlog.client.rows.data import kept, rows_reader, rows_table
 from commitlog.errors import InvalidTransaction, WrongColumns
 
 NOON = datetime(2013, 7, 1, 12, 0, 0, 5)
@@ -174,6 +174,8 @@ def test_a_frame_without_rows_fits_whatever_types_pandas_gives_it() -> None:
     nothings: list[Any] = [pa.table({}), pa.table({}).replace_schema_metadata(of_pandas), [], {}]
     for nothing in nothings:
         assert rows_table(nothing, schema, "t") == schema.empty_table()
+    of_nulls = pa.table({"id": [], "name": []})  # as polars' frame of these has them
+    assert rows_reader(of_nulls, schema, "t").read_all() == schema.empty_table()
     indexed = [("name", pa.float64()), ("__index_level_0__", pa.int64())]
     assert rows_table(pa.schema(indexed, of_pandas).empty_table(), schema, "t").to_pydict() == {
         "name": []

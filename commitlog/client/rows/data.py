@@ -149,11 +149,12 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     """
     source = _source(data, schema, table)
     given = source.schema
-    if given.names and b"pandas" not in (given.metadata or {}):
+    is_of_pandas = b"pandas" in (given.metadata or {})
+    fitting = _without_guesses(given, schema, is_of_pandas=is_of_pandas)
+    if fitting is not given and isinstance(data, Sized) and not len(data):
+        source, given = fitting.empty_table().to_reader(), fitting
+    if not is_of_pandas:
         return source
-    if isinstance(data, Sized) and not len(data):
-        given = _without_guesses(given, schema)
-        source = given.empty_table().to_reader()
     columns = set(schema.names)
     taken = [
         position
@@ -167,13 +168,19 @@ def rows_source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReade
     return pa.RecordBatchReader.from_batches(fields, batches)
 
 
-def _without_guesses(given: pa.Schema, schema: pa.Schema) -> pa.Schema:
-    """Return the columns of an empty frame: pandas calls those without values float64."""
+def _without_guesses(given: pa.Schema, schema: pa.Schema, *, is_of_pandas: bool) -> pa.Schema:
+    """Return the columns as they fit if there are no rows; the same object if none was guessed.
+
+    A column without values is one of nulls to Arrow and polars, and pandas calls it float64.
+    """
     if not given.names:
         return schema
+    guesses = {pa.null(), pa.float64()} if is_of_pandas else {pa.null()}
+    if guesses.isdisjoint(given.types):
+        return given
     fields = [
         schema.field(one.name).with_nullable(True)
-        if one.type == pa.float64() and one.name in schema.names
+        if one.type in guesses and one.name in schema.names
         else one
         for one in given
     ]
