@@ -38,7 +38,7 @@ IMPORTS = (
     # What the parts of a service need.
     *(
         "consumers.servers.committer",
-        "consumers.tools.rows.row_writer",
+        "consumers.tools.rows.writer",
         "consumers.tools.maintenance.maintenance",
     ),
     *("consumers.servers.server", "consumers.servers.namespace.routes"),

@@ -17,7 +17,7 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.names import REASON
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
-from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans, Orphan
+from consumers.tools.iceberg.orphans import IcebergOrphans, Orphan
 from consumers.tools.maintenance.cleaning import clean
 from consumers.tools.maintenance.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance.maintenance_policy import Policies

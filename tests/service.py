@@ -22,7 +22,7 @@ from consumers.partition import feeding
 from consumers.servers import committer
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive.log import with_archive
-from consumers.tools.rows.row_writer import RowWriter, RowWriterOptions
+from consumers.tools.rows.writer import RowWriter, RowWriterOptions
 from tests.waiting import meanwhile
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -105,7 +105,7 @@ ONLY_IN = {
         "commitlog/spark/",
         "consumers/tools/demo/",
         "consumers/tools/bench/spark.py",
-        "consumers/tools/rows/row_stream.py",
+        "consumers/tools/rows/stream.py",
     ),
     "jwt": ("consumers/servers/security/tokens.py",),
     "cryptography": ("consumers/servers/security/tokens.py", "consumers/runtime/certificate.py"),

@@ -371,7 +371,7 @@ def archive(
 
 def _expire_rows(config: Config, log: ArchivableLog, done: Sequence[ArchiveRun], by: str) -> None:
     from consumers.tools.archive.log import FOLDER
-    from consumers.tools.rows.row_expiry import expire_rows
+    from consumers.tools.rows.expiry import expire_rows
 
     with connect_client(config, by or user()) as client:
         for one in done:

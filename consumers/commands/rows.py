@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from commitlog import CommitLog
-    from consumers.tools.rows.row_writer import RowWriterOptions
+    from consumers.tools.rows.writer import RowWriterOptions
 
 
 def rows(
@@ -44,7 +44,7 @@ def rows(
     master
         Spark's master URL; for --spark.
     """
-    from consumers.tools.rows.row_writer import RowWriter, RowWriterOptions
+    from consumers.tools.rows.writer import RowWriter, RowWriterOptions
 
     for name, value in (("age_ms", age_ms), ("writes_max", writes_max)):
         if value < 1:
@@ -75,7 +75,7 @@ def _run_on_spark(
     stop: threading.Event,
 ) -> None:
     from commitlog.adapters.kafka_file import read_kafka_file
-    from consumers.tools.rows.row_stream import apply_on_spark
+    from consumers.tools.rows.stream import apply_on_spark
 
     reach = {"kafka.bootstrap.servers": config.need_bootstrap_servers(), "log": config.log}
     in_file: dict[str, str] = {}

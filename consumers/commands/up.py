@@ -364,7 +364,7 @@ def _imports(config: Config) -> list[str]:
     return [
         "commitlog.adapters.lean_import",  # before what imports that library
         *("consumers.commands.app", "consumers.servers.committer"),
-        *("consumers.views.version_index", "consumers.tools.rows.row_writer"),
+        *("consumers.views.version_index", "consumers.tools.rows.writer"),
         *(("consumers.tools.maintenance.maintenance",) if config.maintain else ()),
         *("consumers.servers.server", "consumers.servers.namespace.routes"),
         *("consumers.servers.iceberg.rest", "consumers.servers.feed"),

@@ -117,7 +117,7 @@ def fill(made: Any) -> None:
 
 def fill_by_release(made: Any) -> None:
     """Commit what came with 0.2.0."""
-    from consumers.tools.rows import row_writer
+    from consumers.tools.rows import writer as row_writer
     from tests.service import SCHEMA, rows
 
     # Else it may end while its last request waits, which would apply what comes next.

@@ -25,7 +25,7 @@ from consumers.partition import leader_checks
 from consumers.partition.files.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
 from consumers.socket import http_servers, requests
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows.writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
 from consumers.views.health import Health, Level

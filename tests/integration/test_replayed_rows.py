@@ -17,7 +17,7 @@ from commitlog.client.accepted.row_rebuild import content_of
 from consumers.tools.replay import replay_rows
 from consumers.tools.replay.rebuilt import RebuiltTable
 from consumers.tools.replay.replay import Replayed, ReplayOptions, replay
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows.writer import RowWriter
 from consumers.tools.verify import ProblemKind
 from tests.integration.test_row_writer import SCHEMA, T, write, writing
 from tests.object_store import log_over_objects, s3_server

@@ -11,7 +11,7 @@ from commitlog.client.leader.row_tickets import RowsTicket
 from commitlog.errors import TransactionRejected
 from commitlog.model.records import Code, Status
 from consumers.tools.replay.replay import ReplayOptions, replay
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows.writer import RowWriter
 from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_row_writer import SCHEMA, T, apply_once, waiting
 from tests.service import Service

@@ -28,8 +28,8 @@ from consumers.tools.archive.proof import Archive
 from consumers.tools.archive.rows import decided, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.replay.replay import ReplayOptions, replay
-from consumers.tools.rows import row_expiry
-from consumers.tools.rows.row_expiry import expire_rows
+from consumers.tools.rows import expiry as row_expiry
+from consumers.tools.rows.expiry import expire_rows
 from consumers.tools.verify import ProblemKind, VerifyOptions, verify
 from consumers.views.explanation import explain
 from tests.integration.test_erasure import dies_after, open_log

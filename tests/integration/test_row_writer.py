@@ -31,8 +31,8 @@ from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.tools.rows import row_attempt
-from consumers.tools.rows.row_writer import RowWriter, _may_pass
+from consumers.tools.rows import attempt as row_attempt
+from consumers.tools.rows.writer import RowWriter, _may_pass
 from consumers.tools.verify import VerifyOptions, verify
 from tests.kills import Killed
 from tests.properties.test_row_groups import Model, random_write

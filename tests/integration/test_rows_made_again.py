@@ -17,8 +17,9 @@ from commitlog.client.accepted.row_tail import Waiting
 from commitlog.client.rows.lance_request import new_transaction_id
 from commitlog.core.partition import repeats
 from commitlog.model.records import Code, Status
-from consumers.tools.rows import row_attempt, row_writer
-from consumers.tools.rows.row_writer import RowWriter, RowWriterOptions
+from consumers.tools.rows import attempt as row_attempt
+from consumers.tools.rows import writer as row_writer
+from consumers.tools.rows.writer import RowWriter, RowWriterOptions
 from tests.integration.test_row_columns import running
 from tests.integration.test_row_writer import T, apply_once, writing
 from tests.service import Service

@@ -24,8 +24,8 @@ from commitlog.model.operations import RowsMode
 from commitlog.model.records import Code
 from commitlog.spark import Batch, Merged, each_batch, merge, row_base
 from commitlog.spark.row_base import base_on_executors
-from consumers.tools.rows.row_stream import apply_on_spark
-from consumers.tools.rows.row_writer import RowWriterOptions
+from consumers.tools.rows.stream import apply_on_spark
+from consumers.tools.rows.writer import RowWriterOptions
 from tests.properties.test_row_groups import SCHEMA as MODELLED
 from tests.properties.test_row_groups import Model, random_write
 from tests.service import applying

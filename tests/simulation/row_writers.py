@@ -42,7 +42,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Transaction
 from commitlog.model.table import TableId, format_table_id
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows.writer import RowWriter
 from tests.simulation.clients import SimulatedRuntime
 from tests.simulation.requests import Request, View
 from tests.simulation.rows import Asked, Intent, Row
@@ -368,7 +368,7 @@ def _sleep(seconds: float) -> None:
 @contextmanager
 def in_force(world: World) -> Iterator[None]:
     """Let what Lance does for row writers be done here."""
-    module = "consumers.tools.rows.row_attempt"
+    module = "consumers.tools.rows.attempt"
     with ExitStack() as stack:
         stack.enter_context(mock.patch(f"{module}.prepare_group", _prepare))
         made_by = "commitlog.client.accepted.row_application"
@@ -386,7 +386,7 @@ def in_force(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch(f"{module}.new_transaction_id", world.requests.uuid))
         stack.enter_context(mock.patch(f"{module}.remove_files"))
         clocks = SimpleNamespace(sleep=_sleep, monotonic=world.scheduler.clock)
-        stack.enter_context(mock.patch("consumers.tools.rows.row_writer.time", clocks))
+        stack.enter_context(mock.patch("consumers.tools.rows.writer.time", clocks))
         # The store isn't a folder that a client could look into.
         stack.enter_context(
             mock.patch("commitlog.client.commits.submission._local_root", return_value="")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.errors import InvalidRequest
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows.writer import RowWriter
 from tests.service import Service, service
 
 _POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])

@@ -16,9 +16,9 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
 from commitlog.model.names import REASON
 from consumers.partition.files.iceberg_files import IcebergFiles
-from consumers.tools.iceberg.iceberg_leftovers import IcebergLeftovers
-from consumers.tools.iceberg.iceberg_notes import NOTES
-from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans
+from consumers.tools.iceberg.leftovers import IcebergLeftovers
+from consumers.tools.iceberg.notes import NOTES
+from consumers.tools.iceberg.orphans import IcebergOrphans
 from consumers.tools.maintenance import iceberg_purges
 from consumers.tools.maintenance.cleaning import clean
 from consumers.tools.maintenance.iceberg_purges import IcebergPurges

@@ -11,8 +11,8 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.places import meet
-from consumers.tools.iceberg import iceberg_named
-from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans
+from consumers.tools.iceberg import named as iceberg_named
+from consumers.tools.iceberg.orphans import IcebergOrphans
 from consumers.tools.orphans.nested_places import apart, below, nested_in
 from tests.iceberg_files_world import ROWS, FilesWorld
 

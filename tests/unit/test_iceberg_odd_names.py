@@ -12,7 +12,7 @@ import pytest
 
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from consumers.partition.files import iceberg_files
-from consumers.tools.iceberg.iceberg_reached import as_hashed, hashes
+from consumers.tools.iceberg.reached import as_hashed, hashes
 from tests.iceberg_files_world import FilesWorld, below, made
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -63,7 +63,7 @@ def test_whatever_a_manifest_names_holds_up_no_other(
     for name, read in (("data_paths", data_paths), ("manifest_paths", manifest_paths)):
         for module in (
             "consumers.partition.files.iceberg_files",
-            "consumers.tools.iceberg.iceberg_reached",
+            "consumers.tools.iceberg.reached",
         ):
             monkeypatch.setattr(f"{module}.{name}", lambda data, read=read: [*read(data), named])
     world.remove_after_weeks()
@@ -94,7 +94,7 @@ def test_a_data_file_is_needed_however_its_place_is_written(
     catalog, world = alone
     table = made(catalog, world)
     data = below(f"{table.location()}/data")
-    named = "consumers.tools.iceberg.iceberg_reached.data_paths"
+    named = "consumers.tools.iceberg.reached.data_paths"
     monkeypatch.setattr(named, lambda read: [written(place) for place in data_paths(read)])
     world.remove_after_weeks()
     assert below(f"{table.location()}/data") == data

@@ -13,7 +13,7 @@ from commitlog.codecs.avro_iceberg import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.runtime.places import MARKS, check_place
-from consumers.tools.iceberg.iceberg_reached import Reached
+from consumers.tools.iceberg.reached import Reached
 from consumers.tools.maintenance import iceberg_purges
 from tests.iceberg_files_world import ROWS, FilesWorld, age, below, catalogue, made, reasons
 from tests.unlistable import refuse_to_list

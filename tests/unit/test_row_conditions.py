@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from commitlog.client.rows.row_groups import RowsUnusable
-from consumers.tools.rows import row_conditions
-from consumers.tools.rows.row_conditions import ConditionLost, Conditions
+from consumers.tools.rows import conditions as row_conditions
+from consumers.tools.rows.conditions import ConditionLost, Conditions
 
 TARGET, SOURCE = pa.table({"id": [1, 2]}), pa.table({"id": [2, 2]})
 

@@ -12,8 +12,8 @@ import pytest
 from commitlog.errors import CorruptLog, Unavailable
 from consumers.commands import rows
 from consumers.runtime.config import Config
-from consumers.tools.rows import row_stream
-from consumers.tools.rows.row_stream import apply_on_spark
+from consumers.tools.rows import stream as row_stream
+from consumers.tools.rows.stream import apply_on_spark
 
 TRACEBACK = """\
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform

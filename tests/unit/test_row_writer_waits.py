@@ -6,8 +6,8 @@ import pytest
 
 from commitlog.client.accepted.row_tail import Waiting
 from commitlog.errors import Unavailable
-from consumers.tools.rows import row_writer
-from consumers.tools.rows.row_writer import RowWriter
+from consumers.tools.rows import writer as row_writer
+from consumers.tools.rows.writer import RowWriter
 
 
 def test_writes_that_wait_are_said_to_now_and_then(

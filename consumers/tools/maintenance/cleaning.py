@@ -13,7 +13,7 @@ from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
 from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.tools.clocks import clock_difference
-from consumers.tools.iceberg.iceberg_leftovers import IcebergLeftovers
+from consumers.tools.iceberg.leftovers import IcebergLeftovers
 from consumers.tools.orphans.leftover import Leftover
 from consumers.tools.orphans.orphans import Leftovers
 

@@ -26,7 +26,7 @@ from commitlog.model.names import REASON
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.files.iceberg_files import IcebergFiles
-from consumers.tools.iceberg.iceberg_leftovers import standing_tables
+from consumers.tools.iceberg.leftovers import standing_tables
 from consumers.tools.maintenance.maintenance_policy import Policies
 from consumers.tools.maintenance.table_acts import Act
 

@@ -32,11 +32,11 @@ from commitlog.model.records import Outcome, Submitted
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.files.iceberg_files import IcebergFiles, purge
-from consumers.tools.iceberg.iceberg_heads import End, IcebergHeads
-from consumers.tools.iceberg.iceberg_leftovers import record_removal, standing_tables
-from consumers.tools.iceberg.iceberg_metadata import listed_metadata, older_metadata
-from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans
-from consumers.tools.iceberg.iceberg_reached import Known
+from consumers.tools.iceberg.heads import End, IcebergHeads
+from consumers.tools.iceberg.leftovers import record_removal, standing_tables
+from consumers.tools.iceberg.metadata import listed_metadata, older_metadata
+from consumers.tools.iceberg.orphans import IcebergOrphans
+from consumers.tools.iceberg.reached import Known
 from consumers.tools.maintenance.table_acts import Act
 from consumers.tools.orphans.leftover import GONE
 

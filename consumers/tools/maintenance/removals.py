@@ -25,8 +25,8 @@ from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.ports import Log
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.tools.clocks import clock_difference
-from consumers.tools.iceberg.iceberg_leftovers import IcebergLeftovers
-from consumers.tools.iceberg.iceberg_orphans import Orphan
+from consumers.tools.iceberg.leftovers import IcebergLeftovers
+from consumers.tools.iceberg.orphans import Orphan
 from consumers.tools.maintenance.iceberg_expiry import IcebergExpiry
 from consumers.tools.maintenance.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance.maintenance_policy import Policies

@@ -15,7 +15,7 @@ from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.runtime.progress import SILENT, Tally
-from consumers.tools.iceberg.iceberg_orphans import IcebergOrphans, Orphan
+from consumers.tools.iceberg.orphans import IcebergOrphans, Orphan
 from consumers.tools.orphans.leftover import Leftover, said
 from consumers.tools.orphans.orphans import CATCH_UP_SECONDS
 

@@ -19,8 +19,8 @@ from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.model.records import Answered, Outcome, is_commit
 from commitlog.ports import Log, Reader
-from consumers.tools.iceberg.iceberg_heads import End, IcebergHeads
-from consumers.tools.iceberg.iceberg_metadata import OURS
+from consumers.tools.iceberg.heads import End, IcebergHeads
+from consumers.tools.iceberg.metadata import OURS
 
 LATELY_MS = 3_600_000
 """By the log's own clock: for so long a file's name is kept if the store doesn't list it."""

@@ -31,10 +31,10 @@ from consumers.partition.files.iceberg_files import IcebergFiles, below, content
 from consumers.partition.obstacles import MARK
 from consumers.runtime.places import MARKS, logs_above
 from consumers.runtime.progress import SILENT, Tally
-from consumers.tools.iceberg.iceberg_metadata import OURS, older_metadata
-from consumers.tools.iceberg.iceberg_named import NamedFiles
-from consumers.tools.iceberg.iceberg_notes import Notes, Noticed
-from consumers.tools.iceberg.iceberg_reached import Known, Reached, as_hashed
+from consumers.tools.iceberg.metadata import OURS, older_metadata
+from consumers.tools.iceberg.named import NamedFiles
+from consumers.tools.iceberg.notes import Notes, Noticed
+from consumers.tools.iceberg.reached import Known, Reached, as_hashed
 from consumers.tools.orphans.file_ledger import Why
 from consumers.tools.orphans.leftover import GONE
 from consumers.tools.orphans.nested_places import apart, starting

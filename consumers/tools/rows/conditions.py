@@ -78,7 +78,7 @@ class _Child:
         with theirs:
             number = str(theirs.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "consumers.tools.rows.row_conditions", number],
+                [sys.executable, "-P", "-m", "consumers.tools.rows.conditions", number],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),

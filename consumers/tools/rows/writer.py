@@ -29,8 +29,8 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.rows.row_attempt import Attempt
-from consumers.tools.rows.row_conditions import Conditions
+from consumers.tools.rows.attempt import Attempt
+from consumers.tools.rows.conditions import Conditions
 
 ASK_SECONDS = 5.0
 """How long a leader is asked at once whether something waits."""

@@ -27,7 +27,7 @@ from commitlog.errors import (
 )
 from commitlog.spark import CommitLogDataSource
 from commitlog.spark.row_base import FRAGMENTS_PER_TASK, base_on_executors
-from consumers.tools.rows.row_writer import RowWriter, RowWriterOptions
+from consumers.tools.rows.writer import RowWriter, RowWriterOptions
 
 POLL_SECONDS = 0.5
 _OURS = re.compile(r"^commitlog\.errors\.(\w+): (.*)$", re.MULTILINE)
