@@ -47,7 +47,7 @@ Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 
 _Question = Callable[[Consumer, str, int, float], T | None]
 """To a client, about a topic's partition, for at most so many seconds; None if no answer came."""
-MISSING_SECONDS, ASK_SECONDS = 2.0, 1.0
+WRONG_SECONDS, ASK_SECONDS = 2.0, 1.0
 ALTER_SECONDS = 30.0
 
 
@@ -120,9 +120,12 @@ class Watermarks:
         except KafkaException as error:
             consumer.poll(0)
             raise self._settings.translate(error, f"looking for topic {topic}") from error
-        if found.error is not None:  # a broker that just woke up knows no leader, and says so
-            return bool(found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
-        return partition in found.partitions
+        if found.error is None:
+            return partition in found.partitions
+        if not is_passing(found.error):
+            raise self._settings.translate(found.error, f"looking for topic {topic}")
+        # A broker that just woke up knows no leader, and says so.
+        return bool(found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def close(self) -> None:
         """Close the connection."""
@@ -153,7 +156,7 @@ class KafkaReader(Generic[Record]):
         self._decode = decode
         self._position = offset
         self._failure: CommitLogError | None = None
-        self._missing_since = 0.0
+        self._denied_since = self._refused_since = 0.0
         self._is_paused = self._is_closed = False
         self._patient = patient
         self._consumer: Consumer | None = self._connect()
@@ -188,25 +191,30 @@ class KafkaReader(Generic[Record]):
             self._open().resume([TopicPartition(self._topic, self._partition)])
 
     def _note(self, error: KafkaError) -> None:
-        # A missing topic is told to this callback, not in place of a record.
-        if error.fatal():
+        # What ends the reading is told to this callback, not in place of a record. A broker that
+        # just started may say it, too: it must be told again a while later, or the broker is asked.
+        if not ends_reading(error):
+            return
+        now = time.monotonic()
+        if is_passing(error):
+            self._denied_since = self._denied_since or now
+            return
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= WRONG_SECONDS:
             self._fail(error)
-        elif ends_reading(error) and not self._missing_since:
-            self._missing_since = time.monotonic()
 
     def _ask_again(self) -> None:
-        """Ask whether what the client said ends the reading, a while after it did.
+        """Ask whether there is no such topic, a while after a broker denied it.
 
-        A broker that was started a moment ago, or was frozen, may deny any topic. The client says
-        so once, or every 30 seconds, and never that it was wrong.
+        The client says so once, or every 30 seconds, and never that it was wrong.
         """
-        if not self._missing_since or time.monotonic() - self._missing_since < MISSING_SECONDS:
+        if not self._denied_since or time.monotonic() - self._denied_since < WRONG_SECONDS:
             return
-        self._missing_since = 0.0
+        self._denied_since = 0.0
         try:
             self._watermarks.end(self._topic, self._partition, ASK_SECONDS)
         except Unavailable:
-            self._missing_since = time.monotonic()
+            self._denied_since = time.monotonic()
         except CommitLogError as error:
             self._failure = error
             raise
@@ -229,7 +237,7 @@ class KafkaReader(Generic[Record]):
                 if decoded is not None:
                     records.append(decoded)
                 self._position = offset + 1
-                self._missing_since = 0.0
+                self._denied_since = self._refused_since = 0.0
             elif ends_reading(error):
                 # What came before it is returned first; the next poll raises.
                 self._fail(error)

@@ -63,6 +63,7 @@ def test_errors_say_where_what_and_what_to_do(code: int, kind: type[CommitLogErr
         (0.05, KafkaError.LEADER_NOT_AVAILABLE, {}, Unavailable),
         (0.05, KafkaError.UNKNOWN_TOPIC_OR_PART, {}, WrongLog),
         (0.05, None, {1: None}, WrongLog),
+        (60.0, KafkaError.TOPIC_AUTHORIZATION_FAILED, {}, Unavailable),
     ],
 )
 def test_a_partition_that_the_client_knows_no_more_is_missing_once_a_broker_says_so(
@@ -121,12 +122,12 @@ def test_a_reader_that_is_told_of_no_topic_asks_a_broker_before_it_ends(
         told[0](missing)
         assert reader.poll(timeout_seconds=0.0) == [], "it is not asked at once"
         for _ in range(asks):
-            now += kafka_io.MISSING_SECONDS
+            now += kafka_io.WRONG_SECONDS
             assert reader.poll(timeout_seconds=0.0) == []
     told[0](missing)
-    now += kafka_io.MISSING_SECONDS
+    now += kafka_io.WRONG_SECONDS
     assert reader.poll(timeout_seconds=0.0) == []
-    now += kafka_io.MISSING_SECONDS
+    now += kafka_io.WRONG_SECONDS
     for _ in range(2):
         with pytest.raises(WrongLog, match="gone"):
             reader.poll(timeout_seconds=0.0)
