@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance import blob_field
 
 from commitlog.client.rows.data import kept, rows_reader, rows_table
 from commitlog.errors import InvalidTransaction, WrongColumns
@@ -176,6 +177,8 @@ def test_a_frame_without_rows_fits_whatever_types_pandas_gives_it() -> None:
         assert rows_table(nothing, schema, "t") == schema.empty_table()
     of_nulls = pa.table({"id": [], "name": []})  # as polars' frame of these has them
     assert rows_reader(of_nulls, schema, "t").read_all() == schema.empty_table()
+    blobs = pa.schema([("id", pa.int64()), blob_field("b")])
+    assert rows_table(blobs.empty_table(), blobs, "t") == blobs.empty_table()
     indexed = [("name", pa.float64()), ("__index_level_0__", pa.int64())]
     assert rows_table(pa.schema(indexed, of_pandas).empty_table(), schema, "t").to_pydict() == {
         "name": []

@@ -21,6 +21,8 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog import CommitLog
 
+# Whoever runs tests in the background may ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupts())
 log = CommitLog(lambda: MemoryLog(MemoryCluster()))
 try:

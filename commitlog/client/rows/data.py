@@ -175,8 +175,8 @@ def _without_guesses(given: pa.Schema, schema: pa.Schema, *, is_of_pandas: bool)
     """
     if not given.names:
         return schema
-    guesses = {pa.null(), pa.float64()} if is_of_pandas else {pa.null()}
-    if guesses.isdisjoint(given.types):
+    guesses = [pa.null(), pa.float64()] if is_of_pandas else [pa.null()]
+    if not any(one in guesses for one in given.types):
         return given
     fields = [
         schema.field(one.name).with_nullable(True)

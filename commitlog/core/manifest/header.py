@@ -51,7 +51,8 @@ class ManifestHeader:
             manifest.ClearField(name)
         # Lance keeps them in a hash map, so their order differs from one manifest to the next.
         manifest.base_paths.sort(key=lambda base: base.id)
-        return header_in(manifest.SerializeToString(deterministic=True))
+        # Another object even if its bytes are the same: a delta tells by that whether it has one.
+        return ManifestHeader(manifest.SerializeToString(deterministic=True))
 
     @cached_property
     def message(self) -> Manifest:
