@@ -67,19 +67,18 @@ def retain_relevant(
     because the definition is still wanted.
     """
     fields, same_names = _looked_through(index_section)
-    keeps_fields = all(field in field_ids for field in fields)
-    if not keeps_fields:
+    gone = frozenset(removed)
+    if all(field in field_ids for field in fields):
+        dropped = _without_fragments(same_names, fragments, gone)
+        if not dropped:
+            return None
+        kept = list(IndexSection.FromString(index_section).indices)
+    else:
         whole = IndexSection.FromString(index_section).indices
-        same_names = _segments(index for index in whole if _has_fields(index, field_ids))
-    dropped = _without_fragments(same_names, fragments, frozenset(removed))
-    if keeps_fields and not dropped:
-        return None
-    kept = [
-        index
-        for index in IndexSection.FromString(index_section).indices
-        if _has_fields(index, field_ids) and index.uuid.uuid not in dropped
-    ]
-    return IndexSection(indices=kept).SerializeToString(deterministic=True)
+        kept = [index for index in whole if _has_fields(index, field_ids)]
+        dropped = _without_fragments(_segments(kept), fragments, gone)
+    left = [index for index in kept if index.uuid.uuid not in dropped]
+    return IndexSection(indices=left).SerializeToString(deterministic=True)
 
 
 @lru_cache(maxsize=16)
