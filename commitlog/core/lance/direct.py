@@ -51,6 +51,8 @@ def direct_delta(
         raise NotDirect(why)
     change = operation.build(state, transaction)
     header = (change.header or state.header).by(release)
+    # A header that an operation set is recorded even if its bytes are those of the head's.
+    has_header = change.header is not None or header.encoded != state.header.encoded
     if change.index_section is not None:
         indices = index_list(change.index_section)
     features = state.fragments.features() if change.features is None else change.features
@@ -70,7 +72,7 @@ def direct_delta(
         tag=transaction.tag,
         removed=change.removed,
         fragments=change.fragments,
-        header=None if header is state.header else header.encoded,
+        header=header.encoded if has_header else None,
         index_section=change.index_section,
     )
 

@@ -141,7 +141,7 @@ def _advance(
         write_set = write_set_of_version(table, operation, parsed.kind, final, state)
     before = state.header
     apply_delta(state, delta)
-    if table.rows is not None and table.rows.pending and state.header is not before:
+    if delta.header is not None and table.rows is not None and table.rows.pending:
         table.rows.drop_columns(dropped_columns(before.fields, state.header.fields))
     table.history.record(outcome.transaction_id, write_set)
     table.history.prune(machine.rules.history_versions)
