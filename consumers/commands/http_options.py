@@ -67,7 +67,7 @@ def check_http(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
-    from consumers.runtime.certificate import check_files
+    from consumers.runtime.certificate import Tls
     from consumers.runtime.config import ConfigurationError
 
     base = config.base_path
@@ -81,8 +81,8 @@ def _check(config: Config) -> None:
         path = getattr(config, name)
         if path and not Path(path).is_file():
             raise ConfigurationError(f"{name}: the file {path} does not exist")
-    if config.tls_certificate:
-        check_files(config)
+    if tls := Tls.of(config):
+        tls.context()  # or each start of the server would fail at it
     _storage(config)
 
 
@@ -96,22 +96,19 @@ def _security(config: Config) -> Security:
 
 def server_settings(config: Config, health: Health) -> ServerSettings:
     """Return what stands around the APIs; ConfigurationError names what is wrong."""
+    from consumers.runtime.certificate import Tls
     from consumers.servers.metrics import Metrics
-    from consumers.servers.security.certificates import Tls
     from consumers.servers.security.limits import LimitSettings
     from consumers.servers.server import ServerSettings
 
     _check(config)
     hosts = frozenset(filter(None, (one.strip().lower() for one in config.http_hosts.split(","))))
-    tls = None
-    if config.tls_certificate:
-        tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
     return ServerSettings(
         base_path=config.base_path.rstrip("/"),
         security=_security(config),
         limits=LimitSettings(hosts=hosts, requests_max=config.http_requests_max),
         metrics=Metrics(health.leaders, health.index_lags, health.index_steps),
-        tls=tls,
+        tls=Tls.of(config),
     )
 
 

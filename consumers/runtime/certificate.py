@@ -1,4 +1,7 @@
-"""How long a server's certificate is valid: whoever renews it may have stopped, unnoticed."""
+"""A server's certificate: whether its files can be used, and for how long.
+
+Whoever renews certificates may have stopped, unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -58,29 +61,50 @@ def validity_of(path: str) -> Validity:
     return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
 
 
-def check_files(config: Config) -> None:
-    """Load the certificates as a server does, which would fail at them each time that it starts.
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The certificate that a server shows, and the clients that it accepts."""
 
-    Raises:
-        ConfigurationError: They can't be used; it names the setting and the file.
-    """
-    certificate, key, ca = config.tls_certificate, config.tls_key, config.tls_client_ca
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # A key with a password would have OpenSSL ask for it on the terminal.
-        context.load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_certificate {certificate} and tls_key {key} cannot be used: {error}. Give a"
-            " certificate chain and its private key without a password, both in PEM"
-        ) from None
-    try:
-        if ca:
-            context.load_verify_locations(ca)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_client_ca {ca} cannot be used: {error}. Give certificates in PEM"
-        ) from None
+    certificate: str
+    key: str
+    client_ca: str = ""
+    """A file of authorities: clients must show a certificate that one of them signed."""
+
+    @classmethod
+    def of(cls, config: Config) -> Tls | None:
+        """Return what the settings ask for; None if the server speaks plain HTTP."""
+        if not config.tls_certificate:
+            return None
+        return cls(config.tls_certificate, config.tls_key, config.tls_client_ca)
+
+    def context(self) -> ssl.SSLContext:
+        """Load the files, for connections that begin from now on.
+
+        Raises:
+            ConfigurationError: They can't be used; it names the setting and the file.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # A key with a password would have OpenSSL ask for it on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"tls_certificate {self.certificate} and tls_key {self.key} cannot be used:"
+                f" {error}. Give a certificate chain and its private key without a password, both"
+                " in PEM"
+            ) from None
+        if not self.client_ca:
+            return context
+        context.verify_mode = ssl.CERT_REQUIRED
+        # With TLS 1.3, each client then shows its certificate: it can't resume an earlier session.
+        context.num_tickets = 0
+        try:
+            context.load_verify_locations(self.client_ca)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"tls_client_ca {self.client_ca} cannot be used: {error}. Give certificates in PEM"
+            ) from None
+        return context
 
 
 def _shown(seconds: float) -> str:

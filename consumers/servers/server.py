@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from commitlog.errors import CommitLogError, Unavailable
+from consumers.runtime.certificate import Tls
 from consumers.runtime.process import hurried
 from consumers.runtime.roots import host_in_url
 from consumers.servers.metrics import CONTENT_TYPE, Metrics
@@ -38,7 +39,7 @@ from consumers.servers.namespace.status import error_response
 from consumers.servers.observing import Observe
 from consumers.servers.openapi.routes import openapi_routes
 from consumers.servers.security.answers import allowed_methods, refusal
-from consumers.servers.security.certificates import Certificates, Tls
+from consumers.servers.security.certificates import Certificates
 from consumers.servers.security.guard import Guard
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings

@@ -27,7 +27,7 @@ from consumers.broker.jars import cache_root
 from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.checkpoints.table_places import check_tables, find_roots
-from consumers.runtime.certificate import check_files, validity_of
+from consumers.runtime.certificate import Tls, validity_of
 from consumers.runtime.config import Config, read_endpoints, unknown_variables
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
@@ -134,8 +134,8 @@ def _disk(name: str, path: Path) -> Check:
 
 def _certificate(config: Config) -> Check:
     validity = validity_of(path := config.tls_certificate)
-    if config.tls_key:
-        check_files(config)  # one that doesn't fit its key is never shown
+    if config.tls_key and (tls := Tls.of(config)):
+        tls.context()  # a certificate that doesn't fit its key is never shown
     level = Level.OK if validity.is_renewed() else Level.WARN
     if not validity.is_valid():
         level = Level.FAIL

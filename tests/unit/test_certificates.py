@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from consumers.runtime.certificate import Tls
 from consumers.runtime.config import load
 from consumers.servers.metrics import Metrics
 from consumers.servers.security import certificates
-from consumers.servers.security.certificates import Certificates, Tls
+from consumers.servers.security.certificates import Certificates
 from consumers.servers.server import ServerSettings, _tls_of
 from consumers.tools.doctor import doctor
 from consumers.views.health import Check, Level
@@ -100,7 +101,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(
     authority.write_text("")
     assert spoken(served, client_of(client, ssl.TLSVersion.TLSv1_3))
     assert str(authority) in caplog.text
-    assert "the previous ones stay" in caplog.text
+    assert "the previous TLS files stay in use" in caplog.text
 
 
 def test_files_that_are_swapped_by_a_link_are_read_again(

@@ -23,12 +23,12 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, RESTError
 
 from commitlog.model.operations import RenameTable
+from consumers.runtime.certificate import Tls
 from consumers.servers import server
 from consumers.servers.namespace import versions
 from consumers.servers.namespace.operations import OPERATIONS
 from consumers.servers.security import certificates
 from consumers.servers.security.access_file import AccessFile
-from consumers.servers.security.certificates import Tls
 from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import LimitSettings
@@ -506,7 +506,7 @@ def test_a_certificate_that_is_renewed_is_shown_to_who_connects_then(
         shutil.copy(first, tmp_path / "old.pem")
         shutil.copy(second, first)  # its key isn't there yet
         assert is_served(tmp_path / "old.pem", client)
-        assert "the previous ones stay" in caplog.text
+        assert "the previous TLS files stay in use" in caplog.text
         shutil.copy(its_key, key)
         assert is_served(second, client)
         assert not is_served(tmp_path / "old.pem", client)

@@ -10,11 +10,10 @@ import logging
 import os
 import ssl
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import CommitLogError
-from consumers.runtime.certificate import validity_of
+from consumers.runtime.certificate import Tls, validity_of
+from consumers.runtime.config import ConfigurationError
 
 LOOK_SECONDS = 0.5
 REMIND_SECONDS = 24 * 3600.0
@@ -23,25 +22,15 @@ REMIND_SECONDS = 24 * 3600.0
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """What the server shows, and whom of the clients it believes."""
-
-    certificate: str
-    key: str
-    client_ca: str = ""
-    """A file of authorities: clients must show a certificate that one of them signed."""
-
-
 class Certificates:
     """What connections use that begin now: the files as of at most half a second ago."""
 
     def __init__(self, tls: Tls) -> None:
-        """Read the files; OSError, ValueError or CommitLogError if they can't be used."""
+        """Read the files; OSError or ConfigurationError if they can't be used."""
         self._tls = tls
         self._seen = self._state()
         self._authorities, self._believed_since = _authorities(tls), 0.0
-        self._newest = _context(tls)
+        self._newest = tls.context()
         self.validity = validity_of(tls.certificate)
         """Of the certificate that clients are shown now."""
         self._remind_at = 0.0
@@ -49,7 +38,7 @@ class Certificates:
         self._looked_at = time.monotonic()
         self._problem = ""
         """What the last look at the files ended with, as it was logged."""
-        self.context = _context(tls)
+        self.context = tls.context()
         """What the server listens with. OpenSSL asks for each connection, with or without a name,
         whether to go on with another one."""
         self.context.sni_callback = self._choose
@@ -85,17 +74,16 @@ class Certificates:
         try:
             if (seen := self._state()) != self._seen:
                 authorities = _authorities(self._tls)
-                newest, validity = _context(self._tls), validity_of(self._tls.certificate)
+                newest, validity = self._tls.context(), validity_of(self._tls.certificate)
                 self._newest, self.validity = newest, validity
                 self._seen, self._remind_at = seen, 0.0
                 if authorities != self._authorities:
                     self._authorities, self._believed_since = authorities, time.time()
                 logger.info("%s was read again", self._tls.certificate)
-        except (OSError, ValueError, CommitLogError) as error:  # one may be there already
+        except (OSError, ConfigurationError) as error:  # a file may not be replaced yet
             self._problem = str(error)
             if self._problem != before:
-                names = ", ".join(_paths(self._tls))
-                logger.error("%s: cannot be used, the previous ones stay: %s", names, error)
+                logger.error("the previous TLS files stay in use: %s", error)
         self._remind()
 
     def _state(self) -> list[tuple[int, int, int]]:
@@ -109,14 +97,3 @@ def _paths(tls: Tls) -> list[str]:
 
 def _authorities(tls: Tls) -> bytes:
     return Path(tls.client_ca).read_bytes() if tls.client_ca else b""
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A key with a password would have OpenSSL ask for it on the terminal.
-    found.load_cert_chain(tls.certificate, tls.key, password="")
-    if tls.client_ca:
-        found.verify_mode = ssl.CERT_REQUIRED
-        found.num_tickets = 0  # TLS 1.3 needs no earlier session: each client shows its certificate
-        found.load_verify_locations(tls.client_ca)
-    return found
