@@ -23,10 +23,11 @@ from commitlog.core.decisions import (
     VectorWanted,
     Wanted,
 )
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.partition.driving import drive
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import IDS

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from commitlog.core.decisions import Found
-from commitlog.core.manifest.deletion_vectors import from_portable
+from commitlog.core.manifest.roaring import from_portable
 from commitlog.errors import CommitLogError, UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.model.records import Observation

@@ -22,7 +22,7 @@ from pyroaring import BitMap
 
 from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
 from commitlog.codecs.lanes import ENCODE_APPEND, EncodedAppend
-from commitlog.core.manifest.deletion_vectors import from_portable, portable
+from commitlog.core.manifest.roaring import from_portable, portable
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import (
     DataFile,

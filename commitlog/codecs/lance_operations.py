@@ -22,7 +22,7 @@ from lance.schema import LanceSchema
 from pyroaring import BitMap
 
 from commitlog.codecs.lance_schema import SchemaMetadata
-from commitlog.core.manifest.deletion_vectors import from_portable, portable
+from commitlog.core.manifest.roaring import from_portable, portable
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import (

@@ -30,7 +30,7 @@ from commitlog.adapters.shown_values import python_rows
 from commitlog.client.rows.lost_files import files_stay
 from commitlog.client.rows.rows import delete_rows
 from commitlog.codecs.keys import key_hashes, packed
-from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
 from commitlog.spark.excerpts import Excerpt

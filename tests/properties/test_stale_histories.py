@@ -16,8 +16,9 @@ from pyroaring import BitMap
 
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import BuildWanted, Found, Need, Refused, Wanted
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.partition.driving import next_step
 from commitlog.core.schema_check.schema import FIELD_ID_END
 from commitlog.lancepb.file_pb2 import Field

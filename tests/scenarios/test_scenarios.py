@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap
 
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.roaring import portable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import AffectedRows, DropTable, LanceCommit, RenameTable
 from commitlog.model.records import Application, Outcome, Transaction

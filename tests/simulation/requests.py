@@ -16,7 +16,8 @@ from pyroaring import BitMap
 
 from commitlog.codecs.keys import key_hashes
 from commitlog.core.conflicts.write_sets import kind_of
-from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile

@@ -8,8 +8,8 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import Aspect, History, WriteSet
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.indices import covered_fragments, retain_relevant
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.create_index import rebased_indices
 from commitlog.core.rebase.carried_rewrites import _ranks
 from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection

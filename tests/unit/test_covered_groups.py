@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.manifest_state import NotDirect
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.rewrite import _cover, _merged
 from commitlog.lancepb.table_pb2 import IndexMetadata
 

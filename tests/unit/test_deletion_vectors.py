@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from commitlog.codecs.deletion_file import decode_deletion_file, found_deletions
-from commitlog.core.manifest.deletion_vectors import (
-    deletion_file_id,
-    from_portable,
-    merge_deletions,
-    portable,
-)
+from commitlog.core.manifest.deletion_vectors import deletion_file_id, merge_deletions
 from commitlog.core.manifest.manifest_state import DeltaRefused
-from commitlog.core.manifest.roaring import canonical
+from commitlog.core.manifest.roaring import canonical, from_portable, portable
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from tests.unit.manifest_examples import UUID, fragment

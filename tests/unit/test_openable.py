@@ -12,9 +12,9 @@ from pyroaring import BitMap
 from commitlog.core.decisions import Refused
 from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.operation_check import operation_problem
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.manifest.row_lineage import check_lineage, new_row_lineage
 from commitlog.core.schema_check.index_entries import index_problem
 from commitlog.core.schema_check.messages import fragments_problem

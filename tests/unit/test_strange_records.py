@@ -13,10 +13,10 @@ from commitlog import words
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import Found
 from commitlog.core.manifest.data_files import check_new_fragment
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
+from commitlog.core.manifest.roaring import portable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction

@@ -33,7 +33,7 @@ from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.codecs.lanes import AppendedFiles
 from commitlog.core.manifest.data_files import leads_out
-from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

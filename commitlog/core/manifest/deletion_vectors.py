@@ -12,15 +12,11 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.manifest.manifest_state import DeltaRefused
-from commitlog.core.manifest.roaring import canonical
-from commitlog.errors import UnsupportedFormat
+from commitlog.core.manifest.roaring import portable
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 
 # Ids stay within a signed integer, the only one that Avro and SQL have.
 _ID_BYTES = 8
-
-_FEW_ROWS = 4_096
-"""To write out so many rows costs a few calls. More may be any number, in a few bytes."""
 
 
 class MergedDeletions(NamedTuple):
@@ -49,20 +45,6 @@ def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
     """Return the id of the deletion file that a transaction writes for a fragment."""
     digest = sha256(f"{transaction_id}/{fragment_id}".encode()).digest()
     return int.from_bytes(digest[:_ID_BYTES]) >> 1
-
-
-def portable(rows: BitMap) -> bytes:
-    """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
-    return canonical(rows) if len(rows) > _FEW_ROWS else BitMap(rows.to_array()).serialize()
-
-
-def from_portable(data: bytes) -> BitMap:
-    """Decode a portable Roaring bitmap that somebody else encoded."""
-    try:
-        # It takes only a set in order: one that isn't would answer wrongly.
-        return BitMap.deserialize(data)
-    except (ValueError, IndexError) as error:
-        raise UnsupportedFormat("not a portable Roaring bitmap") from error
 
 
 def merge_deletions(

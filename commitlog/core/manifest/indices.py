@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from pyroaring import BitMap
 
+from commitlog.core.manifest.roaring import from_portable
+from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection
 
 NGRAM_DETAILS = "NGramIndexDetails"
@@ -156,6 +158,6 @@ def coverable(fragment_ids: Iterable[int]) -> BitMap:
 def covered_fragments(index: IndexMetadata) -> BitMap | None:
     """Return the fragments that an index covers, None if it doesn't say, or can't be read."""
     try:
-        return BitMap.deserialize(index.fragment_bitmap)
-    except (ValueError, IndexError):
+        return from_portable(index.fragment_bitmap)
+    except UnsupportedFormat:
         return None

@@ -11,7 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
+
+from commitlog.errors import UnsupportedFormat
 
 _WITHOUT_RUNS, _WITH_RUNS = 12346, 12347
 _CONTAINER_ROWS = 2**16
@@ -19,6 +21,8 @@ _ARRAY_MAX = 4096
 _BITMAP_BYTES = _CONTAINER_ROWS // 8
 _OFFSETS_FROM = 4
 """So many containers have a list of offsets, even if some have runs."""
+_FEW_ROWS = 4_096
+"""To write out so many rows costs a few calls. More may be any number, in a few bytes."""
 
 
 class _Container(NamedTuple):
@@ -68,6 +72,32 @@ def runs(rows: BitMap) -> Iterator[tuple[int, int]]:
     yield start, last + 1
 
 
+def from_portable(data: bytes) -> BitMap:
+    """Decode a portable Roaring bitmap that somebody else encoded.
+
+    Raises UnsupportedFormat.
+    """
+    try:
+        # It takes only a set in order: one that isn't would answer wrongly.
+        return BitMap.deserialize(data)
+    except (ValueError, IndexError) as error:
+        raise UnsupportedFormat("not a portable Roaring bitmap") from error
+
+
+def is_bitmap(encoded: bytes, kind: type[BitMap] | type[BitMap64] = BitMap) -> bool:
+    """Return True if bytes are a portable Roaring bitmap, or a treemap."""
+    try:
+        kind.deserialize(encoded)
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
+def portable(rows: BitMap) -> bytes:
+    """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
+    return canonical(rows) if len(rows) > _FEW_ROWS else BitMap(rows.to_array()).serialize()
+
+
 def canonical(rows: BitMap) -> bytes:
     """Encode rows, the same bytes for the same rows: each container as what is smallest.
 
@@ -85,14 +115,14 @@ def canonical(rows: BitMap) -> bytes:
 def _smallest(container: _Container) -> _Container:
     if not container.is_runs:
         return container
-    numbers, runs = _numbers(container.data), list[int]()
-    for start, more in zip(numbers[::2], numbers[1::2], strict=True):
-        if runs and runs[-2] + runs[-1] + 1 == start:
-            runs[-1] += more + 1
+    merged: list[int] = []
+    for start, more in _runs_in(container):
+        if merged and merged[-2] + merged[-1] + 1 == start:
+            merged[-1] += more + 1
         else:
-            runs += (start, more)
-    if 2 * len(runs) + 2 < min(2 * container.rows, _BITMAP_BYTES):
-        return container._replace(data=struct.pack(f"<{len(runs)}H", *runs))
+            merged += (start, more)
+    if 2 * len(merged) + 2 < min(2 * container.rows, _BITMAP_BYTES):
+        return container._replace(data=struct.pack(f"<{len(merged)}H", *merged))
     return container._replace(is_runs=False, data=_spread(container))
 
 
@@ -117,13 +147,13 @@ def _joined(containers: list[_Container]) -> bytes:
 
 def _spread(container: _Container) -> bytes:
     """Return runs as the array or bitmap of their rows."""
-    numbers = _numbers(container.data)
-    runs = zip(numbers[::2], numbers[1::2], strict=True)
     if container.rows <= _ARRAY_MAX:
-        rows = [row for start, more in runs for row in range(start, start + more + 1)]
+        rows = [
+            row for start, more in _runs_in(container) for row in range(start, start + more + 1)
+        ]
         return struct.pack(f"<{len(rows)}H", *rows)
     bits = bytearray(_BITMAP_BYTES)
-    for start, more in runs:
+    for start, more in _runs_in(container):
         first, last = start >> 3, (start + more) >> 3
         head, tail = 0xFF << (start & 7) & 0xFF, 0xFF >> (7 - (start + more & 7))
         if first == last:
@@ -135,5 +165,6 @@ def _spread(container: _Container) -> bytes:
     return bytes(bits)
 
 
-def _numbers(data: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(data) // 2}H", data)
+def _runs_in(container: _Container) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each run, and how many rows follow it."""
+    return struct.iter_unpack("<HH", container.data)

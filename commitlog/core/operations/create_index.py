@@ -18,7 +18,6 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.history import Aspect, History
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.draft import Draft, View
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.indices import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
@@ -27,11 +26,12 @@ from commitlog.core.manifest.indices import (
 )
 from commitlog.core.manifest.manifest_state import ManifestState, change_indices
 from commitlog.core.manifest.mem_wal import raise_generations
+from commitlog.core.manifest.roaring import is_bitmap, portable
 from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import References
 from commitlog.core.operations.shards import generations
 from commitlog.core.rebase.reused_fragments import Groups, reused_since
-from commitlog.core.schema_check.index_entries import index_problem, is_bitmap
+from commitlog.core.schema_check.index_entries import index_problem
 from commitlog.core.schema_check.messages import unreadable
 from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, MemWalIndexDetails
 from commitlog.lancepb.transaction_pb2 import Transaction

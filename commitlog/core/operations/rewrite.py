@@ -12,7 +12,6 @@ from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.decisions import rejected
 from commitlog.core.manifest.data_files import check_new_fragment
-from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES, FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX, ids_exhausted, under_id
 from commitlog.core.manifest.fragments import features
@@ -23,6 +22,7 @@ from commitlog.core.manifest.manifest_state import (
     NotDirect,
     change_indices,
 )
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.operations.references import REMOVED_BY, References
 from commitlog.core.rebase.carried_rewrites import rebase_rewrite

@@ -15,10 +15,11 @@ from commitlog.core.conflicts.write_sets import (
     Writes,
     explicit_keys,
 )
-from commitlog.core.manifest.deletion_vectors import deletion_file_of, portable
+from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragment_changes import fragments_after, post_image, with_ids
 from commitlog.core.manifest.manifest_state import ManifestState, NotDirect
+from commitlog.core.manifest.roaring import is_bitmap, portable
 from commitlog.core.operations.fragment_images import image_aspects, put_rebased, retained_indices
 from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.operations.references import References
@@ -27,7 +28,6 @@ from commitlog.core.rebase.deletions import Rebased, images_with_known_rows, reb
 from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.overlay_rows import coverage, deletion_file_read, refuse_overlaid
 from commitlog.core.rebase.vectors import observed, vector_in
-from commitlog.core.schema_check.index_entries import is_bitmap
 from commitlog.core.schema_check.messages import fragments_problem, unreadable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -20,8 +20,10 @@ from commitlog.core.manifest.deletion_vectors import (
     deletion_file_of,
     merge_deletions,
 )
+from commitlog.core.manifest.roaring import from_portable
 from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import observed, sample_of, vector_in
+from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, FragmentImage
@@ -53,8 +55,8 @@ def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
     rows: dict[int, BitMap] = {}
     for affected in operation.affected_rows:
         try:
-            bitmap = BitMap.deserialize(affected.rows)
-        except (ValueError, IndexError) as error:
+            bitmap = from_portable(affected.rows)
+        except UnsupportedFormat as error:
             raise rejected(
                 Code.MALFORMED_RECORD, "affected_rows_not_a_bitmap", fragment=affected.fragment_id
             ) from error

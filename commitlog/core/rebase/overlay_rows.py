@@ -15,8 +15,10 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.decisions import rejected
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
+from commitlog.core.manifest.roaring import from_portable
 from commitlog.core.rebase.late import Late
 from commitlog.core.rebase.vectors import sample_of
+from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
 from commitlog.model.records import Code
 
@@ -29,8 +31,8 @@ def coverage(overlays: Iterable[DataOverlayFile]) -> BitMap:
         bitmaps.extend(overlay.field_coverage.offset_bitmaps)
         for encoded in bitmaps:
             try:
-                found |= BitMap.deserialize(encoded)
-            except (ValueError, IndexError) as error:
+                found |= from_portable(encoded)
+            except UnsupportedFormat as error:
                 path = overlay.data_file.path
                 raise rejected(Code.MALFORMED_RECORD, "overlay_not_a_bitmap", path=path) from error
     return found

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from google.protobuf.message import DecodeError
-from pyroaring import BitMap, BitMap64
+from pyroaring import BitMap64
 
-from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from commitlog.core.manifest.indices import (
+    FRAGMENT_REUSE_INDEX,
+    MEM_WAL_INDEX,
+    covered_fragments,
+)
+from commitlog.core.manifest.roaring import is_bitmap
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata, MemWalIndexDetails
 from commitlog.model.limits import UNTRAINED_INDICES_SINCE
 from commitlog.model.names import label_problem
@@ -126,14 +131,5 @@ def files_of(index: IndexMetadata, protocol: int) -> Iterable[tuple[str, int]]:
 
 def _covers_nothing(index: IndexMetadata) -> bool:
     """Return True if an index says which fragments it covers, and that these are none."""
-    encoded = index.fragment_bitmap
-    return bool(encoded) and is_bitmap(encoded) and not BitMap.deserialize(encoded)
-
-
-def is_bitmap(encoded: bytes, kind: type[BitMap] | type[BitMap64] = BitMap) -> bool:
-    """Return True if bytes are a portable Roaring bitmap, or a treemap."""
-    try:
-        kind.deserialize(encoded)
-    except (ValueError, IndexError):
-        return False
-    return True
+    covered = covered_fragments(index)
+    return covered is not None and not covered

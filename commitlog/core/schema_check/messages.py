@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 
+from commitlog.core.manifest.roaring import is_bitmap
 from commitlog.core.manifest.row_lineage import lost_lineage
-from commitlog.core.schema_check.index_entries import is_bitmap
 from commitlog.lancepb.rowids_pb2 import RowDatasetVersionSequence, RowIdSequence
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
 from commitlog.model.names import NameProblem

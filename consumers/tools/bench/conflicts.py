@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History
-from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.registry import candidate_of, keys_of, write_set_of
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
