@@ -41,22 +41,24 @@ def make_table(
     operation: TableMaker,
     transaction_id: str,
     time_ms: int,
-    result: OperationResult,
-    delta_of: DeltaOf,
+    location: str,
+    registered: ManifestDelta | None,
     release: str,
 ) -> tuple[Table, Change]:
-    """Return the table that a committed operation made, and its first change."""
-    delta, message, kind = None, b"", ChangeKind.DECLARED
+    """Return the table that a committed operation made, and its first change.
+
+    `registered` is the version that a RegisterTable found; other operations have none.
+    """
+    delta, message, kind = registered, b"", ChangeKind.DECLARED
     if isinstance(operation, CreateTable):
         state, message = first_version(operation, transaction_id, time_ms, release)
         delta, kind = diff(empty_state(), state), ChangeKind.CREATED
     elif isinstance(operation, RegisterTable):
-        delta = delta_of(result)
         kind = ChangeKind.REGISTERED
     table = Table(
         operation.table,
         operation.incarnation,
-        result.location,
+        location,
         operation.policy,
         state_of(delta) if delta is not None else None,
         primary_key=() if isinstance(operation, DeclareTable) else operation.primary_key,
@@ -167,8 +169,14 @@ class Catalogue:
         standing = self.tables.get(operation.table)
         if standing is not None and standing.manifest is not None:
             return []
+        registered = delta_of(result) if isinstance(operation, RegisterTable) else None
         table, change = make_table(
-            operation, outcome.transaction_id, outcome.time_ms, result, delta_of, release
+            operation,
+            outcome.transaction_id,
+            outcome.time_ms,
+            result.location,
+            registered,
+            release,
         )
         table.changed_at = outcome.sequence
         self.tables[operation.table] = table

@@ -127,15 +127,7 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     result = OperationResult(
         operation.table, operation.incarnation, operation_name(operation), location=location
     )
-    registered = ManifestDelta(
-        version=0,
-        timestamp_nanos=0,
-        reader_feature_flags=0,
-        writer_feature_flags=0,
-        max_fragment_id=None,
-        next_row_id=0,
-        transaction_file="",
-    )
+    registered = None
     if isinstance(operation, RegisterTable):
         registered = _register(draft, operation, location)
         result = replace(result, delta=record_delta(draft, registered))
@@ -143,8 +135,8 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
         operation,
         draft.transaction.transaction_id,
         draft.time_ms,
-        result,
-        lambda _: registered,
+        location,
+        registered,
         draft.rules.lance_release,
     )
     result = replace(result, version=table.version)
@@ -221,8 +213,8 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
         )
     state, where = found.state, {"path": path, "location": location}
     if state is None or state.version != operation.version:
-        name = "manifest_unusable" if found.error else "manifest_of_another_version"
-        raise rejected(Code.INVALID_OPERATION, name, error=Aside.of(found.error), **where)
+        reason = "manifest_unusable" if found.error else "manifest_of_another_version"
+        raise rejected(Code.INVALID_OPERATION, reason, error=Aside.of(found.error), **where)
     if not state.version or not 0 <= state.timestamp_nanos < TIME_NANOS_END:
         numbers = {"version": state.version, "nanos": state.timestamp_nanos}
         raise rejected(Code.INVALID_OPERATION, "manifest_out_of_range", **numbers, **where)
@@ -238,7 +230,6 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     empty = empty_state()
     protocol = draft.rules.protocol
     if protocol >= NAMES_CHECKED_SINCE:
-        name = format_table_id(operation.table)
         check_header(empty.header, state.header, name, renumbers_fields=False, protocol=protocol)
     delta = diff(empty, state)
     check_bases(draft, operation.table, location, None, delta.header)
@@ -265,16 +256,17 @@ def _check_version(draft: Draft, operation: RegisterTable) -> None:
 
 def _decide_end(draft: Draft, operation: DropTable | DeregisterTable) -> None:
     view = draft.view(operation.table, operation.incarnation)
-    _end(draft, view, operation)
+    draft.results.append(_end(draft, view, operation))
 
 
-def _end(draft: Draft, view: View, operation: Operation) -> None:
+def _end(draft: Draft, view: View, operation: Operation) -> OperationResult:
+    """Forget a table in the draft; return the result of the operation that ends it."""
     is_drop = not isinstance(operation, DeregisterTable)
     kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
-    draft.results.append(_result(view.table, operation))
     draft.changes.append(replace(change_of(view.table, kind), version=view.version))
     draft.views[view.table.table_id] = None
     draft.dropped[view.table.incarnation] = view.version
+    return _result(view.table, operation)
 
 
 def _decide_rename(draft: Draft, operation: RenameTable) -> None:
@@ -358,9 +350,7 @@ def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
     draft.results.append(OperationResult(operation.namespace, "", "DropNamespace"))
     for table_id in inside:
         _end(draft, draft.view(table_id), operation)
-        draft.results.pop()
     for table_id in iceberg:
         end_iceberg(draft, table_id, operation)
-        draft.results.pop()
     for namespace in below_it:
         draft.namespaces[namespace] = None

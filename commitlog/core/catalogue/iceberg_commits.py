@@ -233,7 +233,7 @@ def decide_catalogue(draft: Draft, operation: Operation) -> bool:
                 uuid=table.uuid,
                 expected=operation.incarnation,
             )
-        end_iceberg(draft, operation.table, operation)
+        draft.results.append(end_iceberg(draft, operation.table, operation))
         return True
     if isinstance(operation, RenameTable):
         table = draft.iceberg(operation.table)
@@ -243,8 +243,8 @@ def decide_catalogue(draft: Draft, operation: Operation) -> bool:
     return False
 
 
-def end_iceberg(draft: Draft, table_id: TableId, operation: Operation) -> None:
-    """Forget a table in the draft."""
+def end_iceberg(draft: Draft, table_id: TableId, operation: Operation) -> OperationResult:
+    """Forget a table in the draft; return the result of the operation that ends it."""
     table = draft.iceberg(table_id)
     assert table is not None
     is_drop = not isinstance(operation, DeregisterTable) and not draft.is_read_only(table_id)
@@ -253,9 +253,9 @@ def end_iceberg(draft: Draft, table_id: TableId, operation: Operation) -> None:
     if isinstance(operation, DropTable) and not is_drop:
         # A second name has no files of its own.
         result = replace(result, operation=DeregisterTable.__name__)
-    draft.results.append(result)
     draft.changes.append(iceberg_change(table_id, kind, table))
     draft.iceberg_views[table_id] = None
+    return result
 
 
 def _decide_rename(draft: Draft, operation: RenameTable, table: IcebergTable) -> None:

@@ -264,12 +264,15 @@ class OldVersions:
             if not table.version < result.version <= last:
                 continue
             if isinstance(operation, CreateTable | RegisterTable):
+                registered = None
+                if isinstance(operation, RegisterTable):
+                    registered = ManifestDelta.from_bytes(_recorded(result, recordings))
                 first, change = make_table(
                     operation,
                     transaction.transaction_id,
                     outcome.time_ms,
-                    result,
-                    lambda made: ManifestDelta.from_bytes(_recorded(made, recordings)),
+                    result.location,
+                    registered,
                     release,
                 )
                 table.manifest = first.manifest
