@@ -99,16 +99,18 @@ def _check_window(machine: PartitionState, table: Table, since: int) -> None:
 
 
 def _check_key(table: Table, expect: KeyAbsent) -> None:
+    """Refuse a key that came since a version, or may have come."""
     history, since = table.history, expect.since_version
-    found: list[int] = []
-    for kind in ("Append", "Update"):
-        found.append(history.first(f"{kind}.key", expect.key_hash, since))
-        if kind == "Update" or history.first_of_kind(kind, since) != history.first(
-            f"{kind}.upsert", "", since
-        ):
-            unknown = history.first(f"{kind}.keys_unknown", "", since)
-            found.append(unknown or (history.first_of_kind(kind, since) if kind == "Append" else 0))
-    found.extend(history.first_of_kind(k, since) for k in ("Overwrite", "Merge", "Restore"))
+    found = [
+        history.first("Append.key", expect.key_hash, since),
+        history.first("Update.key", expect.key_hash, since),
+        history.first("Update.keys_unknown", "", since),
+        *(history.first_of_kind(kind, since) for kind in ("Overwrite", "Merge", "Restore")),
+    ]
+    # Appends of unknown keys leave no trace but their kind until one with keys is there.
+    appended = history.first_of_kind("Append", since)
+    if appended != history.first("Append.upsert", "", since):
+        found.append(history.first("Append.keys_unknown", "", since) or appended)
     version = min((v for v in found if v), default=0)
     if version:
         came = {"key": expect.key_hash.hex(), "version": version}

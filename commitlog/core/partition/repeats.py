@@ -137,8 +137,7 @@ def _answer(table: Table, application: Application) -> ApplicationAnswer | None:
         raise rejected(Code.ID_REUSED, "application_runs_twice", **known, **runs)
     answer = log.get(application.sequence)
     if answer is None:
-        is_old = application.sequence < log.first
-        if is_old:
+        if application.sequence < log.first:
             raise rejected(Code.TOO_OLD, "sequence_forgotten", **known)
         raise rejected(Code.ID_REUSED, "sequence_passed_over", **known)
     return answer
