@@ -1,5 +1,6 @@
 """Do credentials prove who asks, and do grants say what they may do?"""
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -142,6 +143,26 @@ def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
     assert security.identify(Credentials("the-new-key-in-the-file")).name == "job"
     (tmp_path / "key").write_text("the-newest-key-in-the-file\n")
     assert security.identify(Credentials("the-newest-key-in-the-file")).name == "job"
+
+
+def test_only_tokens_are_identified_on_another_thread(tmp_path: Path) -> None:
+    """For an API key the way there and back cost a request more CPU than the identification."""
+    access = tmp_path / "access.toml"
+    access.write_text(f'[keys]\nalice = "{hashed(KEY)}"\n')
+    security, asked_on = Security(AccessFile(access)), list[threading.Thread]()
+    identify = security.identify
+
+    def noted(shown: Credentials) -> Principal:
+        asked_on.append(threading.current_thread())
+        return identify(shown)
+
+    security.identify = noted  # type: ignore[method-assign]
+    assert asyncio.run(security.identified(Credentials(KEY))).name == "alice"
+    for shown in (Credentials(token="x"), Credentials(KEY, token="x")):
+        with pytest.raises(UnauthenticatedError):
+            asyncio.run(security.identified(shown))
+    here = threading.current_thread()
+    assert [one is here for one in asked_on] == [True, False, False]
 
 
 def test_a_principal_whose_key_file_is_gone_can_be_taken_out_of_the_access_file(

@@ -49,7 +49,7 @@ from consumers.servers.security.answers import allowed_methods
 from consumers.servers.security.budgets import LARGE_BYTES, body_pieces, json_problem
 from consumers.servers.security.grants import Access
 from consumers.servers.security.guard import LANCEDB
-from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.identity import Security, credentials_of_headers, may_take_long
 from consumers.servers.security.tarpit import ORDINARY
 from consumers.servers.server_heads import CONNECTION
 
@@ -171,9 +171,13 @@ async def _answered(
     in_pool = partial(run, workers.threads)
     call = _call(entry, service, request)
     try:
-        if service.security.is_on and (entry.takes_arrow or credentials_of_headers(call.headers)):
+        shown = credentials_of_headers(call.headers)
+        if service.security.is_on and (entry.takes_arrow or shown):
             # Before a body is read, which may be long.
-            await in_pool(admit, entry, call)
+            if may_take_long(shown):
+                await in_pool(admit, entry, call)
+            else:
+                admit(entry, call)
         if entry.takes_arrow:
             call.need_arrow()
             stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)

@@ -83,6 +83,14 @@ def credentials_of_body(identity: Any) -> Credentials:
     )
 
 
+def may_take_long(shown: Credentials) -> bool:
+    """Tell whether to identify these may have to wait: for the keys of tokens, from their issuer.
+
+    An API key costs less than the way to another thread.
+    """
+    return bool(shown.token)
+
+
 class Security:
     """Who may do what, for all APIs; without an access file anybody may do everything."""
 
@@ -97,10 +105,12 @@ class Security:
         return self._access is not None
 
     async def identified(self, shown: Credentials) -> Principal:
-        """Identify in an event loop: on a thread, since keys of tokens may have to be fetched.
+        """Identify in an event loop: on a thread if that may take long.
 
         Those threads do nothing else, so that nobody's requests keep others from being identified.
         """
+        if not may_take_long(shown):
+            return self.identify(shown)
         running = asyncio.get_running_loop()
         return await running.run_in_executor(self._threads, self.identify, shown)
 
