@@ -51,15 +51,37 @@ class MetadataDraft:
     field_ids: dict[tuple[int, str], int] | None = None
     """By source and transform, the ids of the specs' fields, once they were asked for."""
     has_uuid: bool = False
-    properties: dict[str, str] | None = None
-    """The properties, once they belong to this draft alone."""
+    owned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Members of the table that belong to this draft alone, such as its properties."""
+    names_of: dict[int, dict[str, None]] | None = None
+    """By snapshot, the branches and tags that name it, once they were asked for."""
 
-    def own_properties(self) -> dict[str, str]:
-        """Return properties that may be changed in place: a thousand updates copy them once."""
-        if self.properties is None:
-            self.properties = dict(self.table.properties)
-            self.change(properties=self.properties)
-        return self.properties
+    def own(self, member: str) -> dict[str, Any]:
+        """Return a member that may be changed in place: a thousand updates copy it once."""
+        if member not in self.owned:
+            self.owned[member] = dict(getattr(self.table, member))
+            self.change(**{member: self.owned[member]})
+        return self.owned[member]
+
+    def names_by_snapshot(self) -> dict[int, dict[str, None]]:
+        """Return the names of each snapshot; a thousand updates look through them all once."""
+        if self.names_of is None:
+            self.names_of = {}
+            for name, ref in self.table.refs.items():
+                self.names_of.setdefault(ref["snapshot-id"], {})[name] = None
+        return self.names_of
+
+    def name_snapshot(self, name: str, ref: Mapping[str, Any] | None) -> None:
+        """Let a branch or tag name a snapshot, or none."""
+        refs = self.own("refs")
+        if self.names_of is not None and name in refs:
+            del self.names_of[refs[name]["snapshot-id"]][name]
+        if ref is None:
+            del refs[name]
+            return
+        refs[name] = ref
+        if self.names_of is not None:
+            self.names_of.setdefault(ref["snapshot-id"], {})[name] = None
 
     def change(self, **members: Any) -> None:
         """Replace members of the table."""
@@ -123,7 +145,7 @@ def finish(
         if protocol >= ICEBERG_LAYOUTS_SINCE:
             _check_specs(draft.table, fields)
     if position:
-        draft.own_properties()[POSITION] = str(position)
+        draft.own("properties")[POSITION] = str(position)
     table = draft.table
     return replace(
         table,

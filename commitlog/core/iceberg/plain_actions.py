@@ -67,7 +67,7 @@ def _read_properties(node: Node) -> dict[str, str]:
 
 def _set_properties(draft: MetadataDraft, updates: dict[str, str]) -> None:
     if updates:
-        draft.own_properties().update(updates)
+        draft.own("properties").update(updates)
 
 
 def _read_removals(node: Node) -> list[str]:
@@ -77,7 +77,7 @@ def _read_removals(node: Node) -> list[str]:
 
 def _remove_properties(draft: MetadataDraft, removals: list[str]) -> None:
     if removals:
-        properties = draft.own_properties()
+        properties = draft.own("properties")
         for name in removals:
             properties.pop(name, None)
 
@@ -138,13 +138,12 @@ def read_key(node: Node) -> dict[str, Any]:
 
 def _add_key(draft: MetadataDraft, key: dict[str, Any]) -> None:
     if key["key-id"] not in draft.table.encryption_keys:
-        draft.change(encryption_keys={**draft.table.encryption_keys, key["key-id"]: key})
+        draft.own("encryption_keys")[key["key-id"]] = key
 
 
 def _remove_key(draft: MetadataDraft, key_id: str) -> None:
-    keys = dict(draft.table.encryption_keys)
-    if keys.pop(key_id, None) is not None:
-        draft.change(encryption_keys=keys)
+    if key_id in draft.table.encryption_keys:
+        del draft.own("encryption_keys")[key_id]
 
 
 def _read_snapshot_id(node: Node) -> int:

@@ -125,9 +125,9 @@ def _remove(draft: MetadataDraft, snapshot_ids: list[int]) -> None:
         partition_statistics=table.partition_statistics.remove(gone),
     )
     draft.removed_snapshots |= gone
-    for name, ref in table.refs.items():
-        if ref["snapshot-id"] in gone:
-            _remove_ref(draft, name)
+    names = draft.names_by_snapshot()
+    for name in [name for snapshot_id in gone for name in names.get(snapshot_id, ())]:
+        _remove_ref(draft, name)
 
 
 def _read_set_ref(node: Node) -> tuple[str, dict[str, Any]]:
@@ -162,7 +162,7 @@ def _set_ref(draft: MetadataDraft, arguments: tuple[str, dict[str, Any]]) -> Non
     snapshot = table.snapshots.get(ref["snapshot-id"])
     if snapshot is None:
         raise Invalid("iceberg_no_such_snapshot", name=name, snapshot=ref["snapshot-id"])
-    draft.change(refs={**table.refs, name: ref})
+    draft.name_snapshot(name, ref)
     if name == MAIN:
         snapshot_id = ref["snapshot-id"]
         is_added = snapshot_id in draft.added_snapshots
@@ -175,9 +175,8 @@ def _set_ref(draft: MetadataDraft, arguments: tuple[str, dict[str, Any]]) -> Non
 
 
 def _remove_ref(draft: MetadataDraft, name: str) -> None:
-    refs = dict(draft.table.refs)
-    if refs.pop(name, None) is not None:
-        draft.change(refs=refs)
+    if name in draft.table.refs:
+        draft.name_snapshot(name, None)
         if name == MAIN:
             draft.change(current_snapshot_id=None)
 
