@@ -7,8 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from commitlog.core.iceberg import layout_actions, schema_actions
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
+from commitlog.core.iceberg.shelf import Index
 from tests.unit.iceberg_examples import table, updated
 
 COUNT = 40
@@ -76,3 +80,97 @@ def test_encryption_keys_are_copied_once(changed: Counter[str]) -> None:
     assert list(after.encryption_keys) == [f"n{n}" for n in range(COUNT)]
     assert len(known) == COUNT
     assert changed["encryption_keys"] == 1
+
+
+def test_no_choice_of_ids_fills_one_bucket() -> None:
+    """Each change copies the bucket of its key."""
+    index: Index[int, int] = Index((number << 32, number) for number in range(4_000))
+    for number in range(4_000, 5_000):
+        index = index.set(number << 32, number)
+    assert all(index.get(number << 32) == number for number in range(5_000))
+    assert max(map(len, index._buckets)) < 200
+
+
+def specs(*buckets: int) -> list[dict[str, Any]]:
+    part = {"name": "p", "source-id": 1}
+    fields = [[{**part, "transform": f"bucket[{number}]"}] for number in buckets]
+    return [{"action": "add-spec", "spec": {"fields": one}} for one in fields]
+
+
+def orders(*buckets: int) -> list[dict[str, Any]]:
+    part = {"source-id": 1, "direction": "asc", "null-order": "nulls-first"}
+    fields = [[{**part, "transform": f"bucket[{number}]"}] for number in buckets]
+    return [{"action": "add-sort-order", "sort-order": {"fields": one}} for one in fields]
+
+
+def schemas(*numbers: int) -> list[dict[str, Any]]:
+    column = {"id": 1, "required": False, "type": "long"}
+    fields = [[{**column, "name": f"c{number}"}] for number in numbers]
+    return [{"action": "add-schema", "schema": {"type": "struct", "fields": one}} for one in fields]
+
+
+@pytest.mark.parametrize(
+    ("module", "content", "added", "gone"),
+    [
+        (layout_actions, "_spec_content", specs, ("remove-partition-specs", "spec-ids")),
+        (layout_actions, "_order_content", orders, None),
+        (schema_actions, "schema_content", schemas, ("remove-schemas", "schema-ids")),
+    ],
+)
+def test_what_is_added_is_looked_up_and_not_compared_with_all(
+    module: Any, content: str, added: Any, gone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = updated(table(), *added(*range(1, COUNT)))
+    calls, found = 0, getattr(module, content)
+
+    def counted(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return found(value)
+
+    monkeypatch.setattr(module, content, counted)
+    updates = []
+    for number in range(COUNT, 2 * COUNT):
+        updates += added(number)
+        if gone is not None:
+            action, ids = gone
+            updates.append({"action": action, ids: [number - COUNT + 1]})
+    updated(base, *updates)
+    assert calls <= 3 * COUNT
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(1, 5).map(lambda n: ("add", n)),
+            st.integers(1, 6).map(lambda n: ("remove", n)),
+        ),
+        max_size=12,
+    )
+)
+def test_specs_and_schemas_get_the_ids_that_a_search_through_all_gives(
+    steps: list[tuple[str, int]],
+) -> None:
+    wanted: dict[str, dict[int, int]] = {"specs": {0: 0}, "schemas": {0: 0}}
+    updates: list[dict[str, Any]] = []
+    for step, number in steps:
+        if step == "add":
+            updates += [*specs(number), *schemas(number)]
+        else:
+            updates.append({"action": "remove-partition-specs", "spec-ids": [number]})
+            updates.append({"action": "remove-schemas", "schema-ids": [number]})
+        for kept in wanted.values():
+            if step == "remove":
+                kept.pop(number, None)
+            elif number not in kept.values():
+                kept[max(kept) + 1] = number
+    after = updated(table(), *updates)
+    assert {spec["spec-id"]: _number(spec, "transform") for spec in after.specs} == wanted["specs"]
+    assert {one["schema-id"]: _number(one, "name") for one in after.schemas} == wanted["schemas"]
+
+
+def _number(value: Any, member: str) -> int:
+    """Return the number in the only field's member; 0 for what the table began with."""
+    if len(value["fields"]) != 1:
+        return 0
+    return int("".join(filter(str.isdigit, value["fields"][0][member])))

@@ -43,6 +43,6 @@ def current_fields(draft: MetadataDraft) -> Fields:
     if draft.table.current_schema_id not in draft.table.schemas:
         raise Invalid("iceberg_no_current_schema")
     schema = draft.table.current_schema
-    if draft.fields_of is None or draft.fields_of[0] is not schema:
-        draft.fields_of = schema, stored_fields(schema)
-    return draft.fields_of[1]
+    if id(schema) not in draft.fields_of:
+        draft.fields_of[id(schema)] = schema, stored_fields(schema)
+    return draft.fields_of[id(schema)][1]

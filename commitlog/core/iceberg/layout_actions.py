@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from commitlog.core.iceberg.actions import Action, current_fields, last_added
+from commitlog.core.iceberg.by_content import frozen
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
@@ -65,14 +67,12 @@ def _read_sort_field(item: Node) -> dict[str, Any]:
 
 
 def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
-    table = draft.table
-    spec_id = 0
-    for known in table.specs:
-        if len(known["fields"]) == len(parts) and all(map(_is_same, known["fields"], parts)):
-            # What was added here before keeps its meaning for -1 only while something was added.
-            draft.last_added_spec = None if draft.last_added_spec is None else int(known["spec-id"])
-            return
-        spec_id = max(spec_id, known["spec-id"] + 1)
+    table, known = draft.table, draft.by_content("specs", "spec-id", _spec_content)
+    if (found := known.find({"fields": parts})) is not None:
+        # What was added here before keeps its meaning for -1 only while something was added.
+        draft.last_added_spec = None if draft.last_added_spec is None else found
+        return
+    spec_id = known.following(0)
     fields = current_fields(draft)
     for part in parts:
         check_partition_name(part["name"], part["source-id"], fields)
@@ -84,13 +84,14 @@ def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
     expected = list(range(FIRST_PARTITION_FIELD_ID, FIRST_PARTITION_FIELD_ID + len(ids)))
     if table.format_version == 1 and ids != expected:
         raise Invalid("iceberg_partition_ids_not_dense", expected=expected, ids=ids)
+    spec = {"spec-id": spec_id, "fields": numbered}
+    known.add(spec)
     draft.change(
-        specs=table.specs.add({"spec-id": spec_id, "fields": numbered}),
+        specs=table.specs.add(spec),
         last_partition_id=max([table.last_partition_id, *ids]),
     )
     if draft.field_ids is not None:
-        for part in numbered:
-            draft.field_ids.setdefault(_source(part), part["field-id"])
+        _know_ids(draft.field_ids, spec)
     draft.last_added_spec = spec_id
 
 
@@ -105,7 +106,8 @@ def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
     numbered: Parts = []
     for part in parts:
         source = _source(part)
-        field_id = None if source in taken else known.get(source)
+        of_source = {} if source in taken else known.get(source, {})
+        field_id = next(iter(of_source.values()), None)
         taken.add(source)
         if field_id is None:
             following += 1
@@ -114,22 +116,26 @@ def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
     return numbered
 
 
-def _known_ids(draft: MetadataDraft) -> dict[tuple[int, str], int]:
+def _known_ids(draft: MetadataDraft) -> dict[tuple[int, str], dict[int, int]]:
     """Return field ids: the same source and transform are the same field in every spec."""
     if draft.field_ids is None:
         draft.field_ids = {}
         for spec in draft.table.specs:
-            for part in spec["fields"]:
-                draft.field_ids.setdefault(_source(part), part["field-id"])
+            _know_ids(draft.field_ids, spec)
     return draft.field_ids
 
 
-def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return (
-        one["name"] == other["name"]
-        and one["source-id"] == other["source-id"]
-        and bool(one["transform"].lower() == other["transform"].lower())
-    )
+def _know_ids(known: dict[tuple[int, str], dict[int, int]], spec: Mapping[str, Any]) -> None:
+    for part in spec["fields"]:
+        known.setdefault(_source(part), {}).setdefault(spec["spec-id"], part["field-id"])
+
+
+def _spec_content(spec: Mapping[str, Any]) -> Hashable:
+    return tuple((p["name"], p["source-id"], p["transform"].lower()) for p in spec["fields"])
+
+
+def _order_content(order: Mapping[str, Any]) -> Hashable:
+    return frozen(order["fields"])
 
 
 def _source(part: dict[str, Any]) -> tuple[int, str]:
@@ -148,26 +154,31 @@ def _remove_specs(draft: MetadataDraft, spec_ids: list[int]) -> None:
     if draft.table.default_spec_id in spec_ids:
         raise Invalid("iceberg_spec_is_default", spec=draft.table.default_spec_id)
     if spec_ids:
-        draft.change(specs=draft.table.specs.remove(spec_ids))
-        draft.field_ids = None
+        specs, ids = draft.table.specs, draft.field_ids if draft.field_ids is not None else {}
+        for spec in filter(None, map(specs.get, set(spec_ids))):
+            for part in spec["fields"] if ids else ():
+                ids[_source(part)].pop(spec["spec-id"], None)
+        draft.change(specs=specs.remove(spec_ids))
+        if "specs" in draft.known:
+            draft.known["specs"].remove(spec_ids)
 
 
 def _add_order(draft: MetadataDraft, parts: Parts) -> None:
-    table = draft.table
-    order_id = 1 if parts else UNSORTED
-    for known in table.sort_orders:
-        if list(known["fields"]) == parts:
-            draft.last_added_order = (
-                None if draft.last_added_order is None else int(known["order-id"])
-            )
-            return
-        if parts:
-            order_id = max(order_id, known["order-id"] + 1)
+    table, known = draft.table, draft.by_content("sort_orders", "order-id", _order_content)
+    if (found := known.find({"fields": parts})) is not None:
+        draft.last_added_order = None if draft.last_added_order is None else found
+        return
+    order_id = known.following(1) if parts else UNSORTED
     if parts:
         fields = current_fields(draft)
         for part in parts:
             check_source(Phrase("iceberg_sort_field"), *_source(part), fields)
-    draft.change(sort_orders=table.sort_orders.add({"order-id": order_id, "fields": parts}))
+    order = {"order-id": order_id, "fields": parts}
+    draft.change(sort_orders=table.sort_orders.add(order))
+    if order_id in table.sort_orders:
+        del draft.known["sort_orders"]  # an order of this id left
+    else:
+        known.add(order)
     draft.last_added_order = order_id
 
 

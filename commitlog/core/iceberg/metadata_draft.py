@@ -6,10 +6,11 @@ decides what `-1` means, which snapshot-log entries are intermediate, and which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commitlog.core.iceberg.by_content import ByContent
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, SnapshotLog
 from commitlog.core.iceberg.naming import derived_uuid, next_metadata_location
@@ -46,10 +47,12 @@ class MetadataDraft:
     removed_snapshots: set[int] = field(default_factory=set)
     mains: list[int] = field(default_factory=list)
     """The snapshots that became current, in order."""
-    fields_of: tuple[Mapping[str, Any], Fields] | None = None
-    """The schema that was current when somebody asked last, with its fields."""
-    field_ids: dict[tuple[int, str], int] | None = None
-    """By source and transform, the ids of the specs' fields, once they were asked for."""
+    fields_of: dict[int, tuple[Mapping[str, Any], Fields]] = field(default_factory=dict)
+    """Schemas that were current when somebody asked, with their fields, by their address."""
+    field_ids: dict[tuple[int, str], dict[int, int]] | None = None
+    """By source and transform, the ids of the specs' fields by spec, once they were asked for."""
+    known: dict[str, ByContent] = field(default_factory=dict)
+    """Specs, orders or schemas by what they say, once something was added to them."""
     has_uuid: bool = False
     owned: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Members of the table that belong to this draft alone, such as its properties."""
@@ -62,6 +65,14 @@ class MetadataDraft:
             self.owned[member] = dict(getattr(self.table, member))
             self.change(**{member: self.owned[member]})
         return self.owned[member]
+
+    def by_content(
+        self, member: str, key: str, content: Callable[[Mapping[str, Any]], Hashable]
+    ) -> ByContent:
+        """Return what there is of a kind, to be found by what it says; `key` is its id's member."""
+        if member not in self.known:
+            self.known[member] = ByContent(key, getattr(self.table, member), content)
+        return self.known[member]
 
     def names_by_snapshot(self) -> dict[int, dict[str, None]]:
         """Return the names of each snapshot; a thousand updates look through them all once."""

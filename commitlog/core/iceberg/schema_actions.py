@@ -8,7 +8,7 @@ from commitlog.core.iceberg.actions import Action, last_added
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.schemas import check_format, read_schema, same_schema, stored_fields
+from commitlog.core.iceberg.schemas import check_format, read_schema, schema_content, stored_fields
 
 
 def _read_add(node: Node) -> dict[str, Any]:
@@ -21,15 +21,15 @@ def _add(draft: MetadataDraft, schema: dict[str, Any]) -> None:
     table = draft.table
     fields = stored_fields(schema)
     check_format(fields, table.format_version)
-    schema_id = table.current_schema_id
-    for known in table.schemas:
-        if same_schema(known, schema):
-            found = known["schema-id"]
-            draft.last_added_schema = found if found in draft.added_schemas else None
-            return
-        schema_id = max(schema_id, known["schema-id"] + 1)
+    known = draft.by_content("schemas", "schema-id", schema_content)
+    if (found := known.find(schema)) is not None:
+        draft.last_added_schema = found if found in draft.added_schemas else None
+        return
+    schema_id = known.following(table.current_schema_id)
+    added = {**schema, "schema-id": schema_id}
+    known.add(added)
     draft.change(
-        schemas=table.schemas.add({**schema, "schema-id": schema_id}),
+        schemas=table.schemas.add(added),
         last_column_id=max(table.last_column_id, fields.highest_id),
     )
     draft.last_added_schema = schema_id
@@ -58,6 +58,8 @@ def _remove(draft: MetadataDraft, schema_ids: list[int]) -> None:
         raise Invalid("iceberg_schema_is_current", schema=draft.table.current_schema_id)
     if schema_ids:
         draft.change(schemas=draft.table.schemas.remove(schema_ids))
+        if "schemas" in draft.known:
+            draft.known["schemas"].remove(schema_ids)
 
 
 SCHEMA_ACTIONS = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import eq
 from typing import Any
 
+from commitlog.core.iceberg.by_content import frozen
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import Node
 
@@ -130,15 +130,10 @@ def check_format(fields: Fields, format_version: int) -> None:
             )
 
 
-def same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if two schemas differ in nothing but their ids."""
-    mine, others = one["fields"], other["fields"]
-    return (
-        len(mine) == len(others)
-        and all(map(eq, _canonical_fields(mine), _canonical_fields(others)))
-        and set(one.get("identifier-field-ids") or ())
-        == set(other.get("identifier-field-ids") or ())
-    )
+def schema_content(schema: Mapping[str, Any]) -> Hashable:
+    """Return what is equal if two schemas differ in nothing but their ids."""
+    identifiers = frozenset(schema.get("identifier-field-ids") or ())
+    return _canonical_fields(schema["fields"]), identifiers
 
 
 def primitive(name: str) -> str | None:
@@ -230,26 +225,26 @@ def _check_identifier(item: Node, fields: Fields) -> None:
             item.fail("iceberg_identifier_nested", name=field.name, above=above.name)
 
 
-def _canonical_fields(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    return (
+def _canonical_fields(fields: Sequence[Mapping[str, Any]]) -> tuple[Hashable, ...]:
+    return tuple(
         (
             field["id"],
             field["name"],
             field["required"],
             _canonical(field["type"]),
             field.get("doc"),
-            field.get("initial-default"),
-            field.get("write-default"),
+            frozen(field.get("initial-default")),
+            frozen(field.get("write-default")),
         )
         for field in fields
     )
 
 
-def _canonical(kind: Any) -> Any:
+def _canonical(kind: Any) -> Hashable:
     if isinstance(kind, str):
         return primitive(kind)
     if kind["type"] == "struct":
-        return list(_canonical_fields(kind["fields"]))
+        return _canonical_fields(kind["fields"])
     if kind["type"] == "list":
         return ("list", kind["element-id"], kind["element-required"], _canonical(kind["element"]))
     return (

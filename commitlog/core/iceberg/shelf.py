@@ -22,6 +22,11 @@ V = TypeVar("V")
 Value = Mapping[str, Any]
 
 
+def _place(key: Hashable, buckets: int) -> int:
+    # A number's own hash is the number: who chooses snapshot ids could put all into one bucket.
+    return hash(str(key)) % buckets
+
+
 class Index(Generic[K, V]):
     """A persistent mapping: changing it returns another, sharing all buckets but one."""
 
@@ -37,7 +42,7 @@ class Index(Generic[K, V]):
             count *= 4
         buckets: list[dict[K, V]] = [{} for _ in range(count)]
         for key, value in items.items():
-            buckets[hash(key) % count][key] = value
+            buckets[_place(key, count)][key] = value
         self._buckets = tuple(buckets)
         self._size = len(items)
 
@@ -45,11 +50,11 @@ class Index(Generic[K, V]):
         return self._size
 
     def __contains__(self, key: K) -> bool:
-        return key in self._buckets[hash(key) % len(self._buckets)]
+        return key in self._buckets[_place(key, len(self._buckets))]
 
     def get(self, key: K) -> V | None:
         """Return a key's value, or None."""
-        return self._buckets[hash(key) % len(self._buckets)].get(key)
+        return self._buckets[_place(key, len(self._buckets))].get(key)
 
     def set(self, key: K, value: V) -> Index[K, V]:
         """Return the mapping with this key's value."""
@@ -57,7 +62,7 @@ class Index(Generic[K, V]):
             grown: Index[K, V] = Index()
             grown._fill({k: v for b in self._buckets for k, v in b.items()} | {key: value})
             return grown
-        bucket = dict(self._buckets[hash(key) % len(self._buckets)])
+        bucket = dict(self._buckets[_place(key, len(self._buckets))])
         bucket[key] = value
         return self._with(bucket, key, self._size + (key not in self))
 
@@ -65,12 +70,12 @@ class Index(Generic[K, V]):
         """Return the mapping without this key."""
         if key not in self:
             return self
-        bucket = dict(self._buckets[hash(key) % len(self._buckets)])
+        bucket = dict(self._buckets[_place(key, len(self._buckets))])
         del bucket[key]
         return self._with(bucket, key, self._size - 1)
 
     def _with(self, bucket: dict[K, V], key: K, size: int) -> Index[K, V]:
-        at = hash(key) % len(self._buckets)
+        at = _place(key, len(self._buckets))
         changed: Index[K, V] = Index.__new__(Index)
         changed._buckets = (*self._buckets[:at], bucket, *self._buckets[at + 1 :])
         changed._size = size
