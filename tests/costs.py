@@ -46,50 +46,60 @@ def _measured(item: pytest.Item, phase: str) -> Iterator[None]:
     path = item.config.getoption("--costs")
     if path is None:
         return (yield)
-    cpu, wall = tree_seconds(), time.monotonic()
+    (user, system), wall = tree_seconds(), time.monotonic()
     try:
         return (yield)
     finally:
+        user_now, system_now = tree_seconds()
         line = {
             "test": item.nodeid,
             "phase": phase,
-            "cpu": round(tree_seconds() - cpu, 3),
+            "cpu": round(user_now - user + system_now - system, 3),
+            "system": round(system_now - system, 3),
             "wall": round(time.monotonic() - wall, 3),
         }
         with Path(path).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
-def tree_seconds(pid: int | None = None) -> float:
-    """Return the seconds of CPU of a process, of its descendants and of those it has waited for."""
-    ticks, left = 0, [os.getpid() if pid is None else pid]
+def tree_seconds(pid: int | None = None) -> tuple[float, float]:
+    """Return the CPU of a process, of its descendants and of those it has waited for.
+
+    It is in seconds: of the programs themselves, and of the kernel for them.
+    """
+    user, system, left = 0, 0, [os.getpid() if pid is None else pid]
     while left:
         folder = Path("/proc", str(left.pop()))
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            ticks += sum(int(field) for field in fields[11:15])
+            own, kernel, waited_own, waited_kernel = map(int, fields[11:15])
+            user, system = user + own + waited_own, system + kernel + waited_kernel
             for task in (folder / "task").iterdir():
                 left += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue  # It ended meanwhile; its parent has its seconds.
-    return ticks / _TICKS
+    return user / _TICKS, system / _TICKS
 
 
 def main(path: str) -> None:
     """Print the seconds by module, then the most expensive single phases."""
     lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
     cpu: Counter[str] = Counter()
+    system: Counter[str] = Counter()
     wall: Counter[str] = Counter()
     for line in lines:
         module = line["test"].partition("::")[0]
         cpu[module] += line["cpu"]
+        system[module] += line["system"]
         wall[module] += line["wall"]
-    print(f"{sum(cpu.values()):8.1f} s of CPU, {sum(wall.values()):8.1f} s in all")
+    total, kernel, passed = sum(cpu.values()), sum(system.values()), sum(wall.values())
+    print(f"{total:8.1f} s of CPU, {kernel:8.1f} of it the kernel's, {passed:8.1f} s in all")
     for module, seconds in cpu.most_common():
-        print(f"{seconds:8.1f} {wall[module]:8.1f}  {module}")
+        print(f"{seconds:8.1f} {system[module]:8.1f} {wall[module]:8.1f}  {module}")
     print()
     for line in sorted(lines, key=lambda line: -line["cpu"])[:80]:
-        print(f"{line['cpu']:8.1f} {line['wall']:8.1f}  {line['phase']:8} {line['test']}")
+        seconds = f"{line['cpu']:8.1f} {line['system']:8.1f} {line['wall']:8.1f}"
+        print(f"{seconds}  {line['phase']:8} {line['test']}")
 
 
 if __name__ == "__main__":
