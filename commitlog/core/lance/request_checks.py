@@ -16,6 +16,7 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.references import no_version, repeated
 from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
 from commitlog.core.refusals import winner_of
+from commitlog.core.schema_check.file_presence import check_data_file
 from commitlog.core.tables.lance_tables import Table
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.model.limits import INT64_MAX
@@ -239,13 +240,4 @@ def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
     if not wanted:
         return
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
-        seen = found.observation.size
-        if seen < 0 or (size and size != seen):
-            sizes_of = {} if seen < 0 else {"size": seen, "expected": size}
-            raise rejected(
-                Code.MISSING_FILE,
-                "data_file_missing" if seen < 0 else "data_file_cut",
-                path=file.path,
-                location=file.location,
-                **sizes_of,
-            )
+        check_data_file(file, found, size)

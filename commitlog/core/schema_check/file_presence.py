@@ -8,7 +8,14 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
-from commitlog.core.decisions import BytesWanted, FileWanted, Refused, VectorWanted, rejected
+from commitlog.core.decisions import (
+    BytesWanted,
+    FileWanted,
+    Found,
+    Refused,
+    VectorWanted,
+    rejected,
+)
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
@@ -103,11 +110,16 @@ def check_brought_files(
             place = FileWanted(*place_of(view.table.location, header, file))
             wanted[place] = file.file_size_bytes
     for (place, size), one in zip(wanted.items(), draft.want_all(wanted), strict=True):
-        observed = one.observation.size
-        if observed < 0 or (size and size != observed):
-            if observed < 0:
-                raise _missing("data_file_missing", place)
-            raise _missing("data_file_cut", place, size=observed, expected=size)
+        check_data_file(place, one, size)
+
+
+def check_data_file(place: FileWanted, found: Found, size: int) -> None:
+    """Refuse a data file that isn't there, or has another size than `size` (0: unknown)."""
+    seen = found.observation.size
+    if seen < 0:
+        raise _missing("data_file_missing", place)
+    if size and size != seen:
+        raise _missing("data_file_cut", place, size=seen, expected=size)
 
 
 def place_of(location: str, header: ManifestHeader, file: DataFile) -> tuple[str, str]:
