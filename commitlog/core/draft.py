@@ -338,7 +338,7 @@ class Draft:
         return name in self.read_only_made or name in self._iceberg.read_only
 
     def clash_with_others(self, location: str, home: str = "") -> Place | None:
-        """Return the same among tables that aren't Iceberg's."""
+        """Return who has such a location among tables that aren't Iceberg's."""
         own = self.places.clash(location, self.rules, home) if self.places is not None else None
         return own or self._locations.clash(location, self.rules, home)
 

@@ -29,7 +29,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog, Fenced, InvalidSettings, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
-from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
+from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.checkpoints.checkpoint import Checkpoints
 from consumers.partition.checkpoints.table_places import check_followed, settle_roots
 from consumers.partition.feeding import Feeding

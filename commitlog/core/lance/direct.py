@@ -80,7 +80,7 @@ def direct_delta(
 def append_delta(
     state: ManifestState, plain: PlainAppend, *, timestamp_ms: int, release: str
 ) -> ManifestDelta | None:
-    """Return the same of a plain append; None where `direct_delta` has to look."""
+    """Return what `direct_delta` would for a plain append; None if that has to be asked."""
     added = plainly_added(state, plain)
     flags = added and append_flags(state, release, is_mixed=added.is_mixed)
     if added is None or flags is None:
@@ -98,9 +98,9 @@ def append_delta(
 
 
 def append_flags(state: ManifestState, release: str, *, is_mixed: bool) -> tuple[int, int] | None:
-    """Return a version's flags for readers and writers that adds plain fragments.
+    """Return the reader and writer flags of a version that only adds plain fragments.
 
-    None where `direct_delta` has to look.
+    None if `direct_delta` has to be asked.
     """
     header = state.header
     indices = index_list(state.index_section) if state.index_section else NO_INDICES

@@ -1,8 +1,8 @@
 """Decides an append that brings plain fragments, and meets nothing that it could conflict with.
 
-It says what `commits` says, or leaves the append to it: each check is passed here by a look that
-is enough for most appends, and made there otherwise, with the reason if it fails. So whatever is
-refused is refused there.
+The result is what `commits` would decide, or the append is left to it. Each check here is a quick
+one that most appends pass. An append that doesn't pass goes to `commits`, which checks it in full.
+So nothing is refused here, and reasons are given in one place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decide_plainly(
     rules: Rules,
     time_ms: int,
 ) -> PlainCommit | None:
-    """Return what comes of the only operation of a record, None if `decide_commit` has to say.
+    """Decide the only operation of a record; return None if `decide_commit` has to do that.
 
     Raises Wants for files that weren't looked at.
     """

@@ -13,8 +13,10 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def _chunks_of() -> Callable[[Any, int], Iterable[str]]:
-    """Return what `_ENCODER` builds again for each value: half of the time that a small one
-    takes."""
+    """Return the encoder that `_ENCODER` makes anew for each value.
+
+    For a small value, making it takes as long as encoding.
+    """
     make: Any = getattr(encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without it
         return lambda value, level: _ENCODER.iterencode(value)

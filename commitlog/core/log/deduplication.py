@@ -63,7 +63,7 @@ class Deduplication:
         self._packing: Iterator[None] = iter(())
         """The steps that are left to pack a chunk, which is open or sealed until the last one."""
         self._in_packing = -1
-        """Which one."""
+        """The chunk that is being packed; -1: none."""
         self._chunk_of: dict[str, int] = {}
         """The ids of chunks that are open or sealed."""
         self._index = IdIndex()
@@ -110,7 +110,7 @@ class Deduplication:
         self._pack_on(sequence)
 
     def lookups(self) -> tuple[dict[str, int], Callable[[str], list[int]]]:
-        """Return where ids are looked for: in these, and in the chunks that may have others."""
+        """Return the chunks of open and sealed ids, and what finds the packed ones of an id."""
         return self._chunk_of, self._index.find
 
     def remember_all(self, rows: Mapping[str, bytes], sequence: int) -> None:

@@ -25,8 +25,8 @@ from commitlog.words import worded
 
 T = TypeVar("T")
 FITTING_MESSAGE_BYTES = 64 * 1024
-"""What an append comes to fits into its record if its message is no larger: it has one result, and
-an observation for each file, which takes six bytes of the message at least."""
+"""The outcome of an append whose message is no larger fits into its record: it has one result, and
+one observation for each file, which takes at least six bytes of the message."""
 _REASON_BYTES_MAX = 1024 * 1024
 """Far above what the bounds of its arguments come to."""
 _ITEM_BYTES_MAX = 1024
@@ -62,7 +62,7 @@ def check_size(outcome: Outcome) -> None:
 
 
 def _at_most(outcome: Outcome) -> int:
-    """Return a bound of the size that is known at once; what is counted has no longer items."""
+    """Return an upper bound of the size, which costs less than the size itself."""
     texts, size = len(outcome.message), 0
     items = len(outcome.observed) + len(outcome.results) + len(outcome.failed_requirements) + 1
     for r in outcome.results:

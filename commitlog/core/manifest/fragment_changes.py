@@ -52,7 +52,7 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         fragment_id += 1
     if fragment_id - 1 > FRAGMENT_ID_MAX:
         raise ids_exhausted(fragment_id - 1)
-    if next_row_id > state.next_row_id and not _may_be(state.next_row_id, next_row_id):
+    if next_row_id > state.next_row_id and not _fit(state.next_row_id, next_row_id):
         raise DeltaRefused("row_ids_exhausted", field="next_row_id", id_max=INT64_MAX)
     return Added(
         fragments=tuple(added),
@@ -63,7 +63,7 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
     )
 
 
-def _may_be(first_row_id: int, next_row_id: int) -> bool:
+def _fit(first_row_id: int, next_row_id: int) -> bool:
     """Return True if an outcome can name the first of new rows, and a manifest what follows."""
     return first_row_id <= INT64_MAX and next_row_id < 2**64
 

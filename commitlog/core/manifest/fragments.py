@@ -93,7 +93,7 @@ class Fragments(Mapping[int, bytes]):
     def known(
         cls, fragments: Iterable[tuple[int, bytes]], features: Mapping[int, int]
     ) -> Fragments:
-        """Make them of fragments by id, ascending, with the features that are known of them."""
+        """Make them of fragments by id, ascending, whose features are known without a look."""
         made = cls()
         made._by_id = dict(fragments)
         made._last_id = next(reversed(made._by_id), -1)

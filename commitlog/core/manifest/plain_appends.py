@@ -79,7 +79,7 @@ read_plain_append = READ_PLAIN_APPEND or read_in_python
 
 
 def plainly_added(state: ManifestState, plain: PlainAppend) -> Added | None:
-    """Return what `with_ids` returns of the fragments; None if it has to be asked."""
+    """Return what `with_ids` would for plain fragments; None if it has to check them."""
     read_version, _, fragments = plain
     accepted = state.header.accepted_layouts
     is_current = read_version == state.version

@@ -49,7 +49,7 @@ _VERSIONS = ("inline_created_at_versions", "inline_last_updated_at_versions")
 
 
 def lost_lineage(fragment: DataFragment) -> str:
-    """Return which lineage should be in a data file and doesn't, empty if none."""
+    """Return the first lineage that is missing from the fragment's data files; empty: none is."""
     named = [(name, field) for name, field in _SPILLED if fragment.HasField(name)]
     if not named:
         return ""

@@ -28,14 +28,10 @@ from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
 from commitlog.model.records import FragmentImage
 
 PRIVATE_DIRECTORY = "_commitlog-private"
-"""Of a table: what somebody needs only while he works."""
-
-
+"""A table's folder for files that writers need only while they work."""
 NO_NULLS = b"no nulls"
-"""What a writer delivers who looked through what others brought. Its size alone tells it from the
-empty file of one who gave up."""
-
-
+"""What a writer delivers that found no null in what others brought. Its size alone distinguishes it
+from the empty file of a writer that gave up."""
 _BRING_VALUES = ("Append", "Update", "DataReplacement", "DataOverlay")
 
 

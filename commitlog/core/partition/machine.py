@@ -85,8 +85,8 @@ class Machine(PartitionState):
     def prefetch(self, submitted: Submitted, *, is_next: bool = True) -> tuple[Wanted, ...]:
         """Name what a decision will certainly read; it may ask for more.
 
-        Of one that isn't next, deletion files are left out: one before it may delete rows of the
-        same fragments, and then it brings files in vain.
+        Unless the record is the next one, deletion files are left out: a record before it may
+        delete rows of the same fragments, and the files would be fetched in vain.
         """
         record = submitted.record
         if not isinstance(record, Transaction) or self._is_decided(record):
@@ -186,7 +186,7 @@ class Machine(PartitionState):
         return snapshot.to_parts(self)
 
     def pieces(self) -> Iterator[snapshot.Piece]:
-        """Yield what the state consists of; who knows a piece needn't ask for its parts."""
+        """Yield the pieces of the state; a caller that has a piece needn't encode its parts."""
         return snapshot.pieces(self)
 
     def settled_parts(self, since: int, until: int) -> Iterator[tuple[str, Part]]:

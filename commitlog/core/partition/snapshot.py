@@ -78,7 +78,7 @@ def to_parts(machine: PartitionState) -> dict[str, Part]:
 
 
 def pieces(machine: PartitionState) -> Iterator[Piece]:
-    """Yield the pieces of a machine's state. What their parts are is found out when asked for."""
+    """Yield the pieces of a machine's state. Their parts are made only when asked for."""
     own = Part(machine.sequence, lambda: _machine(machine))
     yield Piece(MACHINE, machine.sequence, lambda: [(MACHINE, own)])
     ids, protocol = machine.deduplication, machine.rules.protocol

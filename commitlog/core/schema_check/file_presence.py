@@ -45,7 +45,7 @@ def check_index_files(
     `header` has the base paths by which they are named.
     """
     seen = {index.uuid.uuid for index in indices_in(state.index_section)}
-    # Pylance writes an index of a clone that it maps again at the clone, and names the source.
+    # When pylance remaps an index of a clone, it writes the files there, but names the source.
     own = view.table.location
     wanted: list[tuple[FileWanted, FileWanted, int]] = []
     details: list[tuple[BytesWanted, int, int]] = []

@@ -1,4 +1,4 @@
-"""What has a name, so that finding what is in a namespace costs what is found, not all there is."""
+"""Values by name; to find those in a namespace costs by what is found, not by all there is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class ByName(dict[TableId, V]):
-    """Values by name, which know their order once somebody has asked what is in a namespace.
+    """Values by name, sorted from the first question about a namespace on.
 
-    Only what is used of a dict to add and remove names keeps it.
+    Add and remove names only by the methods below: a dict's others leave the order as it was.
     """
 
     _order: list[TableId] | None = None
