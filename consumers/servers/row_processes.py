@@ -140,8 +140,9 @@ class RowProcesses:
             async with asyncio.timeout(self._settings.wait_seconds):
                 return await self._free.get()
         except TimeoutError as error:
+            # `RowTurns` lets no more work in than there are children, so some have to start again.
             raise Unavailable(
-                "the server is busy with other work on rows; try again in a while"
+                "the server's processes for work on rows aren't there yet; try again in a while"
             ) from error
 
     def _warm(self) -> None:
