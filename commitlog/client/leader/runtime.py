@@ -240,9 +240,7 @@ class Runtime:
             except Overloaded as error:
                 self._send_patiently(ticket, connection, error)
         except BaseException:
-            for awaited in connection.outstanding():
-                if awaited.deliver == ticket.deliver:
-                    connection.forget(awaited)
+            _stop_waiting(ticket, connection)
             raise
 
     def watch(self, transaction_id: str) -> Ticket:
@@ -270,9 +268,7 @@ class Runtime:
         with self._lock:
             connections = list(self._connections.values())
         for connection in connections:
-            for awaited in connection.outstanding():
-                if awaited.deliver == ticket.deliver:
-                    connection.forget(awaited)
+            _stop_waiting(ticket, connection)
 
     def close(self, timeout_seconds: float) -> None:
         """Let records on their way reach Kafka, and end the threads."""
@@ -330,6 +326,12 @@ class Runtime:
             except Overloaded as again:
                 error = again
         raise error
+
+
+def _stop_waiting(ticket: Ticket, connection: LeaderConnection) -> None:
+    for awaited in connection.outstanding():
+        if awaited.deliver == ticket.deliver:
+            connection.forget(awaited)
 
 
 def _end_if_alone(reference: weakref.ref[Runtime], end: Callable[[], None]) -> None:
