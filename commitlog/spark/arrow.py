@@ -95,6 +95,20 @@ def conformed(
             rows += batch.num_rows
 
 
+def gathered(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.Table]:
+    """Yield batches together, so many rows at a time, for work that costs the same for any."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        if rows >= rows_min:
+            yield pa.Table.from_batches(kept).combine_chunks()
+            kept, rows = [], 0
+    if kept:
+        yield pa.Table.from_batches(kept).combine_chunks()
+
+
 def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:
     """Return an Arrow schema's wanted columns as Spark's types: vectors become arrays."""
     there = set(schema.names)

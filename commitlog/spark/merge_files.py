@@ -32,7 +32,7 @@ from commitlog.client.rows.rows import delete_rows
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction
-from commitlog.spark.arrow import readable, readable_type
+from commitlog.spark.arrow import gathered, readable, readable_type
 from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import (
     Target,
@@ -49,6 +49,9 @@ KEY = "__key"
 """The columns beside the table's, the last with a number; a table may have none of these names."""
 _PLACE = "__place"
 DUPLICATES_MAX = 3
+JOINED_ROWS = 65_536
+"""How many rows of the table are joined at a time, at least, and as many as the source has: each
+join hashes the whole source again, and Lance gives a batch for each fragment."""
 KEYS_MAX = 500_000
 """A merge that inserts more keys names none, and conflicts with whatever else inserts."""
 
@@ -291,9 +294,8 @@ def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table
     on, keys = keys.column_names, keys.append_column(_PLACE, place)
     empty = pa.schema([(_PLACE, pa.int64()), (ADDRESS, pa.int64()), (ROW_ID, pa.int64())])
     pieces = [empty.empty_table()]
-    for batch in scan_keys(task, fragments):
-        piece = pa.Table.from_batches([batch]).join(keys, on, join_type="inner")
-        pieces.append(piece.select(empty.names))
+    for there in gathered(scan_keys(task, fragments), max(JOINED_ROWS, rows.num_rows)):
+        pieces.append(there.join(keys, on, join_type="inner").select(empty.names))
     # Rows whose key was found, by address; then the others, in their order.
     found = pa.concat_tables(pieces).sort_by(ADDRESS)
     others = place.filter(pc.invert(pc.is_in(place, value_set=found[_PLACE].combine_chunks())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from commitlog.client.leader.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark import merge_files
+from commitlog.spark.arrow import gathered
 from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.merge import COUNTED, NothingToDo, update_of
@@ -199,6 +201,31 @@ def test_a_task_sends_no_more_keys_than_a_merge_names(
         assert (prepared.keys is not None) == names
         commit(world, parts)
     assert sorted(contents(world)) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("at_least", "joins"), [(1, 4), (3, 2), (100, 1)])
+def test_rows_of_many_fragments_are_joined_together(
+    world: Service, monkeypatch: pytest.MonkeyPatch, at_least: int, joins: int
+) -> None:
+    world.client.create_table(TABLE, SCHEMA, primary_key="id")
+    world.client.append(TABLE, rows(1, 2))
+    for key in (3, 4, 5):
+        world.client.append(TABLE, rows(key))
+    joined: list[int] = []
+
+    def watched(*given: Any) -> Iterator[pa.Table]:
+        for table in gathered(*given):
+            joined.append(table.num_rows)
+            yield table
+
+    monkeypatch.setattr(merge_files, "gathered", watched)
+    monkeypatch.setattr(merge_files, "JOINED_ROWS", at_least)
+    commit(world, parts_of(world, source((4, "x"))))
+    assert (len(joined), sum(joined)) == (joins, 5)
+    joined.clear()
+    commit(world, parts_of(world, source(*((key, "y") for key in (5, 1, 9)))))
+    assert max(joined) >= 3  # as many as the source has
+    assert contents(world) == {1: "y", 2: "a", 3: "a", 4: "x", 5: "y", 9: "y"}
 
 
 def test_a_null_key_matches_nothing(world: Service) -> None:
