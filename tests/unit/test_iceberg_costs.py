@@ -10,10 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.iceberg import layout_actions, schema_actions
+from commitlog.core.iceberg import layout_actions, rebase, schema_actions, views
+from commitlog.core.iceberg.domain import IcebergRefused, decide_iceberg
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
+from commitlog.core.iceberg.reading import dump_json
 from commitlog.core.iceberg.shelf import Index
-from tests.unit.iceberg_examples import table, updated
+from commitlog.core.iceberg.views import ASSERT_UUID
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.operations import CreateNamespace, IcebergChange
+from commitlog.model.records import Status
+from tests.core_world import ROOT
+from tests.unit.iceberg_examples import (
+    EVENTS,
+    TIME_MS,
+    TRANSACTION,
+    change,
+    snapshot,
+    table,
+    updated,
+)
+from tests.unit.test_iceberg_machine import IcebergWorld
+from tests.unit.test_iceberg_views import SCHEMA, UUID, VIEW, made_view, version
 
 COUNT = 40
 HEAD = COUNT + 1
@@ -174,3 +191,99 @@ def _number(value: Any, member: str) -> int:
     if len(value["fields"]) != 1:
         return 0
     return int("".join(filter(str.isdigit, value["fields"][0][member])))
+
+
+@pytest.mark.parametrize(
+    ("updates", "is_changed"),
+    [
+        ([], False),
+        ([{"action": "add-schema", "schema": SCHEMA}], False),
+        ([{"action": "set-location", "location": f"{ROOT}/ice/totals"}], False),
+        ([{"action": "set-properties", "updates": {"a": "1"}}], False),
+        ([{"action": "remove-properties", "removals": ["c"]}], False),
+        ([{"action": "set-properties", "updates": {"a": "2"}}] * 40, True),
+        (
+            [
+                {"action": "set-properties", "updates": {"c": "1"}},
+                {"action": "remove-properties", "removals": ["c"]},
+            ],
+            True,
+        ),
+        (
+            [
+                {"action": "set-location", "location": f"{ROOT}/ice/other"},
+                {"action": "set-location", "location": f"{ROOT}/ice/totals"},
+            ],
+            True,
+        ),
+        ([{"action": "assign-uuid", "uuid": UUID.upper()}], True),
+        (
+            [
+                {
+                    "action": "add-view-version",
+                    "view-version": version("SELECT 5", **{"schema-id": 0}),
+                }
+            ]
+            * 2,
+            True,
+        ),
+    ],
+)
+def test_a_view_is_another_version_if_an_update_changed_it(
+    updates: list[dict[str, Any]],
+    is_changed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if a later one changed it back. No update costs what the whole view does."""
+    core = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
+    core.ask("ns", CreateNamespace(("db",)))
+    core.ask("c", made_view())
+    requirements = dump_json([{"type": ASSERT_UUID, "uuid": UUID}])
+    properties = dump_json([{"action": "set-properties", "updates": {"a": "1", "b": "2"}}])
+    core.ask("p", IcebergChange(VIEW, requirements, properties))
+    before, written = core.machine.iceberg.tables[VIEW], 0
+
+    def counted(value: Any) -> str:
+        nonlocal written
+        written += 1
+        return dump_json(value)
+
+    monkeypatch.setattr(views, "dump_json", counted)
+    outcome = core.ask("u", IcebergChange(VIEW, requirements, dump_json(updates)))
+    assert outcome.status is Status.COMMITTED
+    assert (core.machine.iceberg.tables[VIEW] is not before) is is_changed
+    assert written <= 4, "its file, for each of two decisions"
+    core.check_replay()
+
+
+def test_what_a_commit_overtakes_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many snapshots it adds."""
+    calls, found = 0, rebase.summary_of
+
+    def counted(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return found(value)
+
+    monkeypatch.setattr(rebase, "summary_of", counted)
+    summary = {"operation": "append", "kafka.connect.offsets.a": "1"}
+    numbers = range(COUNT + 1, 2 * COUNT + 1)
+    mine = [snapshot(n, n, 1 if n == HEAD else n - 1, summary=summary) for n in numbers]
+    updates = [
+        *({"action": "add-snapshot", "snapshot": one} for one in mine),
+        {**tag("main"), "type": "branch", "snapshot-id": 2 * COUNT},
+    ]
+    required = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}
+    decided = decide_iceberg(
+        {EVENTS: table(snapshots=COUNT)},
+        [change(updates, [required])],
+        time_ms=TIME_MS,
+        transaction_id=TRANSACTION,
+        namespaces={("analytics",)},
+        others={},
+        fits=lambda plans: None,
+    )
+    assert not isinstance(decided, IcebergRefused), decided
+    assert decided[0].plan is not None
+    assert decided[0].plan.overtaken == COUNT - 1
+    assert calls <= 2 * COUNT

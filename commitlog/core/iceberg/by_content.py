@@ -21,7 +21,7 @@ class ByContent:
         """Know `values`; `content` returns what is equal if two of them are the same."""
         self._member, self.content = member, content
         self._ids: dict[Hashable, dict[int, None]] = {}
-        self._known: dict[int, Hashable] = {}
+        self._known: dict[int, tuple[Value, Hashable]] = {}
         self._descending: list[int] = []
         """A heap of the negative ids, those among them that were removed."""
         for value in values:
@@ -30,7 +30,7 @@ class ByContent:
     def add(self, value: Value) -> None:
         """Know one more value."""
         number, content = value[self._member], self.content(value)
-        self._known[number] = content
+        self._known[number] = value, content
         self._ids.setdefault(content, {})[number] = None
         heappush(self._descending, -number)
 
@@ -38,11 +38,15 @@ class ByContent:
         """Forget values; unknown ids are ignored."""
         for number in ids:
             if number in self._known:
-                del self._ids[self._known.pop(number)][number]
+                del self._ids[self._known.pop(number)[1]][number]
 
     def find(self, value: Value) -> int | None:
         """Return the id of the first value that says the same, or None."""
         return next(iter(self._ids.get(self.content(value), ())), None)
+
+    def get(self, number: int) -> Value | None:
+        """Return the value of an id, or None."""
+        return self._known[number][0] if number in self._known else None
 
     def following(self, lowest: int) -> int:
         """Return an id that is higher than all of them, and no lower than this."""

@@ -21,7 +21,7 @@ from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
 from commitlog.core.iceberg.requests import TableChange
 from commitlog.core.iceberg.requirements import Requirement
-from commitlog.core.iceberg.snapshot_renewal import renewed, summary_of
+from commitlog.core.iceberg.snapshot_renewal import parent_of, renewed, summary_of
 from commitlog.model.limits import (
     ICEBERG_FIRST_NUMBER_SINCE,
     ICEBERG_MERGES_SINCE,
@@ -105,6 +105,10 @@ class _Behind(NamedTuple):
     overtaken: tuple[Value, ...]
     is_below: bool
     """Whether what its client saw is below the head; else the branch was set elsewhere."""
+    operations: frozenset[str]
+    """What those did that it didn't see."""
+    progress: frozenset[str]
+    """Whose progress they tell, among those whose progress its own snapshots tell."""
 
 
 Fits = Callable[[Mapping[TableId, Plan]], Phrase | None]
@@ -191,15 +195,6 @@ def _branch(
     return name if name in moved and ref is not None and ref["type"] == "branch" else None
 
 
-def parent_of(snapshot: Value) -> int | None:
-    """Return the snapshot before; some writers say -1 where there is none."""
-    parent = snapshot.get("parent-snapshot-id", -1)
-    try:
-        return None if parent == -1 else int(parent)
-    except (TypeError, ValueError, OverflowError):  # null, say, where it was registered so
-        return None
-
-
 def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
     """Return True if other branches' commits took the numbers that a snapshot was to have."""
     if table.format_version == 1:
@@ -251,7 +246,12 @@ def _behind(table: IcebergTable, snapshots: tuple[Value, ...], head_id: int | No
     is_below = (
         current is not None if parent is not None else not found or parent_of(found[-1]) is None
     )
-    return _Behind(table, snapshots, head, base, tuple(found), is_below)
+    operations = frozenset(str(summary_of(one).get("operation", "")) for one in found)
+    told = {name for one in snapshots for name in one["summary"] if name.startswith(_PROGRESS)}
+    told = {name for one in found for name in told & summary_of(one).keys()} if told else told
+    return _Behind(
+        table, snapshots, head, base, tuple(found), is_below, operations, frozenset(told)
+    )
 
 
 def _why_not(change: TableChange, table: IcebergTable) -> Phrase | None:
@@ -304,8 +304,7 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     """Return why a snapshot may not overtake what its client hasn't seen."""
     summary, properties = snapshot["summary"], behind.table.properties
     operation, is_serializable = summary["operation"], properties.get(POLICY) == SERIALIZABLE
-    progress = {name for name in summary if name.startswith(_PROGRESS)}
-    if _PICKED in summary or any(progress & summary_of(one).keys() for one in behind.overtaken):
+    if _PICKED in summary or behind.progress & summary.keys():
         return Phrase("iceberg_checked_by_its_client", {"snapshot": snapshot["snapshot-id"]})
     is_merge = has_merges and operation == "append" and _may_be_merge(summary, properties)
     if operation == "append" and not (is_serializable or is_merge):
@@ -319,10 +318,9 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     else:
         levels = {properties.get(name, "").lower() for name in _ISOLATIONS}
         allowed = {"append"} if levels == {"snapshot"} and not is_serializable else set()
-    found = {str(summary_of(one).get("operation", "")) for one in behind.overtaken}
-    if found <= allowed:
+    if behind.operations <= allowed:
         return None
-    refused = {"operation": operation, "overtaken": sorted(found - allowed)}
+    refused = {"operation": operation, "overtaken": sorted(behind.operations - allowed)}
     return Phrase("iceberg_merge_overtakes" if is_merge else "iceberg_overtakes", refused)
 
 

@@ -34,6 +34,15 @@ def renewed(snapshot: Value, before: Value | None, since_ms: int) -> dict[str, A
     return after
 
 
+def parent_of(snapshot: Value) -> int | None:
+    """Return the snapshot before; some writers say -1 where there is none."""
+    parent = snapshot.get("parent-snapshot-id", -1)
+    try:
+        return None if parent == -1 else int(parent)
+    except (TypeError, ValueError, OverflowError):  # null, say, where it was registered so
+        return None
+
+
 def summary_of(snapshot: Value) -> Value:
     """Return what a snapshot says of its change: nothing, if it was registered without that."""
     summary = snapshot.get("summary")

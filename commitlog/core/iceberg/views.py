@@ -7,11 +7,12 @@ and checkpoints treat both alike. The rules of its updates are those of Iceberg'
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from commitlog.core.iceberg.actions import last_added
+from commitlog.core.iceberg.by_content import ByContent, frozen
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, Value
@@ -159,30 +160,34 @@ class _Draft:
         self.schema: int | None = None
         self.version: int | None = None
         self.added: set[int] = set()
+        self.owned: set[str] = set()
+        self.known: dict[str, ByContent] = {}
         self.time_ms = time_ms
 
     def apply(self, node: Node) -> None:
         """Apply one update."""
         action, members = node.member("action").string().lower(), self.members
-        before = dump_json(members)
+        properties = members["properties"]
         match action:
             case "assign-uuid":
                 uuid = read_uuid(node.member("uuid"))
                 if not self.is_new and uuid.lower() != members["view-uuid"].lower():
                     raise Invalid("iceberg_uuid_is_set", uuid=members["view-uuid"], asked=uuid)
-                members["view-uuid"] = uuid
+                self._set("view-uuid", uuid)
             case "upgrade-format-version":
                 version = node.member("format-version")
                 if version.int32() != 1:
                     version.fail("iceberg_format_version", value=version.value, known=(1,))
             case "set-location":
                 place = node.member("location")
-                members["location"] = check_place(place.text(), place.path)
+                self._set("location", check_place(place.text(), place.path))
             case "set-properties":
-                members["properties"].update(node.member("updates").strings())
+                updates = node.member("updates").strings()
+                self.is_changed |= any(properties.get(k) != v for k, v in updates.items())
+                properties.update(updates)
             case "remove-properties":
                 for item in node.member("removals").items():
-                    members["properties"].pop(item.string(), None)
+                    self.is_changed |= properties.pop(item.string(), None) is not None
             case "add-schema":
                 self._add_schema(read_schema(node.member("schema")))
             case "add-view-version":
@@ -193,21 +198,43 @@ class _Draft:
                 node.member("action").fail(
                     "iceberg_action_unknown", value=node.value["action"], known=sorted(_ACTIONS)
                 )
-        self.is_changed = self.is_changed or dump_json(members) != before
+
+    def _set(self, name: str, value: Any) -> None:
+        """Set a member; whatever comes after, the view has changed if it was another before."""
+        self.is_changed |= self.members[name] != value
+        self.members[name] = value
+
+    def _add(self, name: str, value: Value) -> None:
+        """Add a value to a list, which belongs to this draft alone once something was added."""
+        if name not in self.owned:
+            self.owned.add(name)
+            self.members[name] = list(self.members[name])
+        self.members[name].append(value)
+        self.is_changed = True
+
+    def _schemas(self) -> ByContent:
+        if "schemas" not in self.known:
+            kept = self.members["schemas"]
+            self.known["schemas"] = ByContent("schema-id", kept, _schema_content)
+        return self.known["schemas"]
+
+    def _versions(self) -> ByContent:
+        if "versions" not in self.known:
+            kept = self.members["versions"]
+            self.known["versions"] = ByContent("version-id", kept, _version_content)
+        return self.known["versions"]
 
     def _add_schema(self, schema: dict[str, Any]) -> None:
-        content = {k: v for k, v in schema.items() if k != "schema-id"}
-        for known in self.members["schemas"]:
-            if {k: v for k, v in known.items() if k != "schema-id"} == content:
-                self.schema = known["schema-id"]
-                return
-        ids = [known["schema-id"] for known in self.members["schemas"]]
-        self.schema = max(ids, default=-1) + 1
-        self.members["schemas"] = [*self.members["schemas"], {**schema, "schema-id": self.schema}]
+        known = self._schemas()
+        self.schema = known.find(schema)
+        if self.schema is None:
+            self.schema = known.following(0)
+            known.add({**schema, "schema-id": self.schema})
+            self._add("schemas", {**schema, "schema-id": self.schema})
 
     def _add_version(self, node: Node) -> None:
         schema_id = last_added(node.member("schema-id").int32(), self.schema, "schema")
-        if all(known["schema-id"] != schema_id for known in self.members["schemas"]):
+        if self._schemas().get(schema_id) is None:
             raise Invalid("iceberg_view_schema_unknown", schema=schema_id)
         dialects = set()
         for one in node.member("representations").items():
@@ -223,27 +250,23 @@ class _Draft:
         for item in node.member("default-namespace").items():
             item.string()
         version = {**node.object(), "schema-id": schema_id}
-        content = _content(version)
-        for known in self.members["versions"]:
-            if _content(known) == content:
-                self.version = known["version-id"]
-                return
-        ids = [known["version-id"] for known in self.members["versions"]]
-        self.version = max(ids, default=0) + 1
-        self.added.add(self.version)
-        added = {**version, "version-id": self.version}
-        self.members["versions"] = [*self.members["versions"], added]
+        known = self._versions()
+        self.version = known.find(version)
+        if self.version is None:
+            self.version = known.following(1)
+            self.added.add(self.version)
+            known.add({**version, "version-id": self.version})
+            self._add("versions", {**version, "version-id": self.version})
 
     def _set_current(self, node: Node) -> None:
         wanted = last_added(node.int32(), self.version, "view version")
-        found = [one for one in self.members["versions"] if one["version-id"] == wanted]
-        if not found:
+        found = self._versions().get(wanted)
+        if found is None:
             raise Invalid("iceberg_view_version_unknown", version=wanted)
         if wanted == self.members["current-version-id"] and self.members["version-log"]:
             return
-        time_ms = found[0]["timestamp-ms"] if wanted in self.added else self.time_ms
-        entry = {"timestamp-ms": time_ms, "version-id": wanted}
-        self.members["version-log"] = [*self.members["version-log"], entry]
+        time_ms = found["timestamp-ms"] if wanted in self.added else self.time_ms
+        self._add("version-log", {"timestamp-ms": time_ms, "version-id": wanted})
         self.members["current-version-id"] = wanted
 
     def forget_old_versions(self) -> None:
@@ -264,8 +287,12 @@ class _Draft:
         self.members["version-log"] = log[gone[-1] + 1 :] if gone else log
 
 
-def _content(version: Value) -> dict[str, Any]:
-    return {k: v for k, v in version.items() if k not in ("version-id", "timestamp-ms")}
+def _schema_content(schema: Value) -> Hashable:
+    return frozen({k: v for k, v in schema.items() if k != "schema-id"})
+
+
+def _version_content(version: Value) -> Hashable:
+    return frozen({k: v for k, v in version.items() if k not in ("version-id", "timestamp-ms")})
 
 
 def _applied(
