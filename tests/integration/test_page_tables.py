@@ -197,6 +197,27 @@ def test_rows_are_those_of_a_version_and_of_a_filter(visit: Callable[..., Visit]
     window.wrong.clear()  # the browser notes the refusal
 
 
+def test_a_wide_table_shows_fewer_rows_and_no_character_turns_its_texts_around(
+    visit: Callable[..., Visit],
+) -> None:
+    """With 2,000 columns 50 rows took the browser seconds; U+202E made "evil" read "live"."""
+    columns = [{"name": f"c{number}", "type": "string"} for number in range(2000)]
+    answers = {
+        0: {"columns": columns, "rows": [["\u202eevil"] + ["x"] * 1999] * 51},
+        10: {"columns": columns[:1], "rows": [["eleventh"]]},
+    }
+    window = visit()
+    window.page.route(
+        "**/query?as=preview",
+        lambda asked: asked.fulfill(json=answers[asked.request.post_data_json["offset"]]),
+    )
+    window.open(f"{ORDERS}&tab=rows", PANES["rows"])
+    assert window.text(".pages").startswith("rows 1 to 10")
+    assert window.text(".preview tbody td") == "\\u202eevil"
+    window.page.get_by_role("button", name="Next").click()
+    window.page.get_by_text("eleventh").wait_for()
+
+
 def test_files_and_changes_say_what_stands_and_what_differs(visit: Callable[..., Visit]) -> None:
     window = visit()
     window.open(f"{ORDERS}&tab=files&v=4", PANES["files"])

@@ -24,10 +24,18 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/**
+ * A text with the numbers of the characters that turn the reading order around (`\u202e`): with
+ * them one name, or one value, could look like another.
+ */
+export function legible(text) {
+  return String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, (one) => `\\u${one.charCodeAt(0).toString(16)}`);
+}
+
 function append(element, children) {
   for (const child of children.flat(3)) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : legible(child));
   }
 }
 

@@ -8,6 +8,9 @@ import { listing } from "./parts.js";
 import { change } from "./state.js";
 
 const PAGE = 50;
+const PAGE_MIN = 10;
+/** A browser takes seconds for more of them. */
+const CELLS_MAX = 20_000;
 
 export class RowsPane {
   constructor(state, view) {
@@ -64,15 +67,16 @@ export class RowsPane {
 
   draw(found) {
     this.shown = true;
-    const rows = found.rows.slice(0, PAGE);
+    const page = Math.max(PAGE_MIN, Math.min(PAGE, Math.floor(CELLS_MAX / Math.max(found.columns.length, 1))));
+    const rows = found.rows.slice(0, page);
     const heads = found.columns.map((one) => [h("b", {}, one.name), h("span.type", {}, one.type)]);
     fill(this.body, listing(heads, rows.map((row) => row.map(cell)), {
       label: "Rows", raw: true, none: this.where ? "No row is so." : this.offset ? "There are no more rows." : "The table is empty.",
     }));
     const to = (offset, word) => h("button", { type: "button", onclick: () => change({ offset: offset || "" }) }, word);
     fill(this.pages, rows.length ? `rows ${count(this.offset + 1)} to ${count(this.offset + rows.length)}` : "",
-      this.offset ? to(Math.max(0, this.offset - PAGE), "Before") : null,
-      found.rows.length > PAGE ? to(this.offset + PAGE, "Next") : null);
+      this.offset ? to(Math.max(0, this.offset - page), "Before") : null,
+      found.rows.length > page ? to(this.offset + page, "Next") : null);
   }
 }
 

@@ -1,7 +1,7 @@
 // All tables and their heads, by namespace.
 
 import { ask } from "./api.js";
-import { fill, h } from "./dom.js";
+import { fill, h, legible } from "./dom.js";
 import { ago, bytes, compact, count, plural, writerName } from "./format.js";
 import { Rows } from "./rows.js";
 import { change, go } from "./state.js";
@@ -209,5 +209,6 @@ export function meant(names) {
 
 /** Write a text into a cell unless it is there. */
 export function put(cell, text) {
-  if (cell.textContent !== text) cell.textContent = text;
+  const shown = legible(text);
+  if (cell.textContent !== shown) cell.textContent = shown;
 }

@@ -2,7 +2,7 @@
 //
 // All events lie in typed columns, so a frame looks at each one in sight once: no tiles, no waiting.
 
-import { h, onceAFrame } from "./dom.js";
+import { h, legible, onceAFrame } from "./dom.js";
 import { clock, compact, count, plural, time } from "./format.js";
 import { draw, GROUP_OF, GROUPS, KINDS } from "./marks.js";
 
@@ -284,7 +284,7 @@ export class Timeline {
     this.hovered = number;
     this.tip.hidden = number < 0;
     if (number >= 0 && event) {
-      this.tip.textContent = this.names.tell(number);
+      this.tip.textContent = legible(this.names.tell(number));
       const box = this.plot.getBoundingClientRect();
       const x = Math.min(event.clientX - box.left + 12, box.width - this.tip.offsetWidth - 4);
       this.tip.style.transform = `translate(${Math.max(0, x)}px, ${event.clientY - box.top + 16}px)`;
@@ -408,7 +408,7 @@ export class Timeline {
       context.fillStyle = colours["--line"];
       context.fillRect(0, (lane + 1) * LANE - 1, gutter + this.width, 1);
       context.fillStyle = colours["--muted"];
-      context.fillText(fit(context, name, gutter - 12), 0, lane * LANE + LANE / 2);
+      context.fillText(fit(context, legible(name), gutter - 12), 0, lane * LANE + LANE / 2);
     });
     context.save();
     context.beginPath();
