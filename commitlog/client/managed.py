@@ -20,7 +20,7 @@ from commitlog.client.commits.native import open_managed
 from commitlog.client.leader.arguments import OF_ARGUMENTS, has_columns, lances_words, refused
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.full_storage import naming_full_storage
-from commitlog.client.rows.opening import is_of_deleted_version
+from commitlog.client.rows.lost_files import is_of_deleted_version
 from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name

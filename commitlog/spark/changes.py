@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.adapters.shown_values import python_rows
+from commitlog.client.rows.excerpts import Excerpt, head_of
 from commitlog.client.rows.lost_files import while_files_stay
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.spark.excerpts import Excerpt, head_of
 from commitlog.spark.source import batch_bytes, grouped
 from commitlog.spark.versions import CLONE, TableVersions, Version
 

@@ -25,11 +25,11 @@ from pyspark.sql import SparkSession
 
 from commitlog.adapters.places import bound
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.client.rows.lost_files import files_stay
 from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import Connect
 from commitlog.spark.mapping import map_arrow, task_each
 from commitlog.spark.options import parse_reach

@@ -31,6 +31,7 @@ from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.commits.execution import Execution
 from commitlog.client.leader.repeats import noted
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.client.rows.merging import check_key_types
 from commitlog.client.rows.rows import Prepared
 from commitlog.codecs.keys import HASH_BYTES
@@ -39,7 +40,6 @@ from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, fetched, quoted, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import Connect, brought, named_keys, target_of
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge_files import (

@@ -27,13 +27,13 @@ from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.shown_values import python_rows
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.client.rows.lost_files import files_stay
 from commitlog.client.rows.rows import delete_rows
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import gathered, readable, readable_type
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import (
     Target,
     WrittenFiles,

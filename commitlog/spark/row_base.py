@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.data import arrow_stream
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.client.rows.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows.rows import ROW_ADDRESS
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.mapping import map_arrow, task_each
 
 ROWS_SCHEMA = "rows binary"

@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import scan_columns
 from commitlog.client.leader.arguments import lances_words
+from commitlog.client.rows.excerpts import Excerpt, taken_apart
 from commitlog.client.rows.lost_files import while_files_stay
 from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidRequest, shown_text
 from commitlog.spark.arrow import spark_schema, to_spark
-from commitlog.spark.excerpts import Excerpt, taken_apart
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import arrow_schema_of

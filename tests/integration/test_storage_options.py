@@ -17,10 +17,10 @@ from lance import LanceOperation
 from commitlog import CommitLog, InvalidTransaction, NoSuchTable, Unavailable, use_storage_options
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_options import storage_options
+from commitlog.client.rows import excerpts
 from commitlog.client.rows.rows import prepare_delete
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.model.records import Status
-from commitlog.spark import excerpts
 from commitlog.spark.files import target_of, write_files
 from tests.installed import need
 from tests.integration.test_up import Service, log_on, run, service

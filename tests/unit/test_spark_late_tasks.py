@@ -21,12 +21,13 @@ from pyspark.errors import PythonException
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from commitlog.adapters.storage import store_for
+from commitlog.client.rows import excerpts
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.errors import NoSuchVersion, Unavailable
-from commitlog.spark import compaction, excerpts
+from commitlog.spark import compaction
 from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.compaction import _rewrite, on_executors
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.log_source import LogReader
 from commitlog.spark.merge_files import (

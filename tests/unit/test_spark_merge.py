@@ -14,11 +14,11 @@ import pytest
 
 from commitlog.adapters.row_contract import present
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.excerpts import Excerpt
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark import merge_files
 from commitlog.spark.arrow import gathered
-from commitlog.spark.excerpts import Excerpt
 from commitlog.spark.files import target_of
 from commitlog.spark.merge import COUNTED, NothingToDo, update_of
 from commitlog.spark.merge_files import (

@@ -39,15 +39,14 @@ from commitlog.client.rows import direct
 from commitlog.client.rows.data import as_arrow, kept, rows_reader, rows_table
 from commitlog.client.rows.host import Host, Pairs
 from commitlog.client.rows.lance_request import new_transaction_id
+from commitlog.client.rows.lost_files import is_of_deleted_version
 from commitlog.client.rows.merging import MergeOptions, check_merge
-from commitlog.client.rows.opening import is_of_deleted_version
 from commitlog.client.rows.rows import (
     NOTHING_APPENDED,
     Prepared,
     prepare_append,
     remove_files,
 )
-from commitlog.client.rows.updating import prepare_update
 from commitlog.errors import NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
@@ -164,10 +163,8 @@ class Execution:
     @in_time
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
         """Set columns of the rows for which a predicate holds."""
-        opened, search = self._log.opened, self._log.opened.keys.scan
-        return self._run(
-            lambda info: prepare_update(info, opened.newest(info), values, where, search)
-        )
+        opened = self._log.opened
+        return self._run(lambda info: direct.update(info, opened, values, where))
 
     @in_time
     def merge_insert(

@@ -24,7 +24,6 @@ from commitlog.client.rows.lance_request import new_transaction_id
 from commitlog.client.rows.merging import DEFAULTS, MergeOptions
 from commitlog.client.rows.options import MergeChoices, UpsertChoices
 from commitlog.client.rows.rows import NOTHING_APPENDED, Prepared, prepare_append, remove_files
-from commitlog.client.rows.updating import prepare_update
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
@@ -125,9 +124,7 @@ class TransactionBuilder:
     ) -> None:
         """Set columns of rows of a table."""
         info = self._head(table_id)
-        opened = self._log.opened
-        search = opened.keys.scan
-        self._add(info, prepare_update(info, opened.newest(info), values, where, search))
+        self._add(info, direct.update(info, self._log.opened, values, where))
 
     @in_time
     def merge_insert(

@@ -1,8 +1,9 @@
-"""Deletes and merges that don't open the version with Lance, where they can do without it.
+"""Deletes, updates and merges that open no more of a version than they need.
 
-The manifest names the fragments, `KnownKeys` remembers where the keys are, and deletion files say
-which rows live; new deletion files are written here. If anything isn't known exactly, or isn't
-plain, Lance opens the version, and reports what is wrong.
+The manifest names the fragments, and `KnownKeys` remembers where the keys are. A delete or a merge
+of whole rows may need no more than that, and the deletion files, which say which rows live: new
+deletion files are written here. Other operations have Lance open the fragments that their rows may
+be in. If anything isn't known or isn't plain, Lance opens the version, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+import lance
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -28,6 +30,7 @@ from commitlog.client.rows.merging import (
     replaces_rows,
 )
 from commitlog.client.rows.opening import Opened
+from commitlog.client.rows.row_keys import KeyPlaces, KnownKeys
 from commitlog.client.rows.rows import (
     OFFSET_BITS,
     OFFSETS,
@@ -35,15 +38,14 @@ from commitlog.client.rows.rows import (
     prepare_delete,
     read_deletions,
 )
+from commitlog.client.rows.rows_at import rows_of
+from commitlog.client.rows.updating import prepare_update
 from commitlog.client.rows.version_files import ReadVersion, VersionFile
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.manifest.deletion_vectors import merge_deletions
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-
-if TYPE_CHECKING:
-    from commitlog.client.rows.row_keys import KnownKeys
 
 
 class LivingRows(NamedTuple):
@@ -57,12 +59,50 @@ class LivingRows(NamedTuple):
     """The rows of each fragment that were deleted before."""
 
 
+class Narrowed(NamedTuple):
+    """Where the rows of an operation may be, in place of `KnownKeys`."""
+
+    dataset: lance.LanceDataset
+    """The fragments that they may be in."""
+    addresses: list[int]
+    has_indices: bool
+    """Whether the version has any: `dataset` has none."""
+
+    def places(self, *_asked: object) -> list[int]:
+        """Return where they may be; that was asked before."""
+        return self.addresses
+
+    def scan(
+        self,
+        info: TableInfo,
+        dataset: lance.LanceDataset,
+        columns: list[str] | dict[str, str],
+        predicate: str,
+    ) -> pa.Table | None:
+        """Return the rows of the predicate, with their addresses and ids."""
+        compared = comparison(predicate, info.schema)
+        return None if compared is None else rows_of(compared, dataset, columns, self.addresses)
+
+
 def delete(info: TableInfo, opened: Opened, predicate: str, said: str | None = None) -> Prepared:
     """Delete the rows of a predicate in the newest version; `said` replaces it in the record."""
     made = delete_directly(info, opened, predicate, said)
     if made is not None:
         return made
+    part = narrowed_by(info, opened, predicate)
+    if part is not None:
+        return prepare_delete(info, part.dataset, predicate, said, part.scan)
     return prepare_delete(info, opened.newest(info), predicate, said, opened.keys.scan)
+
+
+def update(
+    info: TableInfo, opened: Opened, values: Mapping[str, Any], where: str | None
+) -> Prepared:
+    """Set columns of the rows of a predicate in the newest version."""
+    part = narrowed_by(info, opened, where) if where else None
+    if part is not None:
+        return prepare_update(info, part.dataset, values, where, part.scan)
+    return prepare_update(info, opened.newest(info), values, where, opened.keys.scan)
 
 
 def merge(
@@ -72,7 +112,63 @@ def merge(
     made = merge_directly(info, opened, source, on, options)
     if made is not None:
         return made
+    # Lance decides by a version's indices whether it writes columns in place. It reads blobs from
+    # the version, and deletes rows whose keys the source lacks, wherever they are.
+    is_narrow = (
+        len(on) == 1 and not options.when_not_matched_by_source_delete and not info.has_blobs
+    )
+    if is_narrow:
+        part = narrowed(info, opened, on[0], source.column(on[0]))
+        replaces = replaces_rows(info, source, on, options)
+        if part is not None and (replaces or not part.has_indices):
+            return prepare_merge(info, part.dataset, source, on, options, part)
+        if not replaces:
+            opened.keys.searched(info, on[0])
     return prepare_merge(info, opened.newest(info), source, on, options, opened.keys)
+
+
+def narrowed_by(info: TableInfo, opened: Opened, predicate: str) -> Narrowed | None:
+    """Open the fragments that may have rows of a predicate; None: they aren't known."""
+    compared = comparison(predicate, info.schema)
+    return None if compared is None else narrowed(info, opened, compared.column, compared.values)
+
+
+def narrowed(
+    info: TableInfo, opened: Opened, column: str, values: pa.Array | pa.ChunkedArray
+) -> Narrowed | None:
+    """Open the fragments that may have rows with some values; None: they aren't known.
+
+    Lance reads stable row ids from the fragments, so an excerpt has those of the version.
+    """
+    found = _places(info, opened, opened.keys, column, values, exactly=False)
+    if found is None:
+        return None
+    file, places = found
+    addresses = sorted({address for address, _ in places.rows})
+    return Narrowed(file.excerpt(places.fragments.values()), addresses, file.has_indices)
+
+
+def _places(
+    info: TableInfo,
+    opened: Opened,
+    keys: KnownKeys,
+    column: str,
+    values: pa.Array | pa.ChunkedArray,
+    *,
+    exactly: bool,
+) -> tuple[VersionFile, KeyPlaces] | None:
+    """Find out where the rows are that have one of some values in the newest version."""
+    read: list[VersionFile] = []
+
+    def version() -> ReadVersion | None:
+        file = opened.newest_file(info)
+        if file is None:
+            return None
+        read.append(file)
+        return ReadVersion(file.fragments, file.excerpt)
+
+    places = keys.found(info, version, column, values, exactly=exactly)
+    return None if places is None else (read[0], places)
 
 
 @names_full_storage
@@ -120,18 +216,10 @@ def find(
     values: pa.Array | pa.ChunkedArray,
 ) -> LivingRows | None:
     """Find the living rows that have one of some values in a column; None: Lance has to."""
-    read: list[VersionFile] = []
-
-    def version() -> ReadVersion | None:
-        file = opened.newest_file(info)
-        if file is None:
-            return None
-        read.append(file)
-        return ReadVersion(file.fragments, lambda: opened.plain(info, file.version))
-
-    places = keys.exact_places(info, version, column, values)
-    if places is None:
+    found = _places(info, opened, keys, column, values, exactly=True)
+    if found is None:
         return None
+    file, places = found
     deleted: dict[int, BitMap] = {}
     store = store_for(info.location)
     for number, encoded in places.fragments.items():
@@ -153,7 +241,7 @@ def find(
         for address, position in places.rows
         if address & OFFSETS not in deleted[address >> OFFSET_BITS]
     ]
-    return LivingRows(read[0].version, rows, places.fragments, deleted)
+    return LivingRows(file.version, rows, places.fragments, deleted)
 
 
 def delete_found(info: TableInfo, found: LivingRows, message: Transaction) -> Mapping[int, BitMap]:

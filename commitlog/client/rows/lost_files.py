@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from commitlog.client.leader.arguments import OF_ARGUMENTS, lances_words
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import CommitLogError, NoSuchVersion
 
 if TYPE_CHECKING:
@@ -44,3 +45,12 @@ def files_stay(table: str, version: int) -> Iterator[None]:
             " newer version, and give the table a hold for as long as a job takes. Otherwise run"
             " `commitlog verify`"
         ) from error
+
+
+def is_of_deleted_version(error: Exception, version: int) -> bool:
+    """Return True if Lance didn't find the manifest of a version that was open."""
+    told = str(error)
+    if "not found: " not in told.lower():  # a store says "404 Not Found: "
+        return False
+    names = (manifest_name(version, scheme) for scheme in NamingScheme)
+    return any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)

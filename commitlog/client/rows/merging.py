@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import lance
 import pyarrow as pa
@@ -29,7 +29,6 @@ from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.full_storage import names_full_storage
 from commitlog.client.rows.lost_files import files_stay
-from commitlog.client.rows.row_keys import KnownKeys
 from commitlog.client.rows.rows import (
     ROW_ADDRESS,
     ROW_ID,
@@ -122,6 +121,15 @@ class MergeOptions:
 DEFAULTS = MergeOptions()
 
 
+class KnowsPlaces(Protocol):
+    """What may know where rows are, such as `KnownKeys`."""
+
+    def places(
+        self, info: TableInfo, dataset: lance.LanceDataset, column: str, values: pa.ChunkedArray, /
+    ) -> list[int] | None:
+        """Return the addresses of all rows that may have one of some values; None: not known."""
+
+
 @names_full_storage
 def prepare_merge(
     info: TableInfo,
@@ -129,7 +137,7 @@ def prepare_merge(
     source: pa.Table,
     on: Sequence[str],
     options: MergeOptions,
-    known: KnownKeys | None = None,
+    known: KnowsPlaces | None = None,
 ) -> Prepared:
     """Join the source with the table; the source's columns have the table's types.
 

@@ -113,15 +113,6 @@ class Opened:
         )
 
 
-def is_of_deleted_version(error: Exception, version: int) -> bool:
-    """Return True if Lance didn't find the manifest of a version that was open."""
-    told = str(error)
-    if "not found: " not in told.lower():  # a store says "404 Not Found: "
-        return False
-    names = (manifest_name(version, scheme) for scheme in NamingScheme)
-    return any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
-
-
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
     """Return the canonical path of a version, once its manifest can be read."""
     if not 1 <= version <= info.version:

@@ -20,12 +20,12 @@ from lance.fragment import FragmentMetadata
 
 from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.tables import TableInfo
-from commitlog.client.rows.key_numbers import Numbers, is_number, numbers_of
+from commitlog.client.rows.key_numbers import Numbers, is_number, is_text, numbers_of
 from commitlog.client.rows.key_predicates import comparison
 from commitlog.client.rows.known_fragments import KnownFragments
 from commitlog.client.rows.row_groups import BaseScan, scan_base
 from commitlog.client.rows.rows import OFFSET_BITS, Prepared
-from commitlog.client.rows.rows_at import having, read_column, rows_at, scan_at
+from commitlog.client.rows.rows_at import read_column, rows_at, rows_of
 from commitlog.client.rows.single_rows import single_value
 from commitlog.client.rows.version_files import ReadVersion, VersionFiles
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -117,12 +117,7 @@ class KnownKeys:
         if compared is None:
             return None
         addresses = self.places(info, dataset, compared.column, compared.values)
-        if addresses is None:
-            return None
-        if compared.is_all and not columns:
-            rows = rows_at(dataset, [compared.column], addresses)
-            return having(rows, compared.column, compared.values)
-        return scan_at(dataset, columns, addresses, f" AND ({predicate})")
+        return None if addresses is None else rows_of(compared, dataset, columns, addresses)
 
     def places(
         self,
@@ -149,31 +144,42 @@ class KnownKeys:
         self._make_room()
         return None if found is None else sorted({address for address, _ in found})
 
-    def exact_places(
+    def found(
         self,
         info: TableInfo,
         version: Callable[[], ReadVersion | None],
         column: str,
         values: pa.Array | pa.ChunkedArray,
+        *,
+        exactly: bool,
     ) -> KeyPlaces | None:
         """Return where the rows are that have one of some values in a column, dead rows too.
 
-        None: it isn't known exactly, or a search does better. `version` is called at most once.
+        Other rows may be among them, unless the places are to be known `exactly`. None: they aren't
+        known, or a search does better. `version` is called at most once.
         """
         kind = info.schema.field(column).type
-        if not is_number(kind) or values.null_count or not 0 < len(values) <= KEYS_MAX:
+        if not (is_number(kind) or (is_text(kind) and not exactly)):
+            return None
+        if values.null_count or not 0 < len(values) <= KEYS_MAX:
             return None
         key = _column(info, column)
         known = self._known(info.incarnation, key.field_id)
         is_early = not known.count and known.asked < self._searches_first
         read = version()
-        if read is None or (is_early and not _is_small(read)):
+        if read is None or (is_early and not (is_number(kind) and _is_small(read))):
             return None
         with known.lock:
-            found = known.find(read, key, numbers_of(values), self._rows_max, exactly=True)
+            found = known.find(read, key, numbers_of(values), self._rows_max, exactly=exactly)
             places = None if found is None else KeyPlaces(found, known.fragments_of(found))
         self._make_room()
         return places
+
+    def searched(self, info: TableInfo, column: str) -> None:
+        """Hear that Lance has to look for values of a column."""
+        known = self._known(info.incarnation, info.column_ids[column])
+        with known.lock:
+            known.asked += 1
 
     def _known(self, incarnation: str, field_id: int) -> _Keys:
         with self._lock:
@@ -322,7 +328,8 @@ class _Keys:
             else:
                 found[number] = own
         if left:
-            keys = read_column(version.dataset, key.name, left)
+            dataset = version.open(unread[number].SerializeToString() for number in left)
+            keys = read_column(dataset, key.name, left)
             read = numbers_of(keys)
             if read is None or len(read) != sum(unread[number].physical_rows for number in left):
                 return False

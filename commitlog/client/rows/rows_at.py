@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import scan_columns, take_rows
+from commitlog.client.rows.key_predicates import Comparison
 from commitlog.client.rows.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, fragment_of
 
 FEW = 16
@@ -21,6 +22,20 @@ def rows_at(
     if dataset.has_stable_row_ids or not addresses:
         return scan_at(dataset, scan_columns(list(columns)), addresses)
     return take_rows(dataset, [*columns, ROW_ADDRESS, ROW_ID], addresses)
+
+
+def rows_of(
+    compared: Comparison,
+    dataset: lance.LanceDataset,
+    columns: list[str] | dict[str, str],
+    addresses: Sequence[int],
+) -> pa.Table:
+    """Read the rows of a predicate that are at some addresses, with their addresses and ids."""
+    if compared.is_all and not columns:
+        return having(
+            rows_at(dataset, [compared.column], addresses), compared.column, compared.values
+        )
+    return scan_at(dataset, columns, addresses, f" AND ({compared.predicate})")
 
 
 def having(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:

@@ -6,9 +6,7 @@ that knows where its rows are needs only the fragments that they are in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,6 +14,7 @@ from google.protobuf.message import DecodeError
 from commitlog.adapters.lance_datasets import encoded_manifest, is_gated
 from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.excerpts import Excerpt, without_fragments
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_message, manifest_name
 from commitlog.core.manifest.feature_flags import (
     FLAG_DELETION_FILES,
@@ -36,26 +35,30 @@ _PLAIN = FLAG_DELETION_FILES | FLAG_STABLE_ROW_IDS | FLAG_TABLE_CONFIG
 """What a version may need of its readers that changes nothing here."""
 
 
-@dataclass
-class ReadVersion:
+class ReadVersion(NamedTuple):
     """A version of a table whose rows are looked for."""
 
     fragments: Sequence[bytes]
     """Encoded as `lance.table.DataFragment`."""
-    open: Callable[[], lance.LanceDataset]
-
-    @cached_property
-    def dataset(self) -> lance.LanceDataset:
-        """The version as Lance opens it, once it is asked for."""
-        return self.open()
+    open: Callable[[Iterable[bytes]], lance.LanceDataset]
+    """Returns a dataset that has some of them, at least."""
 
 
 class VersionFile(NamedTuple):
     """What a manifest says."""
 
+    location: str
     version: int
+    rest: bytes
+    """The manifest without its fragments, encoded."""
     fragments: list[bytes]
     """Encoded as `lance.table.DataFragment`."""
+    has_indices: bool
+
+    def excerpt(self, fragments: Iterable[bytes]) -> lance.LanceDataset:
+        """Open some of the fragments."""
+        head = without_fragments(Manifest.FromString(self.rest))
+        return Excerpt(self.version, head, tuple(fragments)).alone(self.location)
 
 
 class VersionFiles:
@@ -85,7 +88,10 @@ class VersionFiles:
             and list(manifest.fields) == list(info.field_ids.values())
             and dict(manifest.schema_metadata) == dict(info.schema_metadata)
         )
-        return VersionFile(version, fragments) if is_plain else None
+        if not is_plain:
+            return None
+        has_indices = manifest.HasField("index_section")
+        return VersionFile(info.location, version, rest, fragments, has_indices)
 
     def opened(self, info: TableInfo, dataset: lance.LanceDataset) -> ReadVersion:
         """Return a version that Lance has opened.
@@ -96,8 +102,8 @@ class VersionFiles:
         file = self.read(info, dataset.version) if is_local(info.location) else None
         if file is None:
             _, fragments = self._split(info.location, encoded_manifest(dataset))
-            return ReadVersion(fragments, lambda: dataset)
-        return ReadVersion(file.fragments, lambda: dataset)
+            return ReadVersion(fragments, lambda _: dataset)
+        return ReadVersion(file.fragments, lambda _: dataset)
 
     def _split(self, location: str, message: bytes) -> tuple[bytes, list[bytes]]:
         splitter = self._splitters.get(location)
