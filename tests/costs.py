@@ -98,8 +98,8 @@ def main(path: str) -> None:
         print(f"{seconds:8.1f} {system[module]:8.1f} {wall[module]:8.1f}  {module}")
     print()
     for line in sorted(lines, key=lambda line: -line["cpu"])[:80]:
-        seconds = f"{line['cpu']:8.1f} {line['system']:8.1f} {line['wall']:8.1f}"
-        print(f"{seconds}  {line['phase']:8} {line['test']}")
+        shown = f"{line['cpu']:8.1f} {line['system']:8.1f} {line['wall']:8.1f}"
+        print(f"{shown}  {line['phase']:8} {line['test']}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ VALUES = (
     {"s": {"x": 3, "y": ["z", None]}},
     {"name": None, "f": "f / 0"},
 )
-MERGES = (
+MERGES: tuple[dict[str, Any], ...] = (
     {},
     {"when_not_matched_insert_all": False},
     {"when_matched_update_all_filt": "target.f < source.f"},

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.iceberg import layout_actions, rebase, schema_actions, views
+from commitlog.core.iceberg import layout_actions, rebase, schema_actions, snapshot_renewal, views
 from commitlog.core.iceberg.domain import IcebergRefused, decide_iceberg
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import dump_json
@@ -258,7 +258,7 @@ def test_a_view_is_another_version_if_an_update_changed_it(
 
 def test_what_a_commit_overtakes_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many snapshots it adds."""
-    calls, found = 0, rebase.summary_of
+    calls, found = 0, snapshot_renewal.summary_of
 
     def counted(value: Any) -> Any:
         nonlocal calls
