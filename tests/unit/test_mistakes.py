@@ -141,3 +141,9 @@ def test_an_index_that_exists_is_refused_as_any_wrong_argument(
 def test_an_index_is_named_by_its_file(client: CommitLog, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"is a folder\. Give the path .*index\.duckdb"):
         client.sql("FROM help", index=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["append", "delete", "update", "merge_insert", "rename_table"])
+def test_a_missing_argument_is_one_of_what_was_called(client: CommitLog, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^CommitLog\.{name}\(\) missing 1 required"):
+        getattr(client, name)("a$t")

@@ -372,6 +372,8 @@ def checks_arguments(kind: K) -> K:
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
         if inspect.isfunction(method) and not name.startswith("_") and method not in _CHECKED:
+            # Python's own TypeError names what was called, not the base that it is from.
+            method.__qualname__ = f"{kind.__name__}.{name}"
             setattr(kind, name, checked(method))
     return kind
 
