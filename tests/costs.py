@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,14 +71,14 @@ def tree_seconds(pid: int | None = None) -> tuple[float, float]:
     user, system, left = 0, 0, [os.getpid() if pid is None else pid]
     while left:
         folder = Path("/proc", str(left.pop()))
-        try:
+        # A process that ended meanwhile left its seconds to its parent, a thread its children.
+        with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             own, kernel, waited_own, waited_kernel = map(int, fields[11:15])
             user, system = user + own + waited_own, system + kernel + waited_kernel
             for task in (folder / "task").iterdir():
-                left += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue  # It ended meanwhile; its parent has its seconds.
+                with suppress(OSError):
+                    left += [int(child) for child in (task / "children").read_text().split()]
     return user / _TICKS, system / _TICKS
 
 
