@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from tests.unit.iceberg_examples import (
     TIME_MS,
     TRANSACTION,
     change,
+    decide,
     snapshot,
     table,
     updated,
@@ -287,3 +289,54 @@ def test_what_a_commit_overtakes_is_gone_through_once(monkeypatch: pytest.Monkey
     assert decided[0].plan is not None
     assert decided[0].plan.overtaken == COUNT - 1
     assert calls <= 2 * COUNT
+
+
+def in_a_struct(name: str, *names: str, **more: Any) -> dict[str, Any]:
+    """Return an update that adds a struct with these columns in it."""
+    inner = [
+        {"id": 10 + n, "name": one, "required": False, "type": "long"}
+        for n, one in enumerate(names)
+    ]
+    kind = {"type": "struct", "fields": inner}
+    fields = [{"id": 1, "name": name, "required": False, "type": kind}, *more.values()]
+    return {"action": "add-schema", "schema": {"type": "struct", "fields": fields}}
+
+
+def test_a_long_name_of_a_struct_is_not_kept_for_each_column_in_it() -> None:
+    """All of them together are 200 MB: 16 MB of a record could name a terabyte."""
+    update = in_a_struct("x" * 200_000, *(f"c{n}" for n in range(1_000)))
+    base = table()
+    tracemalloc.start()
+    try:
+        after = updated(base, update)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(after.schemas) == 2
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("updates", "reason"),
+    [
+        (
+            [in_a_struct("a", "b", c={"id": 2, "name": "a.b", "required": False, "type": "long"})],
+            "iceberg_field_name_twice",
+        ),
+        (
+            [
+                in_a_struct("a", "b", "c"),
+                {"action": "set-current-schema", "schema-id": -1},
+                {
+                    "action": "add-spec",
+                    "spec": {"fields": [{"name": "a.c", "source-id": 10, "transform": "identity"}]},
+                },
+            ],
+            "iceberg_partition_name_of_column",
+        ),
+    ],
+)
+def test_columns_are_known_by_their_full_names(updates: list[Any], reason: str) -> None:
+    decided = decide({EVENTS: table()}, change(updates))
+    assert isinstance(decided, IcebergRefused)
+    assert reason in repr(decided.phrase)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
+from typing import Any, Protocol
 
 from commitlog.core.iceberg.by_content import frozen
 from commitlog.core.iceberg.errors import Invalid
@@ -48,32 +49,65 @@ class Field:
     """One field, nested ones included; a list's element and a map's key and value are fields."""
 
     field_id: int
-    name: str
-    """The full name: `address.street`."""
+    own_name: str
     required: bool
     type: str
     """A primitive type's canonical name, or `struct`, `list`, `map`."""
-    parent: int | None
+    above: Field | None
     has_default: bool = False
+
+    @property
+    def name(self) -> str:
+        """The full name: `address.street`."""
+        parts, field = [self.own_name], self.above
+        while field is not None:
+            parts.append(field.own_name)
+            field = field.above
+        return ".".join(reversed(parts))
+
+
+Found = tuple[Field, bytes, Node]
+"""A field, the digest of its full name, and its place in the document."""
+
+
+class Digest(Protocol):
+    """A hash that is being computed, as those of `hashlib`."""
+
+    def update(self, data: bytes, /) -> object:
+        """Take more bytes."""
+
+    def digest(self) -> bytes:
+        """Return the hash so far."""
+
+    def copy(self) -> Digest:
+        """Return one that goes on by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A schema's fields, by id and by full name."""
+    """A schema's fields, by id and by full name.
+
+    Names are kept as digests: the name of a struct is part of those of all fields in it.
+    """
 
     by_id: Mapping[int, Field]
-    by_name: Mapping[str, Field]
+    by_digest: Mapping[bytes, Field]
 
     @property
     def highest_id(self) -> int:
         """The highest id in use, or 0."""
         return max(self.by_id, default=0)
 
+    def named(self, name: str) -> Field | None:
+        """Return the field of a full name, or None."""
+        return self.by_digest.get(sha256(name.encode(errors="surrogatepass")).digest())
+
     def ancestors(self, field: Field) -> Iterator[Field]:
         """Yield the fields that a field is in, from the inside."""
-        while field.parent is not None:
-            field = self.by_id[field.parent]
-            yield field
+        above = field.above
+        while above is not None:
+            yield above
+            above = above.above
 
 
 def read_schema(node: Node) -> dict[str, Any]:
@@ -92,8 +126,8 @@ def read_schema(node: Node) -> dict[str, Any]:
 def fields_of(node: Node) -> Fields:
     """Return a schema's fields; raise Invalid where two share an id or a name."""
     by_id: dict[int, Field] = {}
-    by_name: dict[str, Field] = {}
-    for field, where in _struct(node, "", None):
+    by_digest: dict[bytes, Field] = {}
+    for field, digest, where in _struct(node, None, sha256()):
         if field.field_id in by_id:
             where.fail(
                 "iceberg_field_id_twice",
@@ -101,10 +135,10 @@ def fields_of(node: Node) -> Fields:
                 name=field.name,
                 owner=by_id[field.field_id].name,
             )
-        if field.name in by_name:
+        if digest in by_digest:
             where.fail("iceberg_field_name_twice", name=field.name)
-        by_id[field.field_id] = by_name[field.name] = field
-    return Fields(by_id, by_name)
+        by_id[field.field_id] = by_digest[digest] = field
+    return Fields(by_id, by_digest)
 
 
 def stored_fields(schema: Mapping[str, Any]) -> Fields:
@@ -151,53 +185,51 @@ def primitive(name: str) -> str | None:
     return None
 
 
-def _struct(node: Node, prefix: str, parent: int | None) -> Iterator[tuple[Field, Node]]:
+def _struct(node: Node, above: Field | None, prefix: Digest) -> Iterator[Found]:
     for item in node.member("fields").items():
         field_id = item.member("id").int32(low=0)
-        name = prefix + item.member("name").text()
+        name = item.member("name").text()
         required = item.member("required").boolean()
         if (doc := item.optional("doc")) is not None:
             doc.string()
         kind = item.member("type")
-        has_default = item.optional("initial-default") is not None
-        yield (
-            Field(
-                field_id=field_id,
-                name=name,
-                required=required,
-                type=_name(kind),
-                parent=parent,
-                has_default=has_default,
-            ),
-            item,
+        field = Field(
+            field_id=field_id,
+            own_name=name,
+            required=required,
+            type=_name(kind),
+            above=above,
+            has_default=item.optional("initial-default") is not None,
         )
-        yield from _nested(kind, name, field_id)
+        yield from _with_nested(kind, field, prefix, item)
 
 
-def _nested(kind: Node, name: str, field_id: int) -> Iterator[tuple[Field, Node]]:
-    which = _name(kind)
-    if which == "struct":
-        yield from _struct(kind, f"{name}.", field_id)
-    elif which == "list":
+def _with_nested(kind: Node, field: Field, prefix: Digest, where: Node) -> Iterator[Found]:
+    """Yield a field, with its full name's digest and its place, and the fields in it."""
+    named = prefix.copy()
+    named.update(field.own_name.encode(errors="surrogatepass"))
+    yield field, named.digest(), where
+    if field.type not in ("struct", "list", "map"):
+        return
+    named.update(b".")
+    if field.type == "struct":
+        yield from _struct(kind, field, named)
+    elif field.type == "list":
         required = kind.member("element-required").boolean()
-        yield from _part(kind, "element", name, required, field_id)
-    elif which == "map":
-        yield from _part(kind, "key", name, True, field_id)
+        yield from _part(kind, "element", field, required, named)
+    else:
+        yield from _part(kind, "key", field, True, named)
         required = kind.member("value-required").boolean()
-        yield from _part(kind, "value", name, required, field_id)
+        yield from _part(kind, "value", field, required, named)
 
 
-def _part(
-    kind: Node, part: str, name: str, required: bool, parent: int
-) -> Iterator[tuple[Field, Node]]:
+def _part(kind: Node, part: str, above: Field, required: bool, prefix: Digest) -> Iterator[Found]:
     part_id = kind.member(f"{part}-id").int32(low=0)
     inner = kind.member(part)
-    full = f"{name}.{part}"
-    yield (
-        Field(field_id=part_id, name=full, required=required, type=_name(inner), parent=parent),
-        kind,
+    field = Field(
+        field_id=part_id, own_name=part, required=required, type=_name(inner), above=above
     )
-    yield from _nested(inner, full, part_id)
+    yield from _with_nested(inner, field, prefix, kind)
 
 
 def _name(kind: Node) -> str:

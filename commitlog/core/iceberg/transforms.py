@@ -37,7 +37,7 @@ def read_transform(node: Node) -> str:
 
 def check_partition_name(name: str, source_id: int, fields: Fields) -> None:
     """Refuse a partition field that has the name of a column that it isn't made from."""
-    column = fields.by_name.get(name)
+    column = fields.named(name)
     if column is not None and column.field_id != source_id:
         raise Invalid("iceberg_partition_name_of_column", name=name)
 
