@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from lance_namespace import (
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.commits.caller import acting_for
 from commitlog.client.leader.arguments import lances_words
-from commitlog.errors import InvalidTransaction, OutcomeUnknown
+from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown
 from commitlog.model.table import TableId, format_table_id
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
@@ -48,7 +49,7 @@ def commit_natively(
     first = service.first_answer(call)
     if first is not None:
         outcome = first[0]
-        call.committed, call.position = outcome.transaction_id, outcome.sequence
+        call.committed = outcome.transaction_id
         return {"version": outcome.version, "transaction_id": outcome.transaction_id}
     info = service.info(call.table)
     who = call.caller
@@ -68,6 +69,9 @@ def commit_natively(
         call.committed = body["transaction_id"] = call.key or service.transaction_id_of(
             replace(info, version=changed.version), changed.version
         )
+        with suppress(CommitLogError):  # it is committed, wherever that is
+            decided = service.transaction(call.committed)
+            call.position = decided[0].sequence if decided is not None else None
     return body
 
 

@@ -200,6 +200,7 @@ class Service:
         found = self.first_decision(call)
         if found is not None:
             found[0].raise_for_conflict()
+            call.position = found[0].sequence
         return found
 
     def first_decision(self, call: Call) -> tuple[Outcome, Transaction] | None:
