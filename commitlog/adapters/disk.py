@@ -124,9 +124,36 @@ def make_folder(path: str) -> None:
     os.makedirs(path, exist_ok=True)
 
 
+_KEYS_REFUSED = re.compile(
+    "<Code>(AccessDenied|ExpiredToken|InvalidAccessKeyId|InvalidToken|RequestTimeTooSkewed|"
+    "SignatureDoesNotMatch)</Code>"
+)
+"""By these codes S3 refuses keys, or a clock. Lance's error has them among its retries."""
+_HEAD_REFUSED = re.compile(r"performing HEAD .*(?:400 Bad Request|403 Forbidden)")
+"""Keys that have expired are 400. An answer to HEAD has no code that would say so."""
+
+
+def refused_keys(said: str) -> tuple[str, str]:
+    """Return why a store refuses keys, by S3's code, and what to do; empty if it doesn't."""
+    if not (refused := _KEYS_REFUSED.search(said)):
+        return "", ""
+    is_clock = refused[1] == "RequestTimeTooSkewed"
+    mend = "set this machine's clock right" if is_clock else "give this process keys that are valid"
+    return refused[1], mend
+
+
 def advice(error: OSError) -> str:
-    """Return what to do about what a system says of a file; empty if that is plain."""
-    return _ADVICE.get(error.errno or 0, "")
+    """Return what to do about what a system or store says of a file; empty if that is plain."""
+    if error.errno:
+        return _ADVICE.get(error.errno, "")
+    said = str(error)
+    if _HEAD_REFUSED.search(said):
+        return (
+            "a store answers so if keys have expired or may not read there, or if the region or"
+            " this machine's clock is wrong: correct that, and start this process again"
+        )
+    code, mend = refused_keys(said)
+    return f"{code}: {mend}" if code else ""
 
 
 def advice_for(said: str) -> str:
@@ -135,7 +162,7 @@ def advice_for(said: str) -> str:
 
 
 def with_advice(error: BaseException) -> str:
-    """Return what an error says and, of this machine's files or memory, what to do about it."""
+    """Return what an error says and, of files or memory, what to do about it."""
     if isinstance(error, MemoryError):
         said = f" ({error})" if str(error) else ""
         return f"memory ran out{said}: free some, give this process more, or ask for less at once"

@@ -31,12 +31,6 @@ _SAID = {
 }
 """What the system says, also where Lance repeats it. "Permission denied" may be a row's value."""
 
-_REFUSED = re.compile(
-    "<Code>(AccessDenied|ExpiredToken|InvalidAccessKeyId|InvalidToken|RequestTimeTooSkewed|"
-    "SignatureDoesNotMatch)</Code>"
-)
-"""By these codes S3 refuses keys, or a clock. Lance's error has them among its retries."""
-
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -60,9 +54,13 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
     except Exception as error:
         reason = 0 if isinstance(error, StorageUnwritable) else _reason(error)
         if not reason:
-            if refused := _REFUSED.search(str(error)):
-                raise _storage_refused(table, location, refused[1]) from error
-            raise
+            code, mend = disk.refused_keys(str(error))
+            if not code:
+                raise
+            raise StorageUnwritable(
+                f"{disk_of(location)} refused files of {table} ({code}). Nothing was committed by"
+                f" this call: {mend}, then make the same call again"
+            ) from error
         if reason in _FULL:
             raise storage_full(table, location) from error
         what = "written" if reason == errno.EROFS else "read or written"
@@ -71,15 +69,6 @@ def naming_full_storage(table: str, location: str) -> Iterator[None]:
             f" was committed by this call: {disk.advice(OSError(reason, ''))}, then make the same"
             " call again"
         ) from error
-
-
-def _storage_refused(table: str, location: str, code: str) -> StorageUnwritable:
-    is_clock = code == "RequestTimeTooSkewed"
-    mend = "set this machine's clock right" if is_clock else "give this process keys that are valid"
-    return StorageUnwritable(
-        f"{disk_of(location)} refused files of {table} ({code}). Nothing was committed by this"
-        f" call: {mend}, then make the same call again"
-    )
 
 
 def storage_full(table: str, location: str) -> StorageFull:
