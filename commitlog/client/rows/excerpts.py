@@ -14,8 +14,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-
-import lance
+from typing import TYPE_CHECKING
 
 from commitlog.adapters.lance_datasets import encoded_manifest, open_dataset, open_manifest
 from commitlog.client.rows.lost_files import is_of_deleted_version
@@ -23,6 +22,9 @@ from commitlog.codecs.manifest_file import encode_manifest, manifest_message
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import Manifest
+
+if TYPE_CHECKING:
+    import lance
 
 
 @dataclass(frozen=True)
