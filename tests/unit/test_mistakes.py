@@ -147,3 +147,13 @@ def test_an_index_is_named_by_its_file(client: CommitLog, tmp_path: Path) -> Non
 def test_a_missing_argument_is_one_of_what_was_called(client: CommitLog, name: str) -> None:
     with pytest.raises(TypeError, match=rf"^CommitLog\.{name}\(\) missing 1 required"):
         getattr(client, name)("a$t")
+
+
+def test_a_property_that_the_log_reads_has_a_value_that_means_something(client: CommitLog) -> None:
+    with pytest.raises(InvalidRequest, match="the property rows='yes' says nothing. Use rows=log"):
+        client.create_table("a$t", SCHEMA, properties={"rows": "yes"})
+    client.create_table("a$t", SCHEMA, properties={"rows": "files"})
+    with pytest.raises(InvalidRequest, match="rows='Log' says nothing"):
+        client.set_properties("a$t", {"rows": "Log"})
+    client.set_properties("a$t", {"rows": None})
+    client.create_table("a$u", SCHEMA, properties={"lines": "yes"})

@@ -24,7 +24,7 @@ from commitlog.client.rows.host import Host
 from commitlog.client.rows.merging import DEFAULTS, MergeOptions, check_merge
 from commitlog.client.rows.options import UpsertChoices
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.table import TableId
@@ -32,6 +32,7 @@ from commitlog.model.table import TableId
 Found = TypeVar("Found")
 BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
+NOT_BY_LOG = "files"
 
 
 _NO_SETTINGS = tuple(
@@ -51,6 +52,20 @@ def goes_by_log(info: TableInfo) -> bool:
     """Return True if small writes to a table go into the log as they are."""
     name, value = BY_LOG
     return info.properties.get(name) == value
+
+
+def check_by_log(properties: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a value by which nothing would go into the log."""
+    name, value = BY_LOG
+    given = properties.get(name)
+    if given not in (None, value, NOT_BY_LOG):
+        raise InvalidRequest(
+            f"the property {name}={given!r} says nothing",
+            field="properties",
+            value=given,
+            advice=f"Use {name}={value} for small writes to go into the log as they are,"
+            f" {name}={NOT_BY_LOG} or no such property for files",
+        )
 
 
 def rows_mode(mode: str) -> RowsMode:

@@ -82,7 +82,10 @@ def create_table(
             value=schema,
             advice="Pass pa.schema([...]), or pa.table(rows).schema of rows that you then append",
         )
+    from commitlog.client.accepted.row_writes import check_by_log
+
     key = _key(primary_key, schema)
+    check_by_log(properties or {})
     fields, metadata = _stored_fields(schema)
     incarnation = str(uuid4())
     place = _location(location) or default_location(genesis, table, incarnation)

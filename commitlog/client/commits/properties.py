@@ -71,11 +71,15 @@ class ChangesNames(Host):
         `commitlog.maintain.NAME` controls maintenance of a table, or of a namespace's tables.
 
         Raises:
-            InvalidRequest: `commitlog.maintain.NAME` is unknown, or the value is invalid; or the
-                property is reserved for the log.
+            InvalidRequest: `commitlog.maintain.NAME` is unknown, or the value is invalid; `rows` is
+                neither log nor files; or the property is reserved for the log.
         """
         target = () if is_namespace and not name else parse_table_id(name)
         check_properties(target, values)
+        if not is_namespace:
+            from commitlog.client.accepted.row_writes import check_by_log
+
+            check_by_log(values)
         operation = AlterProperties(
             target,
             is_namespace,
