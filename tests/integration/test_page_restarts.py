@@ -6,6 +6,7 @@ Skipped where there is no Chromium: `make browser` finds or installs one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -58,16 +59,17 @@ def follow(window: Visit, path: str) -> None:
     )
 
 
-@pytest.mark.parametrize("screen", ["light", "phone"])
 def test_a_page_whose_server_is_away_says_so_and_goes_on_by_itself(
-    browser: Any, tmp_path: Path, screen: str
+    browser: Any, tmp_path: Path
 ) -> None:
+    """One window for each view, every second a phone's: what tells it stands above all views."""
     decided, terms = busy_log(2_000)
     extend_index(tmp_path, decided[:-LATER], terms)
     routes = page_routes(tmp_path)
     with serving_routes(routes) as uri:
         port = int(uri.rpartition(":")[2])
-        windows = {path: Visit(browser, uri, **SCREENS[screen]) for path in SHOWN}
+        screens = cycle(("light", "phone"))
+        windows = {path: Visit(browser, uri, **SCREENS[next(screens)]) for path in SHOWN}
         for path, window in windows.items():
             window.open("/?view=sql" if path.endswith("live") else path, "#pulse .rate")
             window.page.wait_for_selector("#views a")
