@@ -120,8 +120,7 @@ def test_ids_are_those_of_a_plain_table_whatever_happens(
     for name, value in {
         "CHUNK_OUTCOMES": CHUNK,
         "_OPEN_CHUNKS": random_.choice([1, 2, 5]),
-        "_SEALED_CHUNKS": random_.choice([0, 2, 100]),
-        "_OUTCOMES_PER_PACKING": random_.choice([1, 7, 64]),
+        "_UNPACKED_CHUNKS": random_.choice([1, 2, 100]),
         "_ROWS_PER_STEP": random_.choice([1, 3, 64]),
     }.items():
         monkeypatch.setattr(deduplication, name, value)

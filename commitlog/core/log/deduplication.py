@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -21,13 +21,11 @@ CHUNK_OUTCOMES = 4096
 """Ids whose last outcomes lie in one such range are saved together."""
 _OPEN_CHUNKS = 2
 """How many of the newest chunks aren't packed."""
-_SEALED_CHUNKS = 256
-"""How many chunks stay as a checkpoint had them until ids are added."""
-_OUTCOMES_PER_PACKING = 256
-"""After so many, one of them is packed."""
-_ROWS_PER_STEP = 2 * CHUNK_OUTCOMES // _OUTCOMES_PER_PACKING
-"""To pack a chunk at once would have everybody wait for 10 ms. So it is done in as many steps, each
-for so many ids: their rows are packed first, then the ids are moved."""
+_UNPACKED_CHUNKS = 2
+"""How many sealed chunks stay unpacked after an id was looked up in them."""
+_ROWS_PER_STEP = 32
+"""To pack a chunk at once would have everybody wait for 10 ms. So an outcome does it for so many
+ids: the rows of all are packed first, then the ids are moved."""
 
 _UUID_LENGTH = 36
 _UUID_VERSION_AT = 14
@@ -50,7 +48,7 @@ class Deduplication:
     There are millions of them and hardly one is ever asked for. Each is kept as the row that a
     snapshot has of it, which costs neither the garbage collector nor a checkpoint anything; the
     rows of all but the newest chunks are packed. What a checkpoint brings back stays sealed as it
-    was read, for the sake of a quick start, and is packed a chunk at a time while others are added.
+    was read, for the sake of a quick start: only the index learns which ids are in it.
     """
 
     def __init__(self) -> None:
@@ -59,15 +57,17 @@ class Deduplication:
         self._open: dict[int, dict[str, bytes]] = {}
         """Rows of chunks that change, the one decided least recently first."""
         self._sealed: dict[int, _Sealed] = {}
+        self._unsealed: dict[int, dict[str, bytes]] = {}
+        """Rows of sealed chunks in which an id was looked up, the one of the last look-up last."""
         self._packed: dict[int, PackedIds] = {}
         self._packing: Iterator[None] = iter(())
-        """The steps that are left to pack a chunk, which is open or sealed until the last one."""
+        """The steps that are left to pack a chunk, which is open until the last one."""
         self._in_packing = -1
         """The chunk that is being packed; -1: none."""
         self._chunk_of: dict[str, int] = {}
-        """The ids of chunks that are open or sealed."""
+        """The ids of chunks that are open."""
         self._index = IdIndex()
-        """The ids of chunks that are packed."""
+        """The ids of chunks that are packed or sealed."""
         self._unknown: str | None = None
         """The id that was looked for last and isn't known: a new one is looked for three times."""
         self.oldest_ms = 0
@@ -107,7 +107,7 @@ class Deduplication:
             self._changed[before[0]] = sequence
             self.oldest_ms = 0
         self._note(transaction_id, row_of(outcome, kept_from_ms, made_at_ms), sequence, sequence)
-        self._pack_on(sequence)
+        next(self._packing, None)
 
     def lookups(self) -> tuple[dict[str, int], Callable[[str], list[int]]]:
         """Return the chunks of open and sealed ids, and what finds the packed ones of an id."""
@@ -124,14 +124,9 @@ class Deduplication:
             self._opened(number).update(of_chunk)
             self._chunk_of.update(dict.fromkeys(of_chunk, number))
             self._changed[number] = end - 1
-            for each in range(at, end):
-                self._pack_on(each)
+            for _ in range(at, end):
+                next(self._packing, None)
             at = end
-
-    def _pack_on(self, sequence: int) -> None:
-        if self._sealed and sequence % _OUTCOMES_PER_PACKING == 0:
-            self._begin_packing(next(iter(self._sealed)))
-        next(self._packing, None)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
         """Forget ids that were decided before `floor_ms`, as of outcome `sequence`."""
@@ -153,7 +148,7 @@ class Deduplication:
                 del self._changed[empty]
                 self._packed.pop(empty, None)
                 self._open.pop(empty, None)
-                self._sealed.pop(empty, None)
+                self._unseal(empty)
 
     def chunks(self) -> Iterable[tuple[int, int]]:
         """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
@@ -170,8 +165,7 @@ class Deduplication:
     def encode_with_hint(self, number: int) -> tuple[bytes, bytes]:
         """Return also what lets `restore_chunk` take a chunk back without reading its rows."""
         if number in self._sealed:
-            sealed = self._sealed[number]
-            return sealed.data, to_json([sealed.ids, sealed.lengths])
+            return self._sealed[number].unpack()
         rows = list(self._rows(number))
         data = b'{"changed":%d,"ids":[%b]}' % (self._changed[number], b",".join(rows))
         ids = self._open[number] if number in self._open else map(id_of, rows)
@@ -180,13 +174,7 @@ class Deduplication:
     def restore_chunk(self, number: int, data: bytes, hint: bytes | None = None) -> None:
         """Restore a chunk, the oldest first; a sealed one with a hint of what is in it."""
         if hint is not None:
-            ids, lengths = json.loads(hint)
-            self._unknown = None
-            self._changed[number] = int(data[len(_BEFORE_CHANGED) : data.index(b",")])
-            self._sealed[number] = _Sealed(data, ids, lengths)
-            self._chunk_of.update(dict.fromkeys(ids, number))
-            if len(self._sealed) > _SEALED_CHUNKS:
-                self._pack(next(iter(self._sealed)))
+            self.restore_sealed(number, partial(tuple[bytes, bytes], (data, hint)))
             return
         chunk = json.loads(data)
         self._changed[number] = chunk["changed"]
@@ -195,31 +183,58 @@ class Deduplication:
         for row in chunk["ids"]:
             self._note(row[0], to_json(row), row[NOTED], chunk["changed"])
 
+    def expect(self, chunks: int) -> None:
+        """Prepare for so many chunks, all of which are restored next."""
+        self._index.expect(chunks * CHUNK_OUTCOMES)
+
+    def restore_sealed(self, number: int, unpack: Callable[[], tuple[bytes, bytes]]) -> None:
+        """Restore a chunk, the oldest first, of which `unpack` returns the bytes and the hint."""
+        data, hint = unpack()
+        ids, _ = json.loads(hint)
+        self._unknown = None
+        self._changed[number] = int(data[len(_BEFORE_CHANGED) : data.index(b",")])
+        self._sealed[number] = _Sealed(unpack, len(ids))
+        self._index.add_all(ids, number)
+
     def _find(self, transaction_id: str) -> tuple[int, bytes] | None:
         if transaction_id == self._unknown:
             return None
         number = self._chunk_of.get(transaction_id)
         if number is None:
             for number in self._index.find(transaction_id):
-                row = self._packed[number].get(transaction_id)
+                is_sealed = number in self._sealed
+                found_in = self._sealed_rows(number) if is_sealed else self._packed[number]
+                row = found_in.get(transaction_id)
                 if row is not None:
                     return number, row
             self._unknown = transaction_id
             return None
-        if number in self._open:
-            return number, self._open[number][transaction_id]
-        return number, self._sealed[number].row(transaction_id)
+        return number, self._open[number][transaction_id]
 
     def _count(self, number: int) -> int:
         if number in self._packed:
             return self._packed[number].count
-        return len(self._open[number] if number in self._open else self._sealed[number].ids)
+        return len(self._open[number]) if number in self._open else self._sealed[number].count
 
     def _rows(self, number: int) -> Iterable[bytes]:
         if number in self._packed:
             return self._packed[number].rows()
         is_open = number in self._open
-        return self._open[number].values() if is_open else self._sealed[number].rows()
+        return (self._open[number] if is_open else self._sealed_rows(number)).values()
+
+    def _sealed_rows(self, number: int) -> Mapping[str, bytes]:
+        """Return a sealed chunk's rows by id, in their order."""
+        rows = self._unsealed.pop(number, None)
+        if rows is None:
+            rows = self._sealed[number].rows()
+        self._unsealed[number] = rows
+        if len(self._unsealed) > _UNPACKED_CHUNKS:
+            del self._unsealed[next(iter(self._unsealed))]
+        return rows
+
+    def _unseal(self, number: int) -> None:
+        self._sealed.pop(number, None)
+        self._unsealed.pop(number, None)
 
     def _note(self, transaction_id: str, row: bytes, noted: int, changed: int) -> None:
         number = noted // CHUNK_OUTCOMES
@@ -229,8 +244,11 @@ class Deduplication:
         self._changed[number] = changed
 
     def _take_out(self, transaction_id: str, number: int) -> None:
-        if number in self._sealed or number == self._in_packing:
+        if number == self._in_packing:
             self._pack(number)
+        if number in self._sealed:
+            self._packed[number] = PackedIds(self._sealed_rows(number).items())
+            self._unseal(number)
         if number in self._packed:
             self._packed[number].take_out(transaction_id)
             self._index.remove(transaction_id, number)
@@ -246,10 +264,10 @@ class Deduplication:
         rows = {}
         if number in self._packed or number in self._sealed:
             rows = {id_of(row): row for row in self._rows(number)}
-            if self._packed.pop(number, None) is not None:
-                for transaction_id in rows:
-                    self._index.remove(transaction_id, number)
-            self._sealed.pop(number, None)
+            for transaction_id in rows:
+                self._index.remove(transaction_id, number)
+            self._packed.pop(number, None)
+            self._unseal(number)
             self._chunk_of.update(dict.fromkeys(rows, number))
         self._open[number] = rows
         for older in sorted(self._open)[:-_OPEN_CHUNKS]:
@@ -269,12 +287,11 @@ class Deduplication:
             return
         for _ in self._packing:
             pass
-        if number in self._open or number in self._sealed:  # it may have been that one's
+        if number in self._open:  # it may have been that one's
             self._packing, self._in_packing = self._steps(number), number
 
     def _steps(self, number: int) -> Iterator[None]:
-        ids = list(self._open[number] if number in self._open else self._sealed[number].ids)
-        rows = zip(ids, self._rows(number), strict=True)
+        ids, rows = list(self._open[number]), iter(self._open[number].items())
         packed = PackedIds()
         for _ in range(0, len(ids), _ROWS_PER_STEP):
             packed.add(islice(rows, _ROWS_PER_STEP))
@@ -286,8 +303,7 @@ class Deduplication:
                 del self._chunk_of[transaction_id]
                 self._index.add(transaction_id, number)
             yield
-        self._open.pop(number, None)
-        self._sealed.pop(number, None)
+        del self._open[number]
         self._in_packing = -1
 
 
@@ -295,19 +311,18 @@ _BEFORE_CHANGED = b'{"changed":'
 
 
 class _Sealed(NamedTuple):
-    """A chunk as it was saved, with its ids and the lengths of their rows."""
+    """A chunk as it was saved."""
 
-    data: bytes
-    ids: list[str]
-    lengths: list[int]
+    unpack: Callable[[], tuple[bytes, bytes]]
+    """Returns its bytes, and the hint: the ids, and the lengths of their rows."""
+    count: int
+    """Of the ids."""
 
-    def row(self, transaction_id: str) -> bytes:
-        place = self.ids.index(transaction_id)
-        at = self.data.index(b"[") + 1 + sum(self.lengths[:place]) + place
-        return self.data[at : at + self.lengths[place]]
-
-    def rows(self) -> Iterator[bytes]:
-        at = self.data.index(b"[") + 1
-        for length in self.lengths:
-            yield self.data[at : at + length]
+    def rows(self) -> dict[str, bytes]:
+        data, hint = self.unpack()
+        rows: dict[str, bytes] = {}
+        at = data.index(b"[") + 1
+        for transaction_id, length in zip(*json.loads(hint), strict=True):
+            rows[transaction_id] = data[at : at + length]
             at += length + 1
+        return rows

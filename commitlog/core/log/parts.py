@@ -15,6 +15,8 @@ class Saved(NamedTuple):
     digest: bytes
     """SHA-256 of the bytes."""
     hint: bytes | None = None
+    unpack: Callable[[], tuple[bytes, bytes]] | None = None
+    """Returns the bytes and the hint of a part that is kept compressed: they aren't here then."""
 
 
 class Part(NamedTuple):

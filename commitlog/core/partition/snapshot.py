@@ -125,9 +125,13 @@ def restore(machine: PartitionState, parts: Mapping[str, Saved]) -> None:
     try:
         _restore_machine(machine, json.loads(parts[MACHINE].data))
         chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
+        machine.deduplication.expect(len(chunks))
         for chunk in chunks:
             saved = parts[f"{IDS}{chunk}"]
-            machine.deduplication.restore_chunk(chunk, saved.data, saved.hint)
+            if saved.unpack is not None:
+                machine.deduplication.restore_sealed(chunk, saved.unpack)
+            else:
+                machine.deduplication.restore_chunk(chunk, saved.data, saved.hint)
         for name in sorted(parts):
             if name.startswith(ICEBERG):
                 _restore_iceberg(machine, parts[name].data)

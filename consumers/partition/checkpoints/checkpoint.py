@@ -31,6 +31,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE, Piece
 from commitlog.errors import CorruptLog, Unavailable
+from commitlog.model.limits import IDS_PACKED_SINCE
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity
 from consumers.partition.checkpoints.chain_json import chain_from_json, chain_to_json
@@ -44,7 +45,7 @@ from consumers.partition.checkpoints.checkpoint_heads import (
     newest_head,
     read_head,
 )
-from consumers.partition.checkpoints.packed_parts import pack, unpack
+from consumers.partition.checkpoints.packed_parts import is_packed, pack, unpacking
 from consumers.partition.checkpoints.prepared_checkpoint import (
     Files,
     NamedPiece,
@@ -213,7 +214,7 @@ class Checkpoints:
             saved[name] = SavedPart(tuple(entry), tuple(hint) if hint is not None else None)
             packed[name] = tuple(file)
         parts = {
-            name: self._part(part, packed.get(name))
+            name: self._part(name, part, packed.get(name))
             for name, part in saved.items()
             if not only or name == only
         }
@@ -362,19 +363,22 @@ class Checkpoints:
             raise
         self.written(prepared)
 
-    def _part(self, part: SavedPart, file: tuple[str, int] | None) -> Saved:
-        """Return a part that a head names so, packed in a file or not."""
+    def _part(self, name: str, part: SavedPart, file: tuple[str, int] | None) -> Saved:
+        """Return a part that a head names so, packed in a file or not; ids stay packed."""
         (counter, digest, size), hint = part
-        if file is None:
-            data = self._read(f"{digest}.part", digest, size)
+        if file is not None:
+            path = f"{file[0]}.part"
+            content = self._read(path, *file)
+        else:
+            path = f"{digest}.part"
+            data = self._read(path, digest, size)
             known = self._read(f"{digest}.hint", *hint) if hint is not None else None
-            return Saved(counter, data, bytes.fromhex(digest), known)
-        name, wanted = f"{file[0]}.part", [(digest, size), *([hint] if hint is not None else [])]
-        try:
-            data, *rest = unpack(self._read(name, *file), wanted)
-        except ValueError as error:
-            raise self._corrupt(f"{name} is damaged: {error}") from error
-        return Saved(counter, data, bytes.fromhex(digest), rest[0] if rest else None)
+            if known is None or not is_packed(name, IDS_PACKED_SINCE, size + len(known)):
+                return Saved(counter, data, bytes.fromhex(digest), known)
+            content = pack([data, known])
+        wanted = [(digest, size), *([hint] if hint else [])]
+        again = unpacking(path, content, wanted, self._corrupt)
+        return Saved(counter, b"", bytes.fromhex(digest), unpack=again)
 
     def _read(self, name: str, digest: str, size: int) -> bytes:
         try:

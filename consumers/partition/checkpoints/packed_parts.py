@@ -7,7 +7,7 @@ depends on a library's compression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -63,3 +63,19 @@ def unpack(data: bytes, wanted: Iterable[tuple[str, int]]) -> list[bytes]:
         pieces.append(piece)
         at += length
     return pieces
+
+
+def unpacking(
+    name: str, packed: bytes, wanted: Iterable[tuple[str, int]], corrupt: Callable[[str], Exception]
+) -> Callable[[], tuple[bytes, bytes]]:
+    """Return what unpacks a part and its hint each time; it raises `corrupt` if it can't."""
+    named = list(wanted)
+
+    def unpacked() -> tuple[bytes, bytes]:
+        try:
+            data, hint = unpack(packed, named)
+        except ValueError as error:
+            raise corrupt(f"{name} is damaged: {error}") from error
+        return data, hint
+
+    return unpacked

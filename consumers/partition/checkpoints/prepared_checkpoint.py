@@ -99,7 +99,7 @@ class PreparedCheckpoint:
 
 def encoded(name: str, part: Part, protocol: int, files: Files) -> SavedPart:
     """Add a part's files; return how a head names the part."""
-    counter, data, digest, hint = part.saved()
+    counter, data, digest, hint, _ = part.saved()
     known_as = digest.hex()
     pieces = [data] if hint is None else [data, hint]
     if is_packed(name, protocol, sum(map(len, pieces))):
