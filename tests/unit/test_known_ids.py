@@ -6,6 +6,7 @@ import json
 import random
 import tracemalloc
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
@@ -109,6 +110,28 @@ def check_same(once: Deduplication, plain: Plain, asked: list[str]) -> None:
         found[number] = (changed, json.loads(data), names)
     assert found == plain.parts()
     assert list(found) == sorted(found)
+
+
+def test_a_chunk_is_unpacked_once_however_many_of_its_ids_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A writer may send again all that it ever sent, in any order."""
+    monkeypatch.setattr(deduplication, "CHUNK_OUTCOMES", CHUNK)
+    once, random_, chunks = Deduplication(), random.Random(1), 6
+    for sequence in range(chunks * CHUNK):
+        once.remember(an_outcome(random_, sequence, f"{sequence}", 1), 0, 0)
+    again, unpacked = Deduplication(), Counter[int]()
+    for number, _ in once.chunks():
+        saved = once.encode_with_hint(number)
+
+        def unpack(number: int = number, saved: tuple[bytes, bytes] = saved) -> tuple[bytes, bytes]:
+            unpacked[number] += 1
+            return saved
+
+        again.restore_sealed(number, unpack)
+    for sequence in random_.choices(range(chunks * CHUNK), k=400):
+        assert again.get(f"{sequence}") == once.get(f"{sequence}")
+    assert unpacked == dict.fromkeys(range(chunks), 2), "to restore it, and to look into it"
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ CHUNK_OUTCOMES = 4096
 _OPEN_CHUNKS = 2
 """How many of the newest chunks aren't packed."""
 _UNPACKED_CHUNKS = 2
-"""How many sealed chunks stay unpacked after an id was looked up in them."""
+"""How many sealed chunks stay unpacked after an id was looked up in them. Those looked at before
+have been packed, so that a chunk is unpacked once, however many of its ids are asked for."""
 _ROWS_PER_STEP = 32
 """To pack a chunk at once would have everybody wait for 10 ms. So an outcome does it for so many
 ids: the rows of all are packed first, then the ids are moved."""
@@ -229,8 +230,13 @@ class Deduplication:
             rows = self._sealed[number].rows()
         self._unsealed[number] = rows
         if len(self._unsealed) > _UNPACKED_CHUNKS:
-            del self._unsealed[next(iter(self._unsealed))]
+            self._pack_sealed(next(iter(self._unsealed)))
         return rows
+
+    def _pack_sealed(self, number: int) -> None:
+        rows = self._unsealed.pop(number, None) or self._sealed[number].rows()
+        del self._sealed[number]
+        self._packed[number] = PackedIds(rows.items())
 
     def _unseal(self, number: int) -> None:
         self._sealed.pop(number, None)
@@ -247,8 +253,7 @@ class Deduplication:
         if number == self._in_packing:
             self._pack(number)
         if number in self._sealed:
-            self._packed[number] = PackedIds(self._sealed_rows(number).items())
-            self._unseal(number)
+            self._pack_sealed(number)
         if number in self._packed:
             self._packed[number].take_out(transaction_id)
             self._index.remove(transaction_id, number)
@@ -287,7 +292,7 @@ class Deduplication:
             return
         for _ in self._packing:
             pass
-        if number in self._open:  # it may have been that one's
+        if number in self._open:  # unless what was finished just now was this chunk's packing
             self._packing, self._in_packing = self._steps(number), number
 
     def _steps(self, number: int) -> Iterator[None]:
